@@ -1,0 +1,171 @@
+"""Output that appears whole or not at all, and that takes bytes from a source without holding them in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import zlib
+from typing import IO, Any
+
+from ..errors import TargetExistsError, TruncatedError, WriteError
+from .source import ByteSource, PathLike
+
+CHUNK_BYTES = 1 << 20
+_FLUSH_BYTES = 1 << 18
+
+
+class Output:
+    """A growing run of bytes, written to a binary file object in large pieces.
+
+    Attributes:
+        name: for messages.
+        position: bytes written so far.
+    """
+
+    def __init__(self, file: IO[bytes], name: str = "") -> None:
+        self._file = file
+        self._pending = bytearray()
+        self._buffer: memoryview | None = None
+        self._flushed = 0
+        self.name = name or str(getattr(file, "name", ""))
+
+    @property
+    def position(self) -> int:
+        return self._flushed + len(self._pending)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes."""
+        self._pending += data
+        if len(self._pending) >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything written so far to the file.
+
+        Raises:
+            WriteError: the file does not take it (disk full, no permission, file size limit).
+        """
+        if self._pending:
+            self._write_all(self._pending)
+            self._flushed += len(self._pending)
+            self._pending.clear()
+
+    def _write_all(self, data: bytearray | memoryview) -> None:
+        try:
+            view = memoryview(data)
+            done = 0
+            while done < len(view):
+                count = self._file.write(view[done:])
+                done += len(view) - done if count is None else count
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
+
+    def copy(self, source: ByteSource, offset: int, length: int, *, crc: int | None = None) -> int:
+        """Append `length` bytes of `source` from `offset`.
+
+        Args:
+            source: where the bytes are.
+            offset: first byte, 0-based.
+            length: in bytes.
+            crc: a CRC-32 to continue over the bytes; `None` to compute none.
+
+        Returns:
+            The continued CRC-32, or 0.
+
+        Raises:
+            TruncatedError: the source has become shorter than it was.
+        """
+        self.flush()
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        end = offset + length
+        while offset < end:
+            piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
+            if source.read_into(offset, piece) != len(piece):
+                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+            if crc is not None:
+                crc = zlib.crc32(piece, crc)
+            self._write_all(piece)
+            self._flushed += len(piece)
+            offset += len(piece)
+        return crc or 0
+
+
+class FileOutput(Output):
+    """An output file that takes its name only when it is complete.
+
+    The bytes go to a temporary file in the target's folder, which is flushed to the disk and renamed on success and
+    removed otherwise. Use it as a context manager.
+
+    Raises:
+        TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
+        WriteError: the temporary file cannot be made.
+    """
+
+    def __init__(self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = ()) -> None:
+        self.path = os.fspath(path)
+        if os.path.lexists(self.path):
+            if any(source.same_file(self.path) for source in inputs):
+                raise TargetExistsError(
+                    "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
+                )
+            if os.path.isdir(self.path):
+                raise TargetExistsError("is a folder", file=self.path, hint="Give the name of a file.")
+            if not force:
+                raise TargetExistsError(
+                    "exists already", file=self.path, hint="Choose another name, or overwrite it with --force (force=True)."
+                )
+        folder, base = os.path.split(self.path)
+        self._temporary = os.path.join(folder, f".{base[:200]}.{secrets.token_hex(4)}.tmp")
+        try:
+            # Mode 0o666 less the umask: what any other program's new file would get.
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+
+    def commit(self) -> None:
+        """Flush to the disk and give the file its name.
+
+        Raises:
+            WriteError: the disk or the folder refuses.
+        """
+        self.flush()
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.replace(self._temporary, self.path)
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        _sync_folder(os.path.dirname(self.path) or ".")
+
+    def discard(self) -> None:
+        """Remove the temporary file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+
+    def __enter__(self) -> FileOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.discard()
+            raise
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a rename survive a power cut, where the platform can."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,91 @@
+"""The one tree of errors. Imports nothing of the package.
+
+Every message says what is wrong, where (file, byte offset, path inside the value), what was expected, what was
+found and what to do next. All fields are keywords with defaults, so that an error crosses process borders.
+"""
+
+from __future__ import annotations
+
+
+class T7BridgeError(Exception):
+    """Root of all errors that the package raises on purpose.
+
+    Attributes:
+        message: what is wrong, in one sentence.
+        file: name of the file, where there is one.
+        offset: byte offset in the file, 0-based, where it is known.
+        trail: path inside the value, `root.modules[3].weight`.
+        expected: what the format promises here.
+        found: what stands there instead.
+        hint: what the reader of the message can do next.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        file: str = "",
+        offset: int | None = None,
+        trail: str = "",
+        expected: str = "",
+        found: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.offset = offset
+        self.trail = trail
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = [self.file] if self.file else []
+        place = [f"byte {self.offset:,}".replace(",", " ")] if self.offset is not None else []
+        if self.trail:
+            place.append(self.trail)
+        if place:
+            where.append(", ".join(place))
+        text = ": ".join([*where, self.message])
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.found:
+            text += f"; found {self.found}"
+        return f"{text}. {self.hint}" if self.hint else text
+
+
+class FormatError(T7BridgeError, ValueError):
+    """The bytes are not what the format promises."""
+
+
+class UnknownFormatError(FormatError):
+    """The file is none of the formats that can be read; the message says what it is instead."""
+
+
+class TruncatedError(FormatError, EOFError):
+    """The file ends, or a count claims more bytes than there are."""
+
+
+class CorruptError(FormatError):
+    """The file contradicts itself: a view beyond its storage, a tag that does not exist, a wrong reference."""
+
+
+class LimitError(FormatError):
+    """A limit was met. The message names the limit, its value and how to raise it."""
+
+
+class UnsupportedError(T7BridgeError, NotImplementedError):
+    """The file is valid, but this version does not handle it."""
+
+
+class ModelError(T7BridgeError, ValueError):
+    """A caller built an impossible value: a view outside its storage, a count that does not fit its data."""
+
+
+class WriteError(T7BridgeError):
+    """The target format cannot hold the value, or the output cannot be written."""
+
+
+class TargetExistsError(WriteError, FileExistsError):
+    """The output file exists and overwriting it was not asked for."""

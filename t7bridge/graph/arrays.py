@@ -1,0 +1,124 @@
+"""Storages and tensors as numpy arrays: the part of the graph that needs numpy, imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import CorruptError, ModelError
+from .elements import ELEMENT_TYPES, ElementType
+from .storage import CHUNK_BYTES, Span, Storage, TextSpan
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+_BY_DTYPE: dict[Any, ElementType] = {np.dtype(e.code): e for e in ELEMENT_TYPES.values() if e.native}
+_ORDER = {"little": "<", "big": ">"}
+
+
+def element_of(dtype: np.dtype[Any]) -> ElementType:
+    """The element type of a numpy dtype, whatever its byte order.
+
+    Raises:
+        ModelError: no storage has such elements.
+    """
+    element = _BY_DTYPE.get(dtype.newbyteorder("="))
+    if element is None:
+        raise ModelError(f"no storage holds elements of numpy type {dtype}")
+    return element
+
+
+def dtype_of(element: ElementType, order: str = "little", width: int | None = None) -> np.dtype[Any]:
+    """The numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
+    code = element.code if width in (None, element.itemsize) else f"i{width}"
+    return np.dtype(_ORDER[order] + code)
+
+
+def storage_array(storage: Storage) -> np.ndarray:
+    """See `Storage.array`."""
+    data, element = storage.data, storage.element
+    native = np.dtype(element.code)
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, TextSpan):
+        parts = [_parse(piece, storage) for piece in data.pieces()]
+        array = np.concatenate(parts) if parts else np.empty(0, native)
+        if len(array) != storage.count:
+            raise _wrong_numbers(data, f"{storage.count} numbers", f"{len(array)}")
+        return array
+    held = dtype_of(element, data.order, data.width)
+    if not storage.count:
+        return np.empty(0, native)
+    array = np.frombuffer(data.source.mapped(data.offset, storage.count * data.width), held)
+    # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
+    return array if held == native and array.flags.aligned else array.astype(native)
+
+
+def _parse(text: bytes, storage: Storage) -> np.ndarray:
+    """Numbers from text. `float32` and `float16` are rounded from double, as 9 digits never lie between two floats."""
+    native = np.dtype(storage.element.code)
+    tokens = text.split()
+    try:
+        if native.kind == "f":
+            return np.array([float(token) for token in tokens], "f8").astype(native)
+        return np.array([int(token) for token in tokens], native)
+    except (ValueError, OverflowError) as error:
+        assert isinstance(storage.data, TextSpan)
+        raise _wrong_numbers(storage.data, f"numbers of type {storage.element.name}", str(error)) from error
+
+
+def _wrong_numbers(span: TextSpan, expected: str, found: str) -> CorruptError:
+    return CorruptError(
+        "a storage's text is not its numbers", file=span.source.name, offset=span.offset, expected=expected, found=found
+    )
+
+
+def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
+    """Yield the elements in pieces of about 1 MiB, in the machine's byte order."""
+    data, element = storage.data, storage.element
+    native = np.dtype(element.code)
+    step = max(1, CHUNK_BYTES // max(1, element.itemsize))
+    if isinstance(data, TextSpan):
+        left = storage.count
+        for piece in data.pieces():
+            array = _parse(piece, storage)
+            left -= len(array)
+            yield array
+        if left:
+            raise _wrong_numbers(data, f"{storage.count} numbers", f"{storage.count - left}")
+    elif isinstance(data, Span):
+        held = dtype_of(element, data.order, data.width)
+        for start in range(0, storage.count, step):
+            length = min(step, storage.count - start) * data.width
+            raw = data.source.read_exact(data.offset + start * data.width, length, "a storage's elements")
+            yield np.frombuffer(raw, held).astype(native, copy=False)
+    else:
+        for start in range(0, storage.count, step):
+            yield np.ascontiguousarray(data[start : start + step])
+
+
+def converted_chunks(storage: Storage, order: str, width: int) -> Iterator[bytes]:
+    """See `Storage.chunks`: the way through numpy."""
+    wanted = dtype_of(storage.element, order, width)
+    for array in array_chunks(storage):
+        if wanted.itemsize < array.dtype.itemsize:
+            bounds = np.iinfo(wanted)
+            if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+                raise ModelError(
+                    "a LongStorage holds numbers beyond 4-byte longs",
+                    expected=f"{bounds.min} to {bounds.max}",
+                    found=f"{array.min()} to {array.max()}",
+                    hint="Write 8-byte longs (--long-size 8).",
+                )
+        yield array.astype(wanted, copy=False).tobytes()
+
+
+def tensor_array(tensor: Tensor) -> np.ndarray:
+    """See `Tensor.numpy`."""
+    if tensor.storage is None or not tensor.size and not tensor.is_scalar:
+        return np.empty(tensor.shape, np.dtype(tensor.element.code))
+    base = tensor.storage.array[tensor.offset :]
+    strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
+    return np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)

@@ -1,0 +1,106 @@
+"""The one table of element types: what a storage's elements are called in Lua Torch, PyTorch and numpy."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+
+@define(frozen=True)
+class ElementType:
+    """One type of tensor element.
+
+    Attributes:
+        name: PyTorch's name, `float32`.
+        itemsize: bytes of one element.
+        code: numpy's type character without byte order, `f4`; for types that numpy lacks, the unsigned integer of
+            the same size that holds the bits.
+        lua: the word in Lua Torch's class names, `Float` in `torch.FloatTensor`; empty where Lua has no such type.
+        torch_storage: PyTorch's storage class, `FloatStorage`; empty where PyTorch has none.
+        native: whether numpy knows the type, so that `code` means values and not bits.
+    """
+
+    name: str
+    itemsize: int
+    code: str
+    lua: str = ""
+    torch_storage: str = ""
+    native: bool = field(default=True, repr=False)
+
+
+# Sources: torch7 814ea4a `torch/init.c`, `File.lua`; PyTorch `torch/storage.py` `_dtype_to_storage_type_map`.
+ELEMENT_TYPES: dict[str, ElementType] = {
+    element.name: element
+    for element in (
+        ElementType("uint8", 1, "u1", "Byte", "ByteStorage"),
+        ElementType("int8", 1, "i1", "Char", "CharStorage"),
+        ElementType("int16", 2, "i2", "Short", "ShortStorage"),
+        ElementType("int32", 4, "i4", "Int", "IntStorage"),
+        ElementType("int64", 8, "i8", "Long", "LongStorage"),
+        ElementType("float16", 2, "f2", "Half", "HalfStorage"),
+        ElementType("float32", 4, "f4", "Float", "FloatStorage"),
+        ElementType("float64", 8, "f8", "Double", "DoubleStorage"),
+        ElementType("bool", 1, "?", "", "BoolStorage"),
+        ElementType("bfloat16", 2, "u2", "", "BFloat16Storage", native=False),
+        ElementType("complex64", 8, "c8", "", "ComplexFloatStorage"),
+        ElementType("complex128", 16, "c16", "", "ComplexDoubleStorage"),
+        ElementType("quint8", 1, "u1", "", "QUInt8Storage", native=False),
+        ElementType("qint8", 1, "i1", "", "QInt8Storage", native=False),
+        ElementType("qint32", 4, "i4", "", "QInt32Storage", native=False),
+        ElementType("quint4x2", 1, "u1", "", "QUInt4x2Storage", native=False),
+        ElementType("quint2x4", 1, "u1", "", "QUInt2x4Storage", native=False),
+        # PyTorch has no storage class for these: their storages are `UntypedStorage`.
+        ElementType("uint16", 2, "u2"),
+        ElementType("uint32", 4, "u4"),
+        ElementType("uint64", 8, "u8"),
+        ElementType("complex32", 4, "u4", native=False),
+        ElementType("float8_e4m3fn", 1, "u1", native=False),
+        ElementType("float8_e5m2", 1, "u1", native=False),
+        ElementType("float8_e4m3fnuz", 1, "u1", native=False),
+        ElementType("float8_e5m2fnuz", 1, "u1", native=False),
+        ElementType("float8_e8m0fnu", 1, "u1", native=False),
+    )
+}
+
+UINT8 = ELEMENT_TYPES["uint8"]
+INT8 = ELEMENT_TYPES["int8"]
+INT64 = ELEMENT_TYPES["int64"]
+FLOAT32 = ELEMENT_TYPES["float32"]
+FLOAT64 = ELEMENT_TYPES["float64"]
+
+BY_LUA_WORD: dict[str, ElementType] = {element.lua: element for element in ELEMENT_TYPES.values() if element.lua}
+BY_TORCH_STORAGE: dict[str, ElementType] = {
+    element.torch_storage: element for element in ELEMENT_TYPES.values() if element.torch_storage
+}
+
+
+def _lua_classes() -> dict[str, tuple[ElementType, str]]:
+    """`FloatTensor` → float32 on the CPU, `CudaLongTensor` → int64 on a GPU; `CudaTensor` is cutorch's float32."""
+    classes: dict[str, tuple[ElementType, str]] = {}
+    for word, element in BY_LUA_WORD.items():
+        for kind in ("Tensor", "Storage"):
+            classes[f"torch.{word}{kind}"] = (element, "cpu")
+            classes[f"torch.Cuda{word if word != 'Float' else ''}{kind}"] = (element, "cuda:0")
+    return classes
+
+
+LUA_CLASSES: dict[str, tuple[ElementType, str]] = _lua_classes()
+"""Class name of a Lua tensor or storage → its element type and PyTorch's name of the device."""
+
+# Torch of 2010 had one class for the default type, which nothing ever changed from double.
+LUA_ALIASES: dict[str, str] = {"torch.Tensor": "torch.DoubleTensor", "torch.Storage": "torch.DoubleStorage"}
+
+_LUA_NAMES: dict[tuple[str, str, str], str] = {
+    (element.name, device, "Tensor" if name.endswith("Tensor") else "Storage"): name
+    for name, (element, device) in LUA_CLASSES.items()
+}
+
+
+def lua_class_name(element: ElementType, device: str, kind: str) -> str | None:
+    """The Lua class of a tensor or storage, `None` where Lua Torch has no such element type.
+
+    Args:
+        element: the element type.
+        device: PyTorch's name of the device; every `cuda` device is the same class in Lua.
+        kind: `Tensor` or `Storage`.
+    """
+    return _LUA_NAMES.get((element.name, "cuda:0" if device.startswith("cuda") else "cpu", kind))

@@ -1,0 +1,183 @@
+"""Storages: runs of elements that know where their bytes are."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Union
+
+from attrs import define, field
+
+from ..binio.source import ByteSource
+from ..errors import CorruptError, ModelError
+from .elements import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CHUNK_BYTES = 1 << 20
+
+
+@define(eq=False)
+class Span:
+    """Elements as they lie in a source.
+
+    Attributes:
+        source: what holds the bytes.
+        offset: of the first byte, 0-based.
+        width: bytes of one element in the source; differs from the element type's own size only where 64-bit
+            integers were written as 4-byte C longs.
+        order: `little` or `big`.
+    """
+
+    source: ByteSource
+    offset: int
+    width: int
+    order: str = "little"
+
+    def is_plain(self, element: ElementType, order: str, width: int) -> bool:
+        """Whether the bytes are already what a target of this order and width wants."""
+        return self.width == width and (self.order == order or width == 1)
+
+
+@define(eq=False)
+class TextSpan:
+    """Elements as decimal numbers separated by white space, in a source.
+
+    Attributes:
+        source: what holds the text.
+        offset: of the first byte, 0-based.
+        length: in bytes.
+    """
+
+    source: ByteSource
+    offset: int
+    length: int
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the text in pieces of about a chunk, none of which cuts a number."""
+        position, end = self.offset, self.offset + self.length
+        while position < end:
+            piece = self.source.read_exact(position, min(CHUNK_BYTES, end - position), "a storage's numbers")
+            if position + len(piece) < end:
+                cut = max(piece.rfind(b" "), piece.rfind(b"\n"))
+                if cut < 0:
+                    raise CorruptError("is no list of numbers", file=self.source.name, offset=position)
+                piece = piece[: cut + 1]
+            yield piece
+            position += len(piece)
+
+
+Data = Union[Span, TextSpan, "np.ndarray"]
+
+
+@define(eq=False)
+class Storage:
+    """A run of elements in one piece of memory, shared by the tensors that are views of it.
+
+    Two tensors share memory exactly if they have the same `Storage` object.
+
+    Attributes:
+        element: the element type.
+        count: number of elements.
+        data: where the elements are: a span of an open file, numbers in a text file, or a numpy array.
+        device: `cpu`, or the device that the file names (`cuda:0`); the bytes are here in any case.
+        version: Lua's class version, `None` where the file was written before there were any.
+        alias: the Lua class name, where it is not the one that element and device give.
+    """
+
+    element: ElementType
+    count: int
+    data: Data = field(repr=False)
+    device: str = "cpu"
+    version: int | None = field(default=1, repr=False)
+    alias: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_array(cls, array: np.ndarray, element: ElementType | None = None) -> Storage:
+        """Wrap a 1-D numpy array; its memory is shared, not copied.
+
+        Args:
+            array: shape (count,).
+            element: needed where numpy has no such type and `array` holds the bits.
+
+        Raises:
+            ModelError: the array has more than one dimension, or a type that no storage can have.
+        """
+        from .arrays import element_of
+
+        if array.ndim != 1:
+            raise ModelError("a storage is one run of elements", expected="a 1-D array", found=f"{array.ndim} dimensions")
+        return cls(element or element_of(array.dtype), len(array), array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory."""
+        return self.count * self.element.itemsize
+
+    @property
+    def lua_class(self) -> str | None:
+        """`torch.FloatStorage`, or `None` where Lua Torch has no such element type."""
+        return self.alias or lua_class_name(self.element, self.device, "Storage")
+
+    @property
+    def array(self) -> np.ndarray:
+        """The elements as a numpy array of shape (count,) in the machine's byte order.
+
+        A read-only view of the file's memory map where its bytes allow that, else a new array.
+
+        Raises:
+            CorruptError: text that is not `count` numbers of this type.
+            TruncatedError: the file has become shorter.
+        """
+        from .arrays import storage_array
+
+        return storage_array(self)
+
+    def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
+        """Yield the elements' bytes in pieces of at most about 1 MiB, converted.
+
+        Args:
+            order: byte order of the result, `little` or `big`.
+            width: bytes of one element in the result: the element's own, or 4 for 64-bit integers as C longs.
+
+        Raises:
+            ModelError: a 64-bit integer does not fit 4 bytes.
+        """
+        width = width or self.element.itemsize
+        if isinstance(self.data, Span) and self.data.is_plain(self.element, order, width):
+            source, position = self.data.source, self.data.offset
+            end = position + self.count * width
+            while position < end:
+                length = min(CHUNK_BYTES, end - position)
+                yield source.read_exact(position, length, "a storage's elements")
+                position += length
+            return
+        from .arrays import converted_chunks
+
+        yield from converted_chunks(self, order, width)
+
+    def crc32(self) -> int:
+        """CRC-32 of the elements' little-endian bytes."""
+        crc = 0
+        for chunk in self.chunks():
+            crc = zlib.crc32(chunk, crc)
+        return crc
+
+
+def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
+    """What a Lua class name means, tensor or storage.
+
+    Returns:
+        The element type, the device and the alias to keep, or `None` where it is another class.
+    """
+    known = LUA_CLASSES.get(name)
+    if known:
+        return (*known, None)
+    if name in LUA_ALIASES:
+        return (*LUA_CLASSES[LUA_ALIASES[name]], name)
+    return None
+
+
+MACHINE_ORDER = sys.byteorder

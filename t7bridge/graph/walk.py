@@ -1,0 +1,117 @@
+"""Walks over a graph: every object once, in Lua's writing order, with no recursion and no trouble with cycles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import define
+
+from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from .storage import Storage
+from .tensor import Tensor
+
+_WORD = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+def step_name(key: Value) -> str:
+    """How a path names one step into a table: `.weight`, `[3]`, `["odd key"]`."""
+    if isinstance(key, bytes):
+        text = key.decode("utf-8", "backslashreplace")
+        return f".{text}" if _WORD.match(text) else f"[{text[:60]!r}]"
+    if isinstance(key, str):
+        return f".{key}" if _WORD.match(key) else f"[{key[:60]!r}]"
+    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
+        return f"[{int(key)}]"
+    if key is None or isinstance(key, (bool, int, float)):
+        return f"[{key}]"
+    return f"[<{type(key).__name__}>]"
+
+
+def children(value: Value) -> Iterator[tuple[str, Value]]:
+    """Yield the values directly inside a value, each with its step in a path."""
+    if isinstance(value, Table):
+        for key, item in zip(value.keys, value.values):
+            name = step_name(key)
+            if isinstance(key, COMPOSITE):
+                yield f"<key {name}>", key
+            yield name, item
+    elif isinstance(value, TorchObject):
+        if isinstance(value.payload, COMPOSITE):
+            yield "<payload>", value.payload
+        if value.fields is not None:
+            yield from children(value.fields)
+    elif isinstance(value, Tensor):
+        if value.storage is not None:
+            yield ".storage", value.storage
+    elif isinstance(value, LuaFunction):
+        yield "<upvalues>", value.upvalues
+    elif isinstance(value, TdsHash):
+        yield from children(value.content)
+    elif isinstance(value, TdsVec):
+        for number, item in enumerate(value.items, 1):
+            yield f"[{number}]", item
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            name = step_name(key)
+            if not isinstance(key, (str, bytes, int, float, bool, type(None))):
+                yield f"<key {name}>", key
+            yield name, item
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield f"[{number}]", item
+
+
+@define(eq=False)
+class Visit:
+    """One object met on a walk.
+
+    Attributes:
+        value: the object.
+        step: its step from the object it was met in.
+        parent: the visit of that object; `None` at the root.
+    """
+
+    value: Any
+    step: str
+    parent: Visit | None
+
+    @property
+    def path(self) -> str:
+        """The whole path, `root.modules[3].weight`."""
+        steps: list[str] = []
+        visit: Visit | None = self
+        while visit is not None:
+            steps.append(visit.step)
+            visit = visit.parent
+        return "".join(reversed(steps))
+
+
+def walk(root: Value, name: str = "root") -> Iterator[Visit]:
+    """Yield every value with an identity once, an object before what is inside it."""
+    seen: set[int] = set()
+    kinds = (*COMPOSITE, dict, list, tuple)
+    stack = [Visit(root, name, None)]
+    while stack:
+        visit = stack.pop()
+        if id(visit.value) in seen or not isinstance(visit.value, kinds):
+            continue
+        seen.add(id(visit.value))
+        yield visit
+        inside = [Visit(value, step, visit) for step, value in children(visit.value) if isinstance(value, kinds)]
+        stack.extend(reversed(inside))
+
+
+def tensors(root: Value) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor once, with its path."""
+    for visit in walk(root):
+        if isinstance(visit.value, Tensor):
+            yield visit.path, visit.value
+
+
+def storages(root: Value) -> Iterator[Storage]:
+    """Yield every storage once."""
+    for visit in walk(root):
+        if isinstance(visit.value, Storage):
+            yield visit.value

@@ -1,0 +1,25 @@
+"""What a hostile file may cost. Defaults that no real model meets."""
+
+from __future__ import annotations
+
+from attrs import define
+
+
+@define(frozen=True)
+class Limits:
+    """Ceilings for reading one file; a reader that meets one raises `LimitError`.
+
+    Attributes:
+        objects: how many tables, tensors, storages, objects and functions a file may hold.
+        depth: how deep values may be nested.
+        payload_depth: how deep objects whose class reads a payload of its own may be nested in one another.
+        dimensions: how many dimensions a tensor may have.
+    """
+
+    objects: int = 100_000_000
+    depth: int = 1_000_000
+    payload_depth: int = 64
+    dimensions: int = 1_000
+
+
+DEFAULT_LIMITS = Limits()

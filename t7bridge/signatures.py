@@ -1,0 +1,69 @@
+"""What a file is by its first bytes: the one table of formats that are met under the name `.t7` or `.pt`."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import define
+
+HEAD_BYTES = 512
+
+
+@define(frozen=True)
+class Signature:
+    """A format known by its first bytes.
+
+    Attributes:
+        kind: short name: `zip`, `pickle`, `tar`; `t7` is decided by its reader.
+        title: what it is, for people.
+        pattern: matches the first bytes.
+        hint: what to do with such a file.
+    """
+
+    kind: str
+    title: str
+    pattern: re.Pattern[bytes]
+    hint: str = ""
+
+
+def _starts(text: bytes) -> re.Pattern[bytes]:
+    return re.compile(re.escape(text), re.DOTALL)
+
+
+# The order matters where one pattern is part of another.
+SIGNATURES: tuple[Signature, ...] = (
+    Signature("zip", "a zip archive, as PyTorch 1.6 and newer write", _starts(b"PK\x03\x04")),
+    Signature("zip", "a zip archive without members", _starts(b"PK\x05\x06")),
+    Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", re.compile(rb"\x80[\x02-\x05]", re.DOTALL)),
+    Signature(
+        "lfs",
+        "a Git LFS pointer, not the file itself",
+        _starts(b"version https://git-lfs"),
+        "Fetch the file with `git lfs pull`.",
+    ),
+    Signature("gzip", "gzip-compressed", _starts(b"\x1f\x8b"), "Unpack it with gunzip or tar -xzf first."),
+    Signature("bzip2", "bzip2-compressed", _starts(b"BZh"), "Unpack it with bunzip2 or tar -xjf first."),
+    Signature("xz", "xz-compressed", _starts(b"\xfd7zXZ\x00"), "Unpack it with unxz or tar -xJf first."),
+    Signature("7z", "a 7-Zip archive", _starts(b"7z\xbc\xaf\x27\x1c"), "Unpack it first."),
+    Signature("rar", "a RAR archive", _starts(b"Rar!"), "Unpack it first."),
+    Signature("hdf5", "an HDF5 file, as Keras and torch-hdf5 write", _starts(b"\x89HDF\r\n\x1a\n")),
+    Signature("npy", "a numpy array file", _starts(b"\x93NUMPY")),
+    Signature("lua", "Lua bytecode", _starts(b"\x1bL")),
+    Signature(
+        "html",
+        "an HTML page, as a failed download leaves behind",
+        re.compile(rb"\s*(<!doctype html|<html|<head|<\?xml)", re.IGNORECASE),
+        "Download the file again; look at the page in a browser to see why.",
+    ),
+    Signature("json", "JSON text", re.compile(rb"\s*[{\[]\s*([\"{\[\]}]|$)")),
+    Signature("safetensors", "a safetensors file", re.compile(rb".{6}\x00\x00\{\s*\"", re.DOTALL)),
+    Signature("tar", "a tar archive", re.compile(rb".{257}ustar", re.DOTALL)),
+)
+
+
+def identify(head: bytes) -> Signature | None:
+    """The format of a file by its first `HEAD_BYTES` bytes; `None` for everything else, `.t7` included."""
+    for signature in SIGNATURES:
+        if signature.pattern.match(head):
+            return signature
+    return None

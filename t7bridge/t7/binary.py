@@ -1,0 +1,313 @@
+"""Lua Torch's binary encoding: the primitives, in both directions."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ..binio.output import Output
+from ..binio.source import ByteSource
+from ..errors import CorruptError, TruncatedError, WriteError
+from ..graph.elements import INT64, ElementType
+from ..graph.storage import Span, Storage
+from . import layout as tags
+from .layout import T7Layout
+
+_SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, 1 << 20
+_LONG_RUN = 64
+"""Entries from which a run of numbers is decoded by numpy; below, starting numpy costs more than it saves."""
+
+
+class BinaryInput:
+    """Reads primitives at a moving position.
+
+    Bytes come through a window that grows while reading goes straight on and shrinks where a payload is passed
+    over, so that the headers of a large file cost little.
+    """
+
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
+        self.source = source
+        self.layout = layout
+        self._base = position
+        self._window = b""
+        self._at = 0
+        self._grown = _SMALL_WINDOW
+        self._run, self._pause = _LONG_RUN, 0
+        sign = "<" if layout.byte_order == "little" else ">"
+        self._sign = sign
+        self._long = "q" if layout.long_size == 8 else "i"
+        self._int_at = struct.Struct(sign + "i").unpack_from
+        self._double_at = struct.Struct(sign + "d").unpack_from
+        self._long_at = struct.Struct(sign + self._long).unpack_from
+
+    @property
+    def position(self) -> int:
+        """Offset in bytes of what is read next."""
+        return self._base + self._at
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        inside = offset - self._base
+        if 0 <= inside <= len(self._window):
+            self._at = inside
+        else:
+            self._base, self._at, self._window, self._grown = offset, 0, b"", _SMALL_WINDOW
+
+    @property
+    def remaining(self) -> int:
+        """Bytes from here to the end."""
+        return self.source.size - self.position
+
+    def _need(self, length: int, what: str) -> None:
+        """Have `length` bytes in the window at the position.
+
+        Raises:
+            TruncatedError: the file ends before.
+        """
+        if len(self._window) - self._at >= length:
+            return
+        position = self.position
+        if self.source.size - position < length:
+            raise TruncatedError(
+                f"the file ends inside {what}",
+                file=self.source.name,
+                offset=position,
+                expected=f"{length} bytes",
+                found=f"{max(0, self.source.size - position)}",
+            )
+        self._window = self.source.read_exact(position, min(max(length, self._grown), self.source.size - position), what)
+        self._base, self._at = position, 0
+        self._grown = min(2 * self._grown, _LARGE_WINDOW)
+
+    def require(self, count: int, each: int, what: str) -> None:
+        """Check that `count` things of at least `each` bytes can still follow.
+
+        Raises:
+            CorruptError: the count is negative.
+            TruncatedError: the file is too short for them.
+        """
+        if count < 0:
+            raise CorruptError(f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}")
+        if count * each > self.remaining:
+            raise TruncatedError(
+                f"a count claims more than the file holds: {what}",
+                file=self.source.name,
+                offset=self.position,
+                expected=f"at most {self.remaining // each} in the {self.remaining} bytes left",
+                found=f"{count}",
+            )
+
+    def read_int(self, what: str = "an integer") -> int:
+        self._need(4, what)
+        value: int = self._int_at(self._window, self._at)[0]
+        self._at += 4
+        return value
+
+    def read_long(self, what: str = "a long") -> int:
+        self._need(self.layout.long_size, what)
+        value: int = self._long_at(self._window, self._at)[0]
+        self._at += self.layout.long_size
+        return value
+
+    def read_longs(self, count: int, what: str) -> tuple[int, ...]:
+        length = count * self.layout.long_size
+        self._need(length, what)
+        values = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
+        self._at += length
+        return values
+
+    def read_float(self, what: str = "a float") -> float:
+        return float(self._read_one("f", 4, what))
+
+    def read_double(self, what: str = "a number") -> float:
+        self._need(8, what)
+        value: float = self._double_at(self._window, self._at)[0]
+        self._at += 8
+        return value
+
+    def read_short(self, what: str = "a short") -> int:
+        return int(self._read_one("h", 2, what))
+
+    def _read_one(self, code: str, length: int, what: str) -> Any:
+        self._need(length, what)
+        value = struct.unpack_from(self._sign + code, self._window, self._at)[0]
+        self._at += length
+        return value
+
+    def read_raw(self, length: int, what: str) -> bytes:
+        """Bytes as they are."""
+        self.require(length, 1, what)
+        self._need(length, what)
+        data = self._window[self._at : self._at + length]
+        self._at += length
+        return data
+
+    def read_elements(self, element: ElementType, count: int) -> Span:
+        """Pass over a storage's elements and say where they are."""
+        width = self.layout.long_size if element is INT64 else element.itemsize
+        self.require(count, width, f"elements of type {element.name}")
+        span = Span(self.source, self.position, width, self.layout.byte_order)
+        self.position += count * width
+        return span
+
+    def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
+        """Read entries of a table as long as both key and value are scalars.
+
+        Appends to `keys` and `values` until there are `count` values, and stops before the tag of anything else;
+        then there may be one key more than values.
+        """
+        int_at, double_at = self._int_at, self._double_at
+        window, at = self._window, self._at
+        while len(values) < count:
+            if len(window) - at < 32:  # the longest pair of fixed size: tag, number, tag, number is 24
+                self._at = at
+                self._need(min(32, self.remaining), "a table entry")
+                window, at = self._window, self._at
+            key_turn = len(keys) == len(values)
+            try:
+                tag = int_at(window, at)[0]
+                if tag == tags.NUMBER:
+                    if key_turn and count - len(values) >= _LONG_RUN and self._number_run(keys, values, count, at):
+                        window, at = self._window, self._at
+                        continue
+                    item: Any = double_at(window, at + 4)[0]
+                    at += 12
+                elif tag == tags.STRING:
+                    length = int_at(window, at + 4)[0]
+                    if length < 0 or len(window) - at - 8 < length:
+                        self._at = at + 8
+                        item = self.read_raw(length, "a string")
+                        window, at = self._window, self._at
+                    else:
+                        item = window[at + 8 : at + 8 + length]
+                        at += 8 + length
+                elif tag == tags.BOOLEAN:
+                    number = int_at(window, at + 4)[0]
+                    if number != 0 and number != 1:
+                        self._at = at + 4
+                        raise self.no_boolean(number)
+                    item = number == 1
+                    at += 8
+                elif tag == tags.NIL:
+                    item = None
+                    at += 4
+                else:
+                    break
+            except struct.error:
+                self._at = at
+                raise TruncatedError(
+                    "the file ends inside a table", file=self.source.name, offset=self.source.size
+                ) from None
+            if not key_turn:
+                values.append(item)
+            elif item is None or item != item:
+                self._at = at
+                raise CorruptError(
+                    f"a table key is {'nil' if item is None else 'nan'}, which Lua does not allow",
+                    file=self.source.name,
+                    offset=self.position,
+                )
+            else:
+                keys.append(item)
+        self._at = at
+
+    def no_boolean(self, number: int) -> CorruptError:
+        return CorruptError(
+            "a boolean is neither 0 nor 1", file=self.source.name, offset=self.position, expected="0 or 1", found=f"{number}"
+        )
+
+    def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
+        """Decode a run of number → number entries through one numpy view; whether there was one.
+
+        How much is tried at once grows with success; after a short run the next entries go one by one, so that a
+        table of mixed values is not looked at again and again.
+        """
+        if self._pause:
+            self._pause -= 1
+            return False
+        if self._int_at(self._window, at + 12)[0] != tags.NUMBER:
+            return False
+        from .bulk import number_entries
+
+        self._at = at
+        wanted = min(count - len(values), self.remaining // 24, self._run)
+        self._need(wanted * 24, "a table entry")
+        found_keys, found = number_entries(memoryview(self._window)[self._at : self._at + wanted * 24], self._sign)
+        keys += found_keys
+        values += found
+        self._at += len(found) * 24
+        if len(found) == wanted:
+            self._run = min(2 * self._run, _LARGE_WINDOW // 24)
+        else:
+            self._run, self._pause = _LONG_RUN, _LONG_RUN
+        return True
+
+
+class BinaryWriter:
+    """Writes primitives in the encoding of `layout`."""
+
+    def __init__(self, output: Output, layout: T7Layout) -> None:
+        self.output = output
+        self.layout = layout
+        sign = "<" if layout.byte_order == "little" else ">"
+        self._sign = sign
+        self._long = "q" if layout.long_size == 8 else "i"
+        self._pack_int = struct.Struct(sign + "i").pack
+        self._pack_number = struct.Struct(sign + "id").pack
+        self._pack_two = struct.Struct(sign + "ii").pack
+
+    def write_int(self, value: int) -> None:
+        try:
+            self.output.write(self._pack_int(value))
+        except struct.error:
+            raise WriteError(f"{value} does not fit a 4-byte integer", file=self.output.name) from None
+
+    def write_long(self, value: int) -> None:
+        self.write_longs((value,))
+
+    def write_longs(self, values: tuple[int, ...]) -> None:
+        try:
+            self.output.write(struct.pack(f"{self._sign}{len(values)}{self._long}", *values))
+        except struct.error:
+            raise WriteError(
+                f"{max(values, key=abs)} does not fit a {self.layout.long_size}-byte long",
+                file=self.output.name,
+                hint="Write 8-byte longs (--long-size 8)." if self.layout.long_size == 4 else "",
+            ) from None
+
+    def write_short(self, value: int) -> None:
+        self.output.write(struct.pack(self._sign + "h", value))
+
+    def write_float(self, value: float) -> None:
+        self.output.write(struct.pack(self._sign + "f", value))
+
+    def write_double(self, value: float) -> None:
+        self.output.write(struct.pack(self._sign + "d", value))
+
+    def write_raw(self, data: bytes) -> None:
+        self.output.write(data)
+
+    def write_number(self, value: float) -> None:
+        """A tagged number."""
+        self.output.write(self._pack_number(tags.NUMBER, value))
+
+    def write_string(self, data: bytes) -> None:
+        """A tagged string."""
+        if len(data) > 0x7FFFFFFF:
+            raise WriteError("a Lua string of 2 GiB or more cannot be written", file=self.output.name)
+        self.output.write(self._pack_two(tags.STRING, len(data)))
+        self.output.write(data)
+
+    def write_boolean(self, value: bool) -> None:
+        """A tagged boolean."""
+        self.output.write(self._pack_two(tags.BOOLEAN, value))
+
+    def write_elements(self, storage: Storage) -> None:
+        """A storage's elements, moved from their file where they lie there as they are wanted here."""
+        width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
+        data = storage.data
+        if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
+            self.output.copy(data.source, data.offset, storage.count * width)
+            return
+        for chunk in storage.chunks(self.layout.byte_order, width):
+            self.output.write(chunk)

@@ -1,0 +1,22 @@
+"""Many numbers at once, through numpy: imported when a table is long enough to pay for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def number_entries(data: memoryview, sign: str) -> tuple[list[float], list[float]]:
+    """Decode leading number → number entries of a table.
+
+    Args:
+        data: whole entries of 24 bytes each: tag, double, tag, double.
+        sign: byte order, `<` or `>`.
+
+    Returns:
+        The keys and the values up to the first entry of another kind.
+    """
+    entry = np.dtype([("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")])
+    entries = np.frombuffer(data, entry)
+    other = (entries["key_tag"] != 1) | (entries["value_tag"] != 1) | np.isnan(entries["key"])
+    count = int(other.argmax()) if other.any() else len(entries)
+    return entries["key"][:count].tolist(), entries["value"][:count].tolist()
