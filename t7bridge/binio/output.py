@@ -32,6 +32,7 @@ class Output:
 
     @property
     def position(self) -> int:
+        """Bytes written so far."""
         return self._flushed + len(self._pending)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -114,7 +115,9 @@ class FileOutput(Output):
                 raise TargetExistsError("is a folder", file=self.path, hint="Give the name of a file.")
             if not force:
                 raise TargetExistsError(
-                    "exists already", file=self.path, hint="Choose another name, or overwrite it with --force (force=True)."
+                    "exists already",
+                    file=self.path,
+                    hint="Choose another name, or overwrite it with --force (force=True).",
                 )
         folder, base = os.path.split(self.path)
         self._temporary = os.path.join(folder, f".{base[:200]}.{secrets.token_hex(4)}.tmp")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 import weakref
-from typing import IO, TYPE_CHECKING, Any, Union
+import zlib
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import T7BridgeError, TruncatedError
 
 if TYPE_CHECKING:
     import mmap
 
-PathLike = Union[str, "os.PathLike[str]"]
-Readable = Union[PathLike, bytes, bytearray, memoryview, IO[bytes]]
+PathLike = str | os.PathLike[str]
+Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
 
 
 class ByteSource:
@@ -44,11 +47,13 @@ class ByteSource:
         """
         name = os.fspath(path)
         try:
-            fd = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+            flags = [getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK")]
+            fd = os.open(name, os.O_RDONLY | sum(flags))
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
         status = os.fstat(fd)
-        if not os.path.isfile(name):
+        if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
         return cls(name, status.st_size, fd=fd)
@@ -78,14 +83,32 @@ class ByteSource:
     def _from_file(cls, file: IO[bytes]) -> tuple[ByteSource, int]:
         name = getattr(file, "name", None)
         name = name if isinstance(name, str) else f"<{type(file).__name__}>"
+        inner = getattr(file, "file", file)  # what a temporary file of `tempfile` wraps
+        if isinstance(getattr(inner, "raw", inner), io.FileIO):
+            # Only here does the descriptor hold the bytes that `read` gives: that of a GzipFile holds the packed ones.
+            try:
+                start, fd = file.tell(), os.dup(file.fileno())
+            except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
+                pass
+            else:
+                return cls(name, os.fstat(fd).st_size, fd=fd), start
+        return cls._from_stream(file, name)
+
+    @classmethod
+    def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
+        """Take everything that a file object without a descriptor of its own gives; its position stays if it can."""
         try:
-            start, fd = file.tell(), os.dup(file.fileno())
-        except (OSError, AttributeError):  # BytesIO, sockets, archives: no descriptor, or no position
+            start = file.tell() if file.seekable() else 0
+            if start:
+                file.seek(0)
             data = file.read()
-            if not isinstance(data, bytes):
-                raise T7BridgeError("is a text file object", file=name, hint="Open it in binary mode ('rb').") from None
-            return cls.from_bytes(data, name), 0
-        return cls(name, os.fstat(fd).st_size, fd=fd), start
+            if file.seekable():
+                file.seek(start)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise T7BridgeError(f"cannot be read: {error}", file=name) from error
+        if not isinstance(data, (bytes, bytearray)):
+            raise T7BridgeError("is a text file object", file=name, hint="Open it in binary mode ('rb').")
+        return cls.from_bytes(data, name), start
 
     def read(self, offset: int, length: int) -> bytes:
         """Return `length` bytes at `offset`, fewer only at the end of the source.
@@ -96,7 +119,6 @@ class ByteSource:
         """
         if self._buffer is not None:
             return bytes(self._buffer[offset : offset + length])
-        assert self._fd is not None
         data = self._pread(length, offset)
         if len(data) == length or offset + len(data) >= self.size:
             return data
@@ -110,10 +132,19 @@ class ByteSource:
             got += len(part)
         return b"".join(parts)
 
+    def _open_fd(self, offset: int) -> int:
+        if self._fd is None:
+            raise T7BridgeError(
+                "has been closed",
+                file=self.name,
+                offset=offset,
+                hint="Keep the reader open while its storages are read.",
+            )
+        return self._fd
+
     def _pread(self, length: int, offset: int) -> bytes:
-        assert self._fd is not None
         try:
-            return os.pread(self._fd, length, offset)
+            return os.pread(self._open_fd(offset), length, offset)
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
 
@@ -140,11 +171,11 @@ class ByteSource:
             part = self._buffer[offset : offset + len(buffer)]
             buffer[: len(part)] = part
             return len(part)
-        assert self._fd is not None
+        fd = self._open_fd(offset)
         got = 0
         while got < len(buffer):
             try:
-                count = os.preadv(self._fd, [buffer[got:]], offset + got)
+                count = os.preadv(fd, [buffer[got:]], offset + got)
             except OSError as error:
                 raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
             if not count:
@@ -158,15 +189,17 @@ class ByteSource:
         Raises:
             TruncatedError: the source does not hold `offset + length` bytes.
         """
-        if offset + length > self.size:
-            self.read_exact(offset, length, "its data")
         if self._buffer is not None:
+            if offset + length > self.size:
+                self.read_exact(offset, length, "its data")
             return self._buffer[offset : offset + length].toreadonly()
-        if self._map is None:
+        fd = self._open_fd(offset)
+        if offset + length > os.fstat(fd).st_size:  # a page beyond the end of the file would be a signal
+            self.read_exact(offset, length, "its data")
+        if self._map is None or len(self._map) < offset + length:
             import mmap
 
-            assert self._fd is not None
-            self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
         return memoryview(self._map)[offset : offset + length]
 
     @property
@@ -186,6 +219,7 @@ class ByteSource:
     def close(self) -> None:
         """Close the file. Storages whose bytes are still in it can no longer be read."""
         if self._fd is not None:
+            self._fd = None  # the number may soon be another file's
             self._close()
 
     def __enter__(self) -> ByteSource:

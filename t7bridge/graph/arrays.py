@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CorruptError, ModelError
+from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
 from .elements import ELEMENT_TYPES, ElementType
 from .storage import CHUNK_BYTES, Span, Storage, TextSpan
 
@@ -62,7 +62,8 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
     tokens = text.split()
     try:
         if native.kind == "f":
-            return np.array([float(token) for token in tokens], "f8").astype(native)
+            with np.errstate(over="ignore"):  # what is beyond the type is inf, as C's scanf has it
+                return np.array([float(token) for token in tokens], "f8").astype(native)
         return np.array([int(token) for token in tokens], native)
     except (ValueError, OverflowError) as error:
         assert isinstance(storage.data, TextSpan)
@@ -117,8 +118,24 @@ def converted_chunks(storage: Storage, order: str, width: int) -> Iterator[bytes
 
 def tensor_array(tensor: Tensor) -> np.ndarray:
     """See `Tensor.numpy`."""
-    if tensor.storage is None or not tensor.size and not tensor.is_scalar:
-        return np.empty(tensor.shape, np.dtype(tensor.element.code))
-    base = tensor.storage.array[tensor.offset :]
-    strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
-    return np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)
+    try:
+        if tensor.storage is None or not tensor.numel:
+            return np.empty(tensor.shape, np.dtype(tensor.element.code))
+        base = tensor.storage.array[tensor.offset :]
+        strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
+        view = np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)
+        return view if tensor.extras is None else _with_bits(view, tensor)
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, T7BridgeError):
+            raise
+        raise UnsupportedError(f"numpy has no array of shape {tensor.shape}: {error}") from error
+
+
+def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
+    """Carry out what PyTorch notes on a tensor instead of doing it: conjugation and change of sign."""
+    assert tensor.extras is not None
+    if (tensor.extras.conj or tensor.extras.neg) and not tensor.element.native:
+        raise UnsupportedError(f"numpy cannot conjugate {tensor.element.name}")
+    if tensor.extras.conj:
+        view = view.conj()
+    return -view if tensor.extras.neg else view

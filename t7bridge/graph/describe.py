@@ -21,7 +21,7 @@ Node = dict[str, Any]
 
 def number_text(value: float) -> str:
     """A double as C's `%.17g` prints it, without the sign of a nan."""
-    return "%.17g" % value
+    return f"{value:.17g}"
 
 
 def _sort_key(key: Value) -> bytes:
@@ -30,7 +30,7 @@ def _sort_key(key: Value) -> bytes:
         return b"3" + str(key).lower().encode()
     if isinstance(key, (int, float)):
         shifted = float(key) + 1e15
-        text = "%040.10f" % shifted if math.isfinite(shifted) else f"{shifted:>40}"
+        text = f"{shifted:040.10f}" if math.isfinite(shifted) else f"{shifted:>40}"
         return b"1" + text.encode()
     if isinstance(key, bytes):
         return b"2" + key
@@ -55,16 +55,23 @@ def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
 class _Describer:
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
-        self._open: list[tuple[Any, Any, Value]] = []
-        """What is still to describe: a container, the place in it, the value; the next one last."""
+        self._open: list[tuple[Any, Any, Value, int]] = []
+        """What is still to describe: a container, the place in it, the value, its level; the next one last."""
+        self._level = 0
+        self.depth = 0
+        """Levels of dicts and lists in the description."""
 
     def run(self, root: Value) -> Node:
         result: list[Any] = [None]
-        self._open.append((result, 0, root))
+        self._add(result, 0, root)
         while self._open:
-            target, place, value = self._open.pop()
+            target, place, value, self._level = self._open.pop()
+            self.depth = max(self.depth, self._level)
             target[place] = self._node(value)
         return result[0]  # type: ignore[no-any-return]
+
+    def _add(self, target: Any, place: Any, value: Value) -> None:
+        self._open.append((target, place, value, self._level + 3))  # a dict, its list of pairs, the pair
 
     def _node(self, value: Value) -> Node:
         if value is None:
@@ -88,7 +95,12 @@ class _Describer:
         if isinstance(value, TorchObject):
             if value.fields is None:
                 return {"t": "userdata", "class": value.class_name}
-            return {"t": "object", "id": number, "class": value.class_name, "kv": self._pairs(_live_pairs(value.fields))}
+            return {
+                "t": "object",
+                "id": number,
+                "class": value.class_name,
+                "kv": self._pairs(_live_pairs(value.fields)),
+            }
         if isinstance(value, Storage):
             crc = value.crc32() if value.count else 0
             return {"t": "storage", "id": number, "class": _class_of(value), "n": value.count, "crc32": crc}
@@ -103,12 +115,13 @@ class _Describer:
                 "storage": None,
             }
             if value.storage is not None:
-                self._open.append((node, "storage", value.storage))
+                self._add(node, "storage", value.storage)
             return node
         if isinstance(value, LuaFunction):
             upvalues = value.upvalue_list()
             up: list[Node] = [{"name": entry.name.decode("utf-8", "replace"), "v": None} for entry in upvalues]
-            self._open.extend((slot, "v", entry.value) for slot, entry in reversed(list(zip(up, upvalues))))
+            for slot, entry in reversed(list(zip(up, upvalues))):
+                self._add(slot, "v", entry.value)
             return {"t": "function", "id": number, "nups": len(up), "up": up}
         if isinstance(value, TdsHash):
             kv = self._pairs(_live_pairs(value.content))
@@ -122,8 +135,8 @@ class _Describer:
     def _pairs(self, pairs: list[tuple[Value, Value]]) -> list[list[Any]]:
         slots: list[list[Any]] = [[None, None] for _ in pairs]
         for slot, (key, value) in zip(reversed(slots), reversed(pairs)):
-            self._open.append((slot, 1, value))
-            self._open.append((slot, 0, key))
+            self._add(slot, 1, value)
+            self._add(slot, 0, key)
         return slots
 
 
@@ -135,7 +148,13 @@ def describe_value(value: Value) -> Node:
 
     Source: the walk in `testfiles/gen/describe.lua`, which ran in Lua Torch.
     """
-    return _Describer().run(value)
+    return describe_with_depth(value)[0]
+
+
+def describe_with_depth(value: Value) -> tuple[Node, int]:
+    """Describe a Lua value, and say how many levels of dicts and lists the description has at most."""
+    describer = _Describer()
+    return describer.run(value), describer.depth
 
 
 def json_pieces(node: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from .storage import Storage
 from .tensor import Tensor
 
 Value = Any
-"""None, bool, float, bytes, Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash or TdsVec; int and str when written."""
+"""None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
 
 _MISSING = object()
 
@@ -189,8 +189,10 @@ class LuaFunction:
             return found
         while (entry := self.upvalues.get(len(found) + 1, _MISSING)) is not _MISSING:
             if self.tag == 8 and isinstance(entry, Table):
-                number = entry.get("id")
-                found.append(Upvalue(entry.get("name", b""), entry.get("value"), int(number) if number is not None else None))
+                name, number = entry.get("name"), entry.get("id")
+                name = name.encode() if isinstance(name, str) else name if isinstance(name, bytes) else b""
+                whole = isinstance(number, (int, float)) and abs(number) < 2**53  # a damaged file has anything here
+                found.append(Upvalue(name, entry.get("value"), int(number) if whole else None))
             else:
                 found.append(Upvalue(b"", entry))
         return found

@@ -85,6 +85,9 @@ class Storage:
         device: `cpu`, or the device that the file names (`cuda:0`); the bytes are here in any case.
         version: Lua's class version, `None` where the file was written before there were any.
         alias: the Lua class name, where it is not the one that element and device give.
+        base: the storage whose memory this is a part of, or the same memory seen as another element type; `None`
+            for all storages but those that only PyTorch has.
+        base_offset: where in the base's memory this begins, in bytes.
     """
 
     element: ElementType
@@ -93,6 +96,8 @@ class Storage:
     device: str = "cpu"
     version: int | None = field(default=1, repr=False)
     alias: str | None = field(default=None, repr=False)
+    base: Storage | None = field(default=None, repr=False)
+    base_offset: int = field(default=0, repr=False)
 
     @classmethod
     def from_array(cls, array: np.ndarray, element: ElementType | None = None) -> Storage:
@@ -108,8 +113,15 @@ class Storage:
         from .arrays import element_of
 
         if array.ndim != 1:
-            raise ModelError("a storage is one run of elements", expected="a 1-D array", found=f"{array.ndim} dimensions")
+            raise ModelError(
+                "a storage is one run of elements", expected="a 1-D array", found=f"{array.ndim} dimensions"
+            )
         return cls(element or element_of(array.dtype), len(array), array)
+
+    @classmethod
+    def empty(cls, element: ElementType) -> Storage:
+        """A storage without elements."""
+        return cls(element, 0, Span(ByteSource.from_bytes(b""), 0, element.itemsize))
 
     @property
     def nbytes(self) -> int:

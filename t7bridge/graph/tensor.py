@@ -13,6 +13,8 @@ from .storage import Storage
 if TYPE_CHECKING:
     import numpy as np
 
+    from .python import TensorExtras
+
 
 @define(eq=False)
 class Tensor:
@@ -31,6 +33,8 @@ class Tensor:
         requires_grad: PyTorch's mark; Lua has none.
         version: Lua's class version, `None` where the file was written before there were any.
         alias: the Lua class name, where it is not the one that element and device give.
+        is_parameter: whether it is an `nn.Parameter` in PyTorch.
+        extras: what else PyTorch keeps with the tensor: conjugation and sign bits, Python attributes.
     """
 
     element: ElementType
@@ -43,6 +47,8 @@ class Tensor:
     device: str = field(default="cpu", repr=False)
     version: int | None = field(default=1, repr=False)
     alias: str | None = field(default=None, repr=False)
+    is_parameter: bool = field(default=False, repr=False)
+    extras: TensorExtras | None = field(default=None, repr=False)
 
     @classmethod
     def from_numpy(cls, array: np.ndarray) -> Tensor:
@@ -55,7 +61,7 @@ class Tensor:
 
         flat = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
         storage = Storage.from_array(flat.reshape(-1))
-        stride = tuple(step // flat.dtype.itemsize for step in flat.strides)
+        stride = tuple(step // flat.dtype.itemsize for step in flat.strides[: array.ndim])  # a 0-d array became 1-d
         return cls(storage.element, storage, array.shape, stride, is_scalar=array.ndim == 0)
 
     def numpy(self) -> np.ndarray:
@@ -88,7 +94,9 @@ class Tensor:
         Raises:
             ModelError: it does not; the message gives the first element outside.
         """
-        reason = view_fault(self.size, self.stride, self.offset, self.storage.count if self.storage else 0, self.is_scalar)
+        reason = view_fault(
+            self.size, self.stride, self.offset, self.storage.count if self.storage else 0, self.is_scalar
+        )
         if reason:
             raise ModelError(f"a tensor is not a view of its storage: {reason}")
 
@@ -106,7 +114,7 @@ def view_fault(
         return f"its offset is {offset}"
     if any(extent < 0 for extent in size):
         return f"a size is negative: {list(size)}"
-    if 0 in size or not size and not is_scalar:
+    if 0 in size or (not size and not is_scalar):
         return None
     first = last = offset
     for extent, step in zip(size, stride):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..binio.output import Output
 from ..binio.source import ByteSource
-from ..errors import CorruptError, TruncatedError, WriteError
+from ..errors import CorruptError, ModelError, TruncatedError, WriteError
 from ..graph.elements import INT64, ElementType
 from ..graph.storage import Span, Storage
 from . import layout as tags
@@ -47,6 +47,7 @@ class BinaryInput:
 
     @position.setter
     def position(self, offset: int) -> None:
+        """Bytes written so far."""
         inside = offset - self._base
         if 0 <= inside <= len(self._window):
             self._at = inside
@@ -75,7 +76,9 @@ class BinaryInput:
                 expected=f"{length} bytes",
                 found=f"{max(0, self.source.size - position)}",
             )
-        self._window = self.source.read_exact(position, min(max(length, self._grown), self.source.size - position), what)
+        self._window = self.source.read_exact(
+            position, min(max(length, self._grown), self.source.size - position), what
+        )
         self._base, self._at = position, 0
         self._grown = min(2 * self._grown, _LARGE_WINDOW)
 
@@ -87,7 +90,9 @@ class BinaryInput:
             TruncatedError: the file is too short for them.
         """
         if count < 0:
-            raise CorruptError(f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}")
+            raise CorruptError(
+                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
+            )
         if count * each > self.remaining:
             raise TruncatedError(
                 f"a count claims more than the file holds: {what}",
@@ -98,18 +103,21 @@ class BinaryInput:
             )
 
     def read_int(self, what: str = "an integer") -> int:
+        """Read a 4-byte integer."""
         self._need(4, what)
         value: int = self._int_at(self._window, self._at)[0]
         self._at += 4
         return value
 
     def read_long(self, what: str = "a long") -> int:
+        """Read a C long."""
         self._need(self.layout.long_size, what)
         value: int = self._long_at(self._window, self._at)[0]
         self._at += self.layout.long_size
         return value
 
     def read_longs(self, count: int, what: str) -> tuple[int, ...]:
+        """Read C longs."""
         length = count * self.layout.long_size
         self._need(length, what)
         values = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
@@ -117,15 +125,18 @@ class BinaryInput:
         return values
 
     def read_float(self, what: str = "a float") -> float:
+        """Read a 4-byte float."""
         return float(self._read_one("f", 4, what))
 
     def read_double(self, what: str = "a number") -> float:
+        """Read an 8-byte float."""
         self._need(8, what)
         value: float = self._double_at(self._window, self._at)[0]
         self._at += 8
         return value
 
     def read_short(self, what: str = "a short") -> int:
+        """Read a 2-byte integer."""
         return int(self._read_one("h", 2, what))
 
     def _read_one(self, code: str, length: int, what: str) -> Any:
@@ -212,8 +223,13 @@ class BinaryInput:
         self._at = at
 
     def no_boolean(self, number: int) -> CorruptError:
+        """The error for a boolean that is neither 0 nor 1."""
         return CorruptError(
-            "a boolean is neither 0 nor 1", file=self.source.name, offset=self.position, expected="0 or 1", found=f"{number}"
+            "a boolean is neither 0 nor 1",
+            file=self.source.name,
+            offset=self.position,
+            expected="0 or 1",
+            found=f"{number}",
         )
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
@@ -257,15 +273,18 @@ class BinaryWriter:
         self._pack_two = struct.Struct(sign + "ii").pack
 
     def write_int(self, value: int) -> None:
+        """Write a 4-byte integer."""
         try:
             self.output.write(self._pack_int(value))
         except struct.error:
             raise WriteError(f"{value} does not fit a 4-byte integer", file=self.output.name) from None
 
     def write_long(self, value: int) -> None:
+        """Write a C long."""
         self.write_longs((value,))
 
     def write_longs(self, values: tuple[int, ...]) -> None:
+        """Write C longs."""
         try:
             self.output.write(struct.pack(f"{self._sign}{len(values)}{self._long}", *values))
         except struct.error:
@@ -276,15 +295,25 @@ class BinaryWriter:
             ) from None
 
     def write_short(self, value: int) -> None:
-        self.output.write(struct.pack(self._sign + "h", value))
+        """Write a 2-byte integer."""
+        self._write_one("h", value, "a 2-byte integer")
 
     def write_float(self, value: float) -> None:
-        self.output.write(struct.pack(self._sign + "f", value))
+        """Write a 4-byte float."""
+        self._write_one("f", value, "a 4-byte float")
+
+    def _write_one(self, code: str, value: float, what: str) -> None:
+        try:
+            self.output.write(struct.pack(self._sign + code, value))
+        except (struct.error, OverflowError):
+            raise WriteError(f"{value} does not fit {what}", file=self.output.name) from None
 
     def write_double(self, value: float) -> None:
+        """Write an 8-byte float."""
         self.output.write(struct.pack(self._sign + "d", value))
 
     def write_raw(self, data: bytes) -> None:
+        """Write bytes as they are."""
         self.output.write(data)
 
     def write_number(self, value: float) -> None:
@@ -309,5 +338,10 @@ class BinaryWriter:
         if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
             self.output.copy(data.source, data.offset, storage.count * width)
             return
-        for chunk in storage.chunks(self.layout.byte_order, width):
-            self.output.write(chunk)
+        try:
+            for chunk in storage.chunks(self.layout.byte_order, width):
+                self.output.write(chunk)
+        except ModelError as error:
+            raise WriteError(
+                error.message, file=self.output.name, expected=error.expected, found=error.found, hint=error.hint
+            ) from error

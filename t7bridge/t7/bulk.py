@@ -15,7 +15,9 @@ def number_entries(data: memoryview, sign: str) -> tuple[list[float], list[float
     Returns:
         The keys and the values up to the first entry of another kind.
     """
-    entry = np.dtype([("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")])
+    entry = np.dtype(
+        [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
+    )
     entries = np.frombuffer(data, entry)
     other = (entries["key_tag"] != 1) | (entries["value_tag"] != 1) | np.isnan(entries["key"])
     count = int(other.argmax()) if other.any() else len(entries)

@@ -28,6 +28,10 @@ TAG_NAMES = {
 VERSION_PATTERN = re.compile(rb"V (.*)\Z", re.DOTALL)
 """The string before a class name; where it does not match it is the class name, and there is no version."""
 
+VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")
+"""Releases whose nn modules wrote their fields one after another, by their first months; the first is today's Torch."""
+TORCH5 = VINTAGES[1]
+
 
 @define(frozen=True)
 class T7Layout:
@@ -37,9 +41,13 @@ class T7Layout:
         encoding: `binary` or `ascii`.
         byte_order: `little` or `big`; binary only.
         long_size: bytes of a C long, 4 or 8; binary only.
-        digits: what numbers in ascii were printed with: 17 (doubles, 9 for floats) by every release since 2012,
-            6 before.
+        digits: what numbers in ascii were printed with: 17 (doubles, 9 for floats) since April 2014 by DiskFile and
+            since April 2015 by MemoryFile, 6 before.
         numbers: the numbers of the file's objects in order of appearance, where they do not just count from 1.
+        vintage: the release of 2010 or 2011 that wrote the file, where its nn modules wrote their fields one after
+            another; see `vintage.py`.
+        headless: the file is a network without its class: what `network:write(file)` wrote in that time.
+        unowned: in a file of Torch5, the numbers of the tensors that do not own their storages.
     """
 
     encoding: str = field(default="binary", validator=validators.in_(("binary", "ascii")))
@@ -47,6 +55,9 @@ class T7Layout:
     long_size: int = field(default=8, validator=validators.in_((4, 8)))
     digits: int = field(default=17, validator=validators.in_((6, 17)))
     numbers: tuple[int, ...] = field(default=(), repr=False)
+    vintage: str = field(default="", validator=validators.in_(VINTAGES))
+    headless: bool = False
+    unowned: tuple[int, ...] = field(default=(), repr=False)
 
 
 BINARY_LAYOUTS = tuple(

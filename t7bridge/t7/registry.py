@@ -26,10 +26,12 @@ class PayloadClass(Protocol):
     """What `register_class` decorates: a class with two static methods."""
 
     @staticmethod
-    def read(reader: T7Reader, obj: TorchObject) -> None: ...
+    def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
 
     @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None: ...
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
 
 
 @define(frozen=True)
@@ -76,6 +78,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
         ...     @staticmethod
         ...     def read(reader, obj):
         ...         obj["a"] = reader.read_int()
+        ...
         ...     @staticmethod
         ...     def write(writer, obj):
         ...         writer.write_int(obj["a"])
@@ -85,6 +88,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
         for name in names:
             if name in _PAYLOADS:
                 raise ModelError(f"the class {name} is registered already")
+        for name in names:
             _PAYLOADS[name] = Payload(layout.read, layout.write, since_version)
         return layout
 
@@ -101,6 +105,7 @@ class _HeaderAndFields:
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
         obj.payload = reader.read_object()
         fields = reader.read_object()
         if not isinstance(fields, Table):
@@ -109,6 +114,7 @@ class _HeaderAndFields:
 
     @staticmethod
     def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
         writer.write_object(obj.payload)
         writer.write_object(obj.fields)
 
@@ -131,11 +137,13 @@ class _Generator:
 
     @classmethod
     def read(cls, reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
         obj.fields = None
         obj.payload = reader.read_raw(cls.struct_bytes(reader.layout.long_size))
 
     @staticmethod
     def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
         writer.write_raw(obj.payload)
 
 
@@ -145,11 +153,12 @@ class _Timer:
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
         obj.fields = None
 
     @staticmethod
     def write(writer: T7Writer, obj: TorchObject) -> None:
-        pass
+        """Write an object to the writer."""
 
 
 @register_class("tds.AtomicCounter")
@@ -158,9 +167,11 @@ class _AtomicCounter:
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
         obj.fields = None
         obj.payload = reader.read_long()
 
     @staticmethod
     def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
         writer.write_long(obj.payload)

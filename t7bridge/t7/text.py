@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from typing import Any
 
 from ..binio.output import Output
@@ -23,7 +24,14 @@ _TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
 _INTEGER = re.compile(rb"[+-]?\d{1,20}\Z")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan|nan\(\w*\))\Z")
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
-_FULL_DIGITS, _OLD_DIGITS = 17, 6
+_FULL_DIGITS, _FLOAT_DIGITS, _OLD_DIGITS = 17, 9, 6
+_SAMPLE_BYTES = 1 << 12
+_LARGEST_FLOAT = 3.4e38
+
+
+def _is_plain(line: bytes) -> bool:
+    """Whether a line is made of the bytes of numbers, with one space between words."""
+    return not (line.translate(None, _NUMBER_BYTES) or b"  " in line or line.startswith(b" ") or line.endswith(b" "))
 
 
 class TextInput:
@@ -32,8 +40,8 @@ class TextInput:
     def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
         self.source = source
         self.layout = layout
-        self.rounded = False
-        """Whether a number was met that was printed with 6 digits and cannot have been with 17."""
+        self.rounded: bool | None = None
+        """Whether numbers are printed with 6 digits; `None` as long as no number was met that tells."""
         self._base = position
         self._window = b""
         self._at = 0
@@ -45,6 +53,7 @@ class TextInput:
 
     @position.setter
     def position(self, offset: int) -> None:
+        """Bytes written so far."""
         inside = offset - self._base
         if 0 <= inside <= len(self._window):
             self._at = inside
@@ -71,7 +80,9 @@ class TextInput:
             if self._base + len(self._window) >= self.source.size:  # the last word of the file
                 if match.group(1):
                     break
-                raise TruncatedError(f"the file ends where {what} is expected", file=self.source.name, offset=self.position)
+                raise TruncatedError(
+                    f"the file ends where {what} is expected", file=self.source.name, offset=self.position
+                )
             self._refill(2 * (len(self._window) - self._at))
         self._at = match.end()
         return match.group(1)
@@ -100,8 +111,10 @@ class TextInput:
     def require(self, count: int, each: int, what: str) -> None:
         """Check that `count` things can still follow; in text each takes two bytes at least."""
         if count < 0:
-            raise CorruptError(f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}")
-        if count * min(each, 2) > self.remaining + 1:  # the last number needs no line feed
+            raise CorruptError(
+                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
+            )
+        if count * min(each, 2) > self.remaining + (each > 1):  # the last number needs no line feed
             raise TruncatedError(
                 f"a count claims more than the file holds: {what}",
                 file=self.source.name,
@@ -111,28 +124,32 @@ class TextInput:
             )
 
     def read_int(self, what: str = "an integer") -> int:
+        """Read an integer."""
         value = self._read_integer(what)
         self._line_feed()
         return value
 
     def read_long(self, what: str = "a long") -> int:
+        """Read an integer."""
         return self.read_int(what)
 
     read_short = read_long
 
     def read_longs(self, count: int, what: str) -> tuple[int, ...]:
+        """Read integers on one line."""
         values = tuple(self._read_integer(what) for _ in range(count))
         if count:
             self._line_feed()
         return values
 
     def read_double(self, what: str = "a number") -> float:
+        """Read a number."""
         token = self._token(what)
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
         value = float(token.partition(b"(")[0])
-        if not self.rounded and len(token) < 16 and not token.isdigit():
-            self.rounded = number_text(value, _FULL_DIGITS).encode() != token
+        if self.rounded is None:
+            self._learn_digits(token, value, _FULL_DIGITS)
         self._line_feed()
         return value
 
@@ -174,7 +191,27 @@ class TextInput:
         self._pass_numbers(count, f"elements of type {element.name}")
         end = self.position
         self._line_feed()
+        if self.rounded is None and element.code[0] == "f":
+            self._sample(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
         return TextSpan(self.source, start, end - start)
+
+    def _sample(self, text: bytes, element: ElementType) -> None:
+        """Learn the digits from the first numbers of a storage; the last word may be cut off."""
+        for token in text.split()[:-1]:
+            value = float(token) if _NUMBER.match(token) else math.nan
+            if element.itemsize == 8:
+                self._learn_digits(token, value, _FULL_DIGITS)
+            elif abs(value) < _LARGEST_FLOAT:
+                self._learn_digits(token, struct.unpack("f", struct.pack("f", value))[0], _FLOAT_DIGITS)
+            if self.rounded is not None:
+                return
+
+    def _learn_digits(self, token: bytes, value: float, digits: int) -> None:
+        """Tell how numbers are printed from one that has different texts with 6 digits and with all."""
+        if not token.isdigit() and value == value:
+            short, full = number_text(value, _OLD_DIGITS).encode(), number_text(value, digits).encode()
+            if short != full and token in (short, full):
+                self.rounded = token == short
 
     def _pass_numbers(self, count: int, what: str) -> None:
         """Move behind `count` numbers, looking only at where words end and which bytes there are."""
@@ -183,34 +220,37 @@ class TextInput:
                 self._refill(1)
                 if not self._window:
                     raise TruncatedError(
-                        f"the file ends inside {what}", file=self.source.name, offset=self.position, found=f"{count} missing"
+                        f"the file ends inside {what}",
+                        file=self.source.name,
+                        offset=self.position,
+                        found=f"{count} missing",
                     )
             # A whole line of numbers with one space between is what Lua Torch writes; count it without looking closer.
             end = self._window.find(b"\n", self._at)
             if end > self._at:
                 spaces = self._window.count(b" ", self._at, end)
                 line = self._window[self._at : end]
-                if spaces + 1 <= count and b"  " not in line and not line.startswith(b" ") and not line.endswith(b" "):
-                    self._check_numbers(line)
+                if spaces + 1 <= count and _is_plain(line):
                     count -= spaces + 1
                     self._at = end
                     continue
             elif end < 0:
                 cut = self._window.rfind(b" ", self._at)
-                words = self._window[self._at : cut].split() if cut > self._at else []
-                if words and len(words) <= count:
-                    self._check_numbers(self._window[self._at : cut])
-                    count -= len(words)
+                part = self._window[self._at : cut] if cut > self._at else b""
+                words = 0 if part.translate(None, _NUMBER_BYTES) else len(part.split())
+                if 0 < words <= count:
+                    count -= words
                     self._at = cut
                     continue
-            token = self._token(what)
-            if not _NUMBER.match(token):
-                raise self._wrong(token, what)
-            count -= 1
-
-    def _check_numbers(self, text: bytes) -> None:
-        if text.translate(None, _NUMBER_BYTES):
-            raise CorruptError("is no list of numbers", file=self.source.name, offset=self.position, found=repr(text[:40])[1:])
+            # Anything else word by word, to the end of what was looked at: nothing is looked at again and again.
+            stop = self._base + (end if end > self._at else len(self._window))
+            while count:
+                token = self._token(what)
+                if not _NUMBER.match(token):
+                    raise self._wrong(token, what)
+                count -= 1
+                if self.position >= stop:
+                    break
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
         """Read entries of a table as long as both key and value are scalars; see `BinaryInput.read_scalars`."""
@@ -244,8 +284,13 @@ class TextInput:
                 keys.append(item)
 
     def no_boolean(self, number: int) -> CorruptError:
+        """The error for a boolean that is neither 0 nor 1."""
         return CorruptError(
-            "a boolean is neither 0 nor 1", file=self.source.name, offset=self.position, expected="0 or 1", found=f"{number}"
+            "a boolean is neither 0 nor 1",
+            file=self.source.name,
+            offset=self.position,
+            expected="0 or 1",
+            found=f"{number}",
         )
 
 
@@ -262,24 +307,29 @@ class TextWriter:
     def __init__(self, output: Output, layout: T7Layout) -> None:
         self.output = output
         self.layout = layout
-        self._float_digits = 9 if layout.digits == _FULL_DIGITS else _OLD_DIGITS
+        self._float_digits = _FLOAT_DIGITS if layout.digits == _FULL_DIGITS else _OLD_DIGITS
 
     def write_int(self, value: int) -> None:
+        """Write an integer."""
         self.output.write(b"%d\n" % value)
 
     write_long = write_short = write_int
 
     def write_longs(self, values: tuple[int, ...]) -> None:
+        """Write integers on one line."""
         if values:
             self.output.write(b" ".join(b"%d" % value for value in values) + b"\n")
 
     def write_float(self, value: float) -> None:
+        """Write a number with 9 digits."""
         self.output.write(number_text(value, self._float_digits).encode() + b"\n")
 
     def write_double(self, value: float) -> None:
+        """Write a number with 17 digits."""
         self.output.write(number_text(value, self.layout.digits).encode() + b"\n")
 
     def write_raw(self, data: bytes) -> None:
+        """Write bytes as they are, and a line feed behind them."""
         if data:
             self.output.write(data)
             self.output.write(b"\n")

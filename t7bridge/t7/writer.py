@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from ..binio.output import Output
-from ..errors import UnsupportedError, WriteError
+from ..errors import T7BridgeError, UnsupportedError, WriteError
 from ..graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, view_fault
 from ..graph.walk import step_name
+from ..limits import DEFAULT_LIMITS
 from . import layout as tags
+from . import vintage
 from .binary import BinaryWriter
 from .layout import T7Layout
 from .registry import payload_of
@@ -123,11 +125,14 @@ class T7Writer:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
             WriteError: a number does not fit the layout, or the output cannot be written.
         """
+        if not self._count and not self._payload_depth and vintage.is_headless(self.layout, value):
+            vintage.write_headless(self, value)
+            return
         base = len(self._trail) if self._payload_depth else 0
         del self._trail[base:]
         try:
             self._write_tree(value, base)
-        except (UnsupportedError, WriteError) as error:
+        except T7BridgeError as error:
             if not error.trail:
                 error.trail = "root" + "".join(step for _, step in self._trail)
             raise
@@ -137,22 +142,25 @@ class T7Writer:
         """Write with an explicit stack: nesting is as deep as the value likes."""
         inside = self._open(value)
         stack: list[Iterator[_Step]] = []
+        within = set() if self._referenced else {id(parent) for parent, _ in self._trail}
         if inside is not None:
             stack.append(inside)
             self._trail.append((value, ""))
+            within.add(id(value))
         while stack:
             for step, item in stack[-1]:
                 self._trail[-1] = (self._trail[-1][0], step)
+                if not self._referenced and id(item) in within:
+                    raise WriteError("a cycle cannot be written without references")
                 inside = self._open(item)
                 if inside is not None:
-                    if not self._referenced and any(item is parent for parent, _ in self._trail):
-                        raise WriteError("a cycle cannot be written without references")
                     stack.append(inside)
                     self._trail.append((item, ""))
+                    within.add(id(item))
                     break
             else:
                 stack.pop()
-                self._trail.pop()
+                within.discard(id(self._trail.pop()[0]))
         del self._trail[base:]
 
     def _open(self, value: Value) -> Iterator[_Step] | None:
@@ -179,7 +187,8 @@ class T7Writer:
             raise WriteError(f"the integer {value} does not fit a Lua number") from None
         if number != value and value == value:
             raise WriteError(
-                f"the integer {value} is no Lua number", hint="Lua's numbers are doubles, exact up to 2^53; give a float."
+                f"the integer {value} is no Lua number",
+                hint="Lua's numbers are doubles, exact up to 2^53; give a float.",
             )
         self._stream.write_number(number)
 
@@ -213,7 +222,9 @@ class T7Writer:
 
     def _number(self, value: Value) -> int:
         given = self.layout.numbers
-        number = given[self._count] if self._count < len(given) else max(given, default=0) + self._count - len(given) + 1
+        number = (
+            given[self._count] if self._count < len(given) else max(given, default=0) + self._count - len(given) + 1
+        )
         self._count += 1
         if self._referenced:
             self._numbers[id(value)] = number
@@ -235,8 +246,12 @@ class T7Writer:
             text = b"V %d" % value.version
             stream.write_int(len(text))
             stream.write_raw(text)
-        stream.write_int(len(name))
-        stream.write_raw(name.encode("ascii"))
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            raise WriteError(f"{name!r} is no class name") from None
+        stream.write_int(len(encoded))
+        stream.write_raw(encoded)
         if isinstance(value, Storage):
             self._storage(value)
             return None
@@ -248,9 +263,14 @@ class T7Writer:
         if isinstance(value, TdsVec):
             stream.write_long(len(value.items))
             return ((f"[{number}]", item) for number, item in enumerate(value.items, 1))
-        payload = payload_of(name, value.version)
+        payload = vintage.payload_of(self.layout.vintage, name) or payload_of(name, value.version)
         if payload is None:
             return iter((("", value.fields),))
+        if self._payload_depth >= DEFAULT_LIMITS.payload_depth:
+            raise WriteError(
+                f"objects with payloads of their own are nested too deep: {value.class_name}",
+                expected=f"at most {DEFAULT_LIMITS.payload_depth} levels",
+            )
         self._payload_depth += 1
         try:
             payload.write(self, value)
@@ -262,6 +282,8 @@ class T7Writer:
     def _entries(table: Table) -> Iterator[_Step]:
         for key, value in zip(table.keys, table.values):
             name = step_name(key)
+            if key is None or key != key:
+                raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
             yield f"<key {name}>", key
             yield name, value
 
@@ -280,6 +302,8 @@ class T7Writer:
         self._stream.write_longs(tensor.size)
         self._stream.write_longs(tensor.stride)
         self._stream.write_long(tensor.offset + 1)
+        if self.layout.vintage == tags.TORCH5:
+            self._stream.write_int(int(self._numbers.get(id(tensor)) not in self.layout.unowned))
         return iter(((".storage", tensor.storage),))
 
     def _storage(self, storage: Storage) -> None:

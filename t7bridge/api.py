@@ -1,0 +1,98 @@
+"""Reading, writing and describing whole files by path: what most users call."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .binio.output import FileOutput
+from .binio.source import ByteSource, PathLike, Readable
+from .files import source_format, target_format
+from .graph.describe import Node, describe_with_depth
+from .graph.objects import Value
+from .limits import DEFAULT_LIMITS, Limits
+from .t7.layout import T7Layout
+from .t7.reader import T7Reader
+
+_DEEPEST = 20_000
+
+
+def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
+    """Load the value of a `.t7` or `.pt` file, told apart by content.
+
+    Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
+    are not read before they are asked for.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+
+    Returns:
+        For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
+        `Tensor` in them.
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+        FormatError: the file is damaged, or is something else.
+    """
+    opened, start = ByteSource.open(source)
+    if start == 0 and source_format(opened) == "pt":
+        from .pt.reader import PtReader
+
+        return PtReader(opened, limits=limits).read()
+    return T7Reader(source if start else opened, limits=limits).read_object()
+
+
+def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
+    """Save a value as `.t7` or `.pt`, by the path's suffix.
+
+    A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode.
+
+    Args:
+        value: what `load` returns, or builtins with `Tensor` in them.
+        path: of the file to write.
+        force: whether an existing file is replaced.
+        layout: encoding, byte order and size of `long` of a `.t7`.
+
+    Raises:
+        TargetExistsError: the file exists and `force` is not set.
+        WriteError: the value or the disk does not allow it.
+        UnsupportedError: the value holds something that the format does not have.
+    """
+    from .convert import write_pt, write_t7
+
+    to = target_format(path)
+    with FileOutput(path, force=force) as output:
+        if to == "t7":
+            write_t7(output, value, layout or T7Layout())
+        else:
+            write_pt(output, value)
+
+
+def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """Describe what a file holds, as data that becomes JSON: the same for every encoding of the same value.
+
+    A description that is nested deeper than Python's recursion limit could be neither compared nor turned into JSON
+    by the standard library; for such a one the limit is raised, up to 20 000, and stays raised.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+
+    Returns:
+        See `t7bridge.graph.describe`.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+    """
+    opened, _ = ByteSource.open(source)
+    if source_format(opened) == "pt":
+        from .graph.describe_python import describe_python
+        from .pt.reader import PtReader
+
+        return describe_python(PtReader(opened, limits=limits).read())
+    node, depth = describe_with_depth(T7Reader(opened, limits=limits).read_object())
+    needed = depth + 200
+    if sys.getrecursionlimit() < needed <= _DEEPEST:
+        sys.setrecursionlimit(needed)
+    return node

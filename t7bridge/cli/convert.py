@@ -1,0 +1,47 @@
+"""Convert a file to .pt, to .t7, or to another encoding. The source's format is told by its content."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("src", metavar="SRC", help="file to read")
+    parser.add_argument("dst", metavar="DST", help="file to write; its suffix says the format")
+    parser.add_argument(
+        "--as",
+        dest="as_",
+        choices=("auto", "tree"),
+        default="auto",
+        help="what becomes of nn modules in a .pt: state dicts (auto), or dicts that keep every field (tree)",
+    )
+    parser.add_argument("--to", choices=("t7", "pt"), help="format to write, whatever the suffix of DST")
+    parser.add_argument("--force", action="store_true", help="replace DST if it exists")
+    parser.add_argument("--encoding", choices=("binary", "ascii"), help="of a .t7; that of SRC if not given")
+    parser.add_argument("--byte-order", choices=("little", "big"), help="of a .t7; that of SRC if not given")
+    parser.add_argument(
+        "--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7; that of SRC if not given"
+    )
+    parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on cuda:0 in a .pt")
+    parser.add_argument(
+        "--no-record", dest="record", action="store_false", help="leave out what gives the same .t7 back from a .pt"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, and print the report."""
+    from ..convert import convert
+
+    names = ("src", "dst", "as_", "to", "force", "encoding", "byte_order", "long_size", "keep_device", "record")
+    report = convert(**{name: getattr(options, name) for name in names})
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    for note in report.notes:
+        print(f"t7bridge: {note}", file=sys.stderr)
+    print(f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes")
+    return 0

@@ -1,0 +1,21 @@
+"""Print what a file holds as canonical JSON: the same for every encoding of the same value."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("file", metavar="FILE", help="a .t7 or .pt file")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the description."""
+    from ..api import describe
+    from ..graph.describe import json_pieces
+
+    sys.stdout.writelines(json_pieces(describe(options.file)))
+    print()
+    return 0

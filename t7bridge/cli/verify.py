@@ -1,0 +1,30 @@
+"""Check that two files hold the same values, sharing and views, whatever their formats."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("first", metavar="A", help="a .t7 or .pt file")
+    parser.add_argument("second", metavar="B", help="another")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print what differs, and say who read."""
+    from ..verify import verify
+
+    report = verify(options.first, options.second)
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0 if report.same else 1
+    for difference in report.differences:
+        print(difference)
+    for name, readers in report.readers.items():
+        print(f"{name}: read by t7bridge" + "".join(f" and {reader}" for reader in readers))
+    count = len(report.differences)
+    print("the same" if report.same else f"{count} difference{'s' if count > 1 else ''}")
+    return 0 if report.same else 1

@@ -1,0 +1,97 @@
+"""Whole files: which format a path holds or should hold, and everything that a `.t7` file holds."""
+
+from __future__ import annotations
+
+import os
+
+from attrs import define, field
+
+from .binio.source import ByteSource, PathLike, Readable
+from .errors import FormatError, UnknownFormatError, UnsupportedError
+from .graph.objects import Value
+from .limits import DEFAULT_LIMITS, Limits
+from .signatures import HEAD_BYTES, identify
+from .t7.layout import T7Layout
+from .t7.reader import T7Reader
+
+SUFFIXES = {
+    ".t7": "t7", ".t7b": "t7", ".net": "t7", ".ascii": "t7",
+    ".pt": "pt", ".pth": "pt", ".ckpt": "pt", ".bin": "pt",
+}  # fmt: skip
+"""The format that a target's suffix asks for."""
+
+_PT_KINDS = ("zip", "pickle", "tar")
+
+
+def source_format(source: ByteSource) -> str:
+    """The format of a file by its content, whatever its name.
+
+    Returns:
+        `t7` or `pt`.
+
+    Raises:
+        UnknownFormatError: the file is something else; the message says what.
+    """
+    signature = identify(source.read(0, HEAD_BYTES))
+    if signature is None:
+        return "t7"  # its reader finds out
+    if signature.kind in _PT_KINDS:
+        return "pt"
+    hint = signature.hint or "t7bridge reads .t7 and .pt files."
+    raise UnknownFormatError(f"is neither a .t7 nor a .pt file but {signature.title}", file=source.name, hint=hint)
+
+
+def target_format(path: PathLike) -> str:
+    """The format that a target's suffix asks for.
+
+    Raises:
+        UnsupportedError: the suffix says nothing.
+    """
+    name = os.fspath(path)
+    found = SUFFIXES.get(os.path.splitext(name)[1].lower())
+    if found is None:
+        raise UnsupportedError(
+            "cannot tell the format to write from this name",
+            file=name,
+            expected="a name that ends in " + ", ".join(SUFFIXES),
+            hint="Name it --to t7 or --to pt (to=…).",
+        )
+    return found
+
+
+@define(eq=False)
+class T7File:
+    """Everything that a `.t7` file holds.
+
+    Attributes:
+        roots: its values; most files hold one.
+        layout: how it is encoded.
+        trailing: bytes behind the last value that are no value, as files of several kinds of data have.
+        tensors: number of tensors.
+        storages: number of storages.
+    """
+
+    roots: list[Value]
+    layout: T7Layout
+    trailing: bytes = field(default=b"", repr=False)
+    tensors: int = 0
+    storages: int = 0
+
+
+def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
+    """Read all values of a `.t7` file.
+
+    Raises:
+        FormatError: the first value cannot be read.
+    """
+    reader = T7Reader(source, limits=limits)
+    roots = [reader.read_object()]
+    trailing = b""
+    while not reader.at_end:
+        start = reader.position
+        try:
+            roots.append(reader.read_object())
+        except FormatError:
+            trailing = reader.source.read(start, reader.source.size - start)
+            break
+    return T7File(roots, reader.layout, trailing, *reader.count_views())

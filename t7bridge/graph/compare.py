@@ -1,0 +1,183 @@
+"""Comparison of two graphs: values, types, order, identity, sharing and views, with no recursion."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from attrs import define, field
+
+from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
+from .storage import Storage
+from .tensor import Tensor
+from .walk import step_name
+
+_IDENTITIES = (*COMPOSITE, dict, list, tuple)
+
+
+@define(frozen=True)
+class Difference:
+    """One difference.
+
+    Attributes:
+        trail: path to it, `root.modules[3].weight`.
+        message: what differs, the first graph's side first.
+    """
+
+    trail: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.trail}: {self.message}"
+
+
+@define(eq=False)
+class _Comparer:
+    """Walks two graphs side by side. Objects that were paired once must be paired wherever they are met again."""
+
+    devices: bool
+    found: list[Difference] = field(factory=list)
+    _there: dict[int, int] = field(factory=dict)
+    _back: dict[int, int] = field(factory=dict)
+    _stack: list[tuple[str, Value, Value]] = field(factory=list)
+
+    def run(self, a: Value, b: Value) -> list[Difference]:
+        self._stack.append(("root", a, b))
+        while self._stack:
+            trail, left, right = self._stack.pop()
+            self._pair(trail, left, right)
+        return self.found
+
+    def _differs(self, trail: str, message: str) -> None:
+        self.found.append(Difference(trail, message))
+
+    def _pair(self, trail: str, a: Value, b: Value) -> None:
+        if not isinstance(a, _IDENTITIES) and not isinstance(b, _IDENTITIES):
+            if type(a) is not type(b) or not _same_scalar(a, b):
+                self._differs(trail, f"{_short(a)} against {_short(b)}")
+            return
+        if type(a) is not type(b):
+            self._differs(trail, f"{_short(a)} against {_short(b)}")
+            return
+        if not isinstance(a, tuple):  # a tuple has no identity that a file would keep
+            there, back = self._there.get(id(a)), self._back.get(id(b))
+            if there is not None or back is not None:
+                if there != id(b) or back != id(a):
+                    self._differs(
+                        trail,
+                        "what is one object here is two there"
+                        if there is None or back is None
+                        else "refers to another object",
+                    )
+                return
+            self._there[id(a)], self._back[id(b)] = id(b), id(a)
+        self._objects(trail, a, b)
+
+    def _objects(self, trail: str, a: Value, b: Value) -> None:
+        if isinstance(a, (Table, dict)):
+            self._entries(trail, list(a.items()), list(b.items()))
+        elif isinstance(a, (list, tuple)):
+            self._items(trail, a, b, 0)
+        elif isinstance(a, Tensor):
+            self._tensors(trail, a, b)
+        elif isinstance(a, Storage):
+            self._storages(trail, a, b)
+        elif isinstance(a, TorchObject):
+            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._stack.append((f"{trail}<payload>", a.payload, b.payload))
+            self._stack.append((trail, a.fields, b.fields))
+        elif isinstance(a, LuaFunction):
+            self._same(trail, "bytecode", (a.tag, a.code), (b.tag, b.code))
+            self._stack.append((f"{trail}<upvalues>", a.upvalues, b.upvalues))
+        elif isinstance(a, TdsHash):
+            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._entries(trail, list(a.content.items()), list(b.content.items()))
+        elif isinstance(a, TdsVec):
+            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._items(trail, a.items, b.items, 1)
+
+    def _same(self, trail: str, what: str, a: Any, b: Any) -> None:
+        if a != b:
+            self._differs(trail, f"{what} {_short(a)} against {_short(b)}")
+
+    def _items(self, trail: str, a: Any, b: Any, base: int) -> None:
+        self._same(trail, "length", len(a), len(b))
+        pairs = [(f"{trail}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b), base)]
+        self._stack.extend(reversed(pairs))
+
+    def _entries(self, trail: str, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> None:
+        """Entries of tables and dicts: scalar keys are found wherever they stand, others are compared in order."""
+        keyed = {index_key(key): value for key, value in b if not isinstance(key, _IDENTITIES)}
+        pairs: list[tuple[str, Value, Value]] = []
+        missing = [key for key, _ in a if not isinstance(key, _IDENTITIES) and index_key(key) not in keyed]
+        own = {index_key(key) for key, _ in a if not isinstance(key, _IDENTITIES)}
+        for key in missing:
+            self._differs(trail + step_name(key), "is missing in the second")
+        for key, _ in b:
+            if not isinstance(key, _IDENTITIES) and index_key(key) not in own:
+                self._differs(trail + step_name(key), "is missing in the first")
+        for key, value in a:
+            if not isinstance(key, _IDENTITIES) and index_key(key) in keyed:
+                pairs.append((trail + step_name(key), value, keyed[index_key(key)]))
+        odd_a, odd_b = ([pair for pair in side if isinstance(pair[0], _IDENTITIES)] for side in (a, b))
+        self._same(trail, "number of keys that are objects", len(odd_a), len(odd_b))
+        for (key, value), (other_key, other) in zip(odd_a, odd_b):
+            pairs.append((f"{trail}<key {step_name(key)}>", key, other_key))
+            pairs.append((trail + step_name(key), value, other))
+        self._stack.extend(reversed(pairs))
+
+    def _tensors(self, trail: str, a: Tensor, b: Tensor) -> None:
+        self._same(trail, "type", a.element.name, b.element.name)
+        self._same(trail, "shape", a.shape, b.shape)
+        if a.numel or b.numel:
+            self._same(trail, "stride", a.stride, b.stride)
+            self._same(trail, "offset", a.offset, b.offset)
+        if self.devices:
+            self._same(trail, "device", a.device, b.device)
+        self._same(trail, "requires_grad", a.requires_grad, b.requires_grad)
+        # Lua has tensors without storage, PyTorch gives them one without elements.
+        if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
+            self._stack.append((f"{trail}.storage", a.storage, b.storage))
+
+    def _storages(self, trail: str, a: Storage, b: Storage) -> None:
+        self._same(trail, "type", a.element.name, b.element.name)
+        self._same(trail, "number of elements", a.count, b.count)
+        if a.element is b.element and a.count == b.count and _digest(a) != _digest(b):
+            self._differs(trail, "other elements")
+
+
+def _digest(storage: Storage) -> bytes:
+    """A hash of a storage's elements that does not collide, as a CRC may."""
+    digest = hashlib.sha256()
+    for chunk in storage.chunks():
+        digest.update(chunk)
+    return digest.digest()
+
+
+def _same_scalar(a: Value, b: Value) -> bool:
+    """Equal, and equal in sign: a nan is a nan, 0.0 is not -0.0."""
+    if isinstance(a, float):
+        return bool(a.hex() == b.hex())
+    return bool(a == b)
+
+
+def _short(value: Value) -> str:
+    if isinstance(value, (Tensor, Storage)):
+        return value.lua_class or value.element.name
+    if isinstance(value, (TorchObject, TdsHash, TdsVec)):
+        return value.class_name
+    if isinstance(value, (Table, LuaFunction, dict, list)):
+        return f"a {type(value).__name__.lower()}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def differences(a: Value, b: Value, *, devices: bool = False) -> list[Difference]:
+    """Every difference between two values, in the order of a walk.
+
+    Args:
+        a: a Lua value, or builtins with `Tensor` in them.
+        b: another of the same side.
+        devices: whether the devices that tensors name must be equal too.
+    """
+    return _Comparer(devices).run(a, b)

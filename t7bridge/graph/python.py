@@ -1,0 +1,275 @@
+"""Python's values as they stand in a `.pt`: what is no builtin and no tensor, inert. Nothing here is ever called.
+
+| In the file | Here |
+| --- | --- |
+| None, bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict | the same builtin |
+| `collections.OrderedDict`, `Counter` | the same; an `OrderedDict` keeps its `_metadata` attribute |
+| `collections.defaultdict` | `DefaultDict`: a dict that remembers its factory and does not use it |
+| `torch.Size` | `TorchSize`, a tuple |
+| `torch.float32`, `torch.strided`, `torch.per_tensor_affine` | `TorchConstant` |
+| `torch.device` | `Device` |
+| tensors and parameters | `Tensor`; what Lua has no place for in `Tensor.extras` |
+| sparse and quantized tensors | `SparseTensor`, `QuantizedTensor` |
+| a storage without element type | `UntypedStorage` |
+| numpy arrays, scalars, dtypes | `NumpyArray`, `NumpyScalar`, `NumpyDtype` |
+| a class or function by name | `PythonGlobal` |
+| an object of any other class | `PythonObject` |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, field
+
+from .storage import Storage
+from .tensor import Tensor
+
+_UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()
+UNSET: Any = _UNSET
+"""Stands where an object was given no state."""
+
+
+class TorchSize(tuple[int, ...]):
+    """A `torch.Size`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"TorchSize({list(self)})"
+
+
+class DefaultDict(dict[Any, Any]):
+    """A `collections.defaultdict` that makes no values.
+
+    Attributes:
+        factory: what would make them: a `PythonGlobal`, or None.
+    """
+
+    __slots__ = ("factory",)
+
+    def __init__(self, factory: Any = None) -> None:
+        super().__init__()
+        self.factory = factory
+
+
+@define(frozen=True)
+class TorchConstant:
+    """A named constant of PyTorch.
+
+    Attributes:
+        kind: `dtype`, `layout`, `memory_format` or `qscheme`: the class of `torch` that it is of.
+        name: `float32`, `strided`, `per_tensor_affine`: its name in `torch`.
+    """
+
+    kind: str
+    name: str
+
+
+@define(frozen=True)
+class Device:
+    """A `torch.device`.
+
+    Attributes:
+        type: `cpu`, `cuda`, `mps`.
+        index: its number, where there is one.
+    """
+
+    type: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+@define(eq=False)
+class PythonGlobal:
+    """A class or function that the file names. It was not imported.
+
+    Attributes:
+        module: `torch.nn.modules.linear`.
+        name: `Linear`.
+    """
+
+    module: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """`torch.nn.modules.linear.Linear`."""
+        return f"{self.module}.{self.name}"
+
+
+@define(eq=False)
+class PythonObject:
+    """An object whose class has no meaning here: how the file makes it, and what it holds. Nothing was called.
+
+    Attributes:
+        constructor: what would be called: a `PythonGlobal`, or, in a file with an odd intent, another value.
+        how: the way: `reduce` (call with `args`), `newobj` (`cls.__new__(cls, *args)`), `newobj_ex` (with `kwargs`
+            too), `inst` (protocols 0 and 1).
+        args: the arguments: a tuple where the file is sound.
+        kwargs: keyword arguments of `newobj_ex`.
+        state: what `__setstate__` would get, or becomes the attributes; `UNSET` where there is none.
+        items: what would be appended.
+        pairs: what would be set by key, as (key, value).
+    """
+
+    constructor: Any
+    how: str
+    args: Any = ()
+    kwargs: Any = field(default=None, repr=False)
+    state: Any = field(default=_UNSET, repr=False)
+    items: list[Any] = field(factory=list, repr=False)
+    pairs: list[tuple[Any, Any]] = field(factory=list, repr=False)
+
+    @property
+    def cls(self) -> PythonGlobal | None:
+        """The class: the constructor, or the class that `copyreg` would be told to make; None where it is no name."""
+        made = self.constructor
+        if isinstance(made, PythonGlobal) and made.module in ("copy_reg", "copyreg") and isinstance(self.args, tuple):
+            made = self.args[0] if self.args else made
+        return made if isinstance(made, PythonGlobal) else None
+
+    @property
+    def path(self) -> str:
+        """`torch.nn.modules.linear.Linear`, or `<computed>` where the class is no name."""
+        named = self.cls
+        return named.path if named else "<computed>"
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What `vars()` of the object would give, as far as the file says it in the usual way; else empty."""
+        state = self.state
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (vars, slots)
+            slots = {key: value for key, value in state[1].items() if isinstance(key, str)}
+            return {**(state[0] if isinstance(state[0], dict) else {}), **slots}
+        return state if isinstance(state, dict) else {}
+
+
+@define(eq=False)
+class TensorExtras:
+    """What a PyTorch tensor has beside its elements and a Lua tensor does not.
+
+    Attributes:
+        conj: the elements are to be read as their complex conjugates.
+        neg: the elements are to be read with the opposite sign.
+        state: Python attributes of the tensor; `UNSET` where there are none.
+        hooks: backward hooks; None where there are none.
+        subclass: the class, where it is neither `torch.Tensor` nor `Parameter`.
+    """
+
+    conj: bool = False
+    neg: bool = False
+    state: Any = _UNSET
+    hooks: Any = None
+    subclass: PythonGlobal | None = None
+
+
+@define(eq=False)
+class SparseTensor:
+    """A sparse tensor.
+
+    Attributes:
+        layout: `sparse_coo`, `sparse_csr`, `sparse_csc`, `sparse_bsr` or `sparse_bsc`.
+        indices: of `sparse_coo`: shape (dimensions, entries); else the compressed indices.
+        plain_indices: the other indices; None for `sparse_coo`.
+        values: the entries.
+        size: of the whole tensor.
+        is_coalesced: of `sparse_coo`; None where the file does not say.
+        is_parameter: whether it is an `nn.Parameter`.
+        requires_grad: PyTorch's mark.
+    """
+
+    layout: str
+    indices: Tensor
+    plain_indices: Tensor | None
+    values: Tensor
+    size: TorchSize
+    is_coalesced: bool | None = None
+    is_parameter: bool = False
+    requires_grad: bool = False
+
+
+@define(eq=False)
+class QuantizedTensor:
+    """A quantized tensor: integers that mean (value - zero_point) * scale.
+
+    Attributes:
+        tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
+        scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
+        scale: a float; a `Tensor` or list of one value a channel with the other schemes.
+        zero_point: an int, or likewise.
+        axis: the dimension of the channels; None with `per_tensor_affine`.
+    """
+
+    tensor: Tensor
+    scheme: str
+    scale: Any
+    zero_point: Any
+    axis: int | None = None
+
+
+@define(eq=False)
+class UntypedStorage:
+    """A bare `torch.UntypedStorage`.
+
+    Attributes:
+        storage: the bytes: the storage that tensors on it have, where there are any.
+    """
+
+    storage: Storage
+
+
+@define(eq=False)
+class NumpyDtype:
+    """A numpy dtype as pickled.
+
+    Attributes:
+        code: kind and size, `f8`.
+        order: `<`, `>`, `=` or `|`.
+        state: the state tuple as it stands in the file; it holds the fields of structured types.
+    """
+
+    code: str
+    order: str = "|"
+    state: Any = field(default=None, repr=False)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element, as the code says; 0 for structured types and objects."""
+        digits = self.code.lstrip("?biufcmMSUVOa")
+        size = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
+        return size * 4 if self.code.startswith("U") else 0 if self.code.startswith(("V", "O")) else size
+
+
+@define(eq=False)
+class NumpyArray:
+    """A numpy array.
+
+    Attributes:
+        dtype: its element type.
+        shape: of the array.
+        fortran: whether the first index runs fastest.
+        data: the elements' bytes; a list of values where the elements are Python objects.
+        cls: `numpy.ndarray`, or the subclass.
+    """
+
+    dtype: NumpyDtype
+    shape: tuple[int, ...]
+    fortran: bool
+    data: Any = field(repr=False)
+    cls: str = "numpy.ndarray"
+
+
+@define(eq=False)
+class NumpyScalar:
+    """A numpy scalar.
+
+    Attributes:
+        dtype: its type.
+        data: its bytes.
+    """
+
+    dtype: NumpyDtype
+    data: Any

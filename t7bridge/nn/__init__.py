@@ -1,0 +1,19 @@
+"""What Lua's layers mean in PyTorch: one declarative entry a class, one file a family.
+
+May import graph, errors, limits and report. Knows neither formats nor PyTorch.
+"""
+
+# Each import fills the registry with one family.
+from . import (  # noqa: F401
+    activation,
+    containers,
+    conv,
+    criterion,
+    cudnn_rnn,
+    embedding,
+    linear,
+    norm,
+    pooling,
+    recurrent,
+    shape,
+)

@@ -1,0 +1,73 @@
+"""Normalization layers. Sources: nn 8726825, cudnn.torch, fast-neural-style, texture_nets."""
+
+from __future__ import annotations
+
+from ..graph.elements import INT64
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from .fields import Fields
+from .layouts import REST, DeviationToVariance, Reshape
+from .registry import Param, Source, buffer, param, register_layer
+
+
+def _no_batches(fields: Fields) -> Tensor | None:
+    """PyTorch's count of the batches seen; Lua keeps none."""
+    import numpy as np
+
+    if fields.find_tensor("running_mean") is None:
+        return None
+    return Tensor(INT64, Storage(INT64, 1, np.zeros(1, "i8")), is_scalar=True)
+
+
+_FLAT = Reshape((REST,))
+_RUNNING = (
+    buffer("running_mean", _FLAT),
+    Param(
+        "running_var",
+        # nn before 2016-02 and cudnn.torch before its version 2 kept 1 / sqrt(variance + eps). Class versions do not
+        # tell: VolumetricBatchNormalization is at 1 and has running_var.
+        (Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
+        "buffer",
+    ),
+    Param("num_batches_tracked", (), "derived", _no_batches),
+)
+# torch.nn.BatchNorm1d, 2d, 3d: all tensors (features).
+register_layer(
+    "nn.BatchNormalization",
+    "nn.SpatialBatchNormalization",
+    "nn.VolumetricBatchNormalization",
+    params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
+    defaults={"eps": 1e-5, "momentum": 0.1},
+    scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
+)
+_UNUSED = "the layer computes without it, so it is left out"
+# torch.nn.InstanceNorm2d(affine=True). The batch normalization inside is rebuilt for every new batch size.
+register_layer(
+    "nn.InstanceNormalization",
+    params=(
+        param("weight", _FLAT),
+        param("bias", _FLAT),
+        param("running_mean", kind="unused", note=_UNUSED),
+        param("running_var", kind="unused", note=_UNUSED),
+    ),
+    defaults={"eps": 1e-5},
+    scratch="bn",
+)
+# A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
+register_layer(
+    "nn.LayerNormalization",
+    params=(param("weight", field="modules.5.weight"), param("bias", field="modules.6.bias")),
+    scratch="modules",
+    note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes what was meant",
+)
+# The kernel, of one or two dimensions, from which Lua built the convolutions inside.
+register_layer(
+    "nn.SpatialSubtractiveNormalization",
+    "nn.SpatialDivisiveNormalization",
+    "nn.SpatialContrastiveNormalization",
+    params=(buffer("kernel"),),
+    scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
+    "adjustedsums adjustedstds thresholdedstds",
+)
+register_layer("nn.SpatialFeatNormalization", params=(buffer("mean"), buffer("std")))
+register_layer("nn.PCAColorTransform", params=(buffer("eigenVectors"), buffer("eigenValues")))

@@ -1,0 +1,230 @@
+"""The one table of Lua layers: what each class keeps, in which layout, and where its children are.
+
+An entry is data and is read in both directions: forwards to make a state dict, backwards to put one into a Lua model.
+May import graph and errors. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from attrs import define, field
+
+from ..errors import ModelError
+from ..graph.objects import TorchObject, Value
+from ..graph.tensor import Tensor
+from .fields import Fields, items_of
+from .layouts import Layout, Step
+
+
+@define(frozen=True)
+class Source:
+    """Where a tensor is in a Lua object.
+
+    Attributes:
+        path: its field, or a path of fields: `network.modules.1.weight`.
+        layout: the steps from Lua's layout to PyTorch's.
+    """
+
+    path: str
+    layout: Layout = ()
+
+
+@define(frozen=True)
+class Param:
+    """One tensor of a layer's state dict.
+
+    Attributes:
+        name: its name in PyTorch.
+        sources: where it is in Lua; the first that is there counts.
+        kind: `parameter` what is learned, `buffer` what is kept besides, `derived` what follows from other fields and
+            goes no way back, `unused` what Lua keeps but never reads: it is named in a note and left out.
+        make: makes it where no source is there; gives `None` where it is not wanted.
+        note: what the user should know of it.
+    """
+
+    name: str
+    sources: tuple[Source, ...] = ()
+    kind: str = "parameter"
+    make: Callable[[Fields], Tensor | None] | None = field(default=None, repr=False)
+    note: str = ""
+
+
+@define(frozen=True)
+class Child:
+    """A module inside a module.
+
+    Attributes:
+        name: its name in PyTorch: `0`, `forwardModule`.
+        path: its place in Lua, as a step of a trail: `.modules[1]`.
+        value: what stands there; a module, in files that are whole.
+        secondary: whether it counts only where the object did not contain it before, under another name.
+    """
+
+    name: str
+    path: str
+    value: Value
+    secondary: bool = False
+
+
+Children = Callable[[TorchObject], Iterator[Child]]
+"""Finds the modules directly inside an object, in the order of Lua's `modules`."""
+
+
+@define(frozen=True)
+class Layer:
+    """The entry of one Lua class, or of several that differ in name only.
+
+    Attributes:
+        names: full Lua class names.
+        params: the tensors of its state dict, in PyTorch's order; a function where the fields tell which.
+        children: finds the modules inside; `None` for a class without.
+        defaults: what fields mean that older releases did not write.
+        scratch: its fields that hold tensors or modules that need no keeping, besides those of every class.
+        kind: `layer`, `container` or `criterion`.
+        note: what the user should know wherever the class occurs.
+    """
+
+    names: tuple[str, ...]
+    params: tuple[Param, ...] | Callable[[Fields], tuple[Param, ...]] = ()
+    children: Children | None = None
+    defaults: Mapping[str, Any] = field(factory=dict, repr=False)
+    scratch: frozenset[str] = frozenset()
+    kind: str = "layer"
+    note: str = ""
+
+    def params_of(self, fields: Fields) -> tuple[Param, ...]:
+        """The tensors of one object's state dict."""
+        return self.params(fields) if callable(self.params) else self.params
+
+
+_LAYERS: dict[str, Layer] = {}
+
+# Other packages' classes of the same name keep the same fields (cudnn.torch, cunn, fbcunn, the rename of nn in 2012).
+ALIAS_PREFIXES = ("cudnn.", "cunn.", "fbcunn.", "fbnn.")
+
+
+def param(name: str, *steps: Step, field: str = "", kind: str = "parameter", note: str = "") -> Param:
+    """A tensor of the state dict that has one source.
+
+    Args:
+        name: its name in PyTorch.
+        steps: from Lua's layout to PyTorch's.
+        field: its field or path in Lua, where that is not `name`.
+        kind: see `Param`.
+        note: see `Param`.
+    """
+    return Param(name, (Source(field or name, steps),), kind, None, note)
+
+
+def buffer(name: str, *steps: Step, field: str = "") -> Param:
+    """A tensor that is kept but not learned. See `param`."""
+    return param(name, *steps, field=field, kind="buffer")
+
+
+def register_layer(
+    *names: str,
+    params: tuple[Param, ...] | Callable[[Fields], tuple[Param, ...]] = (),
+    children: Children | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    scratch: str | tuple[str, ...] = (),
+    kind: str = "",
+    note: str = "",
+) -> Layer:
+    """Say what a Lua class means.
+
+    Args:
+        names: full Lua class names, `nn.Linear`; classes of that name in `ALIAS_PREFIXES` are meant too.
+        params: the tensors of its state dict, in PyTorch's order.
+        children: finds the modules inside: `modules`, `first_module`, `named_modules(…)` or a function of your own.
+        defaults: what missing fields mean.
+        scratch: fields that need no keeping, as a tuple or separated by spaces.
+        kind: `layer`, `container` or `criterion`; by default what `children` tells.
+        note: what the user should know wherever the class occurs.
+
+    Raises:
+        ModelError: a class is registered already.
+
+    Example:
+        >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
+        >>> unregister_layer("my.Scale")
+    """
+    words = scratch.split() if isinstance(scratch, str) else scratch
+    layer = Layer(
+        names, params, children, defaults or {}, frozenset(words), kind or ("container" if children else "layer"), note
+    )
+    for name in names:
+        if name in _LAYERS:
+            raise ModelError(
+                f"the class {name} is registered already", hint="Call unregister_layer first to replace it."
+            )
+    _LAYERS.update(dict.fromkeys(names, layer))
+    return layer
+
+
+def unregister_layer(name: str) -> None:
+    """Forget a class; its objects are treated as those of an unknown class again."""
+    _LAYERS.pop(name, None)
+
+
+def layer_of(class_name: str) -> Layer | None:
+    """The entry of a class; `None` where there is none.
+
+    A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
+    """
+    layer = _LAYERS.get(class_name)
+    if layer is None and class_name.startswith(ALIAS_PREFIXES):
+        layer = _LAYERS.get("nn." + class_name.partition(".")[2])
+    return layer
+
+
+def registered_layers() -> dict[str, Layer]:
+    """All entries by class name, sorted: for documentation and tests."""
+    return dict(sorted(_LAYERS.items()))
+
+
+# How children are found
+
+
+def _listed(obj: TorchObject, name: str) -> Iterator[Child]:
+    listed = obj.get(name)
+    items = items_of(listed)
+    if items is None and listed is not None:
+        yield Child("0", f".{name}", listed)  # of a damaged file: no list at all
+    for number, value in enumerate(items or (), 1):
+        yield Child(str(number - 1), f".{name}[{number}]", value)
+
+
+def modules(obj: TorchObject) -> Iterator[Child]:
+    """The elements of `modules`, named from `0` on; of older decorators, `module`."""
+    found = False
+    for child in _listed(obj, "modules"):
+        found = True
+        yield child
+    if not found and obj.get("module") is not None:
+        yield Child("0", ".module", obj.get("module"))
+
+
+def first_module(obj: TorchObject) -> Iterator[Child]:
+    """The first element of `modules`; the others are its copies, with the same weights."""
+    for child in modules(obj):
+        yield child
+        return
+
+
+def criterions(obj: TorchObject) -> Iterator[Child]:
+    """The elements of `criterions`, named from `0` on."""
+    yield from _listed(obj, "criterions")
+
+
+def named_modules(*names: str) -> Children:
+    """Children that each have a field of their own, which names them in PyTorch too."""
+
+    def find(obj: TorchObject) -> Iterator[Child]:
+        for name in names:
+            value = obj.get(name)
+            if value is not None:
+                yield Child(name, f".{name}", value)
+
+    return find

@@ -1,0 +1,23 @@
+"""The facts of PyTorch's zip layout that reader and writer share.
+
+Source: PyTorch 2.13 `torch/serialization.py`, `caffe2/serialize/inline_container.cc`.
+"""
+
+from __future__ import annotations
+
+DATA_MEMBER = "data.pkl"
+VERSION_MEMBER = "version"
+FORMAT_MEMBER = ".format_version"
+ALIGNMENT_MEMBER = ".storage_alignment"
+BYTEORDER_MEMBER = "byteorder"
+ID_MEMBER = ".data/serialization_id"
+STORAGE_FOLDER = "data/"
+RECORD_MEMBER = ".t7bridge/record"
+"""Ours: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
+
+ROOT_FOLDER = "archive"
+ALIGNMENT_BYTES = 64
+ARCHIVE_VERSION = b"3\n"
+
+PADDING_FIELD = b"FB"
+"""The extra field of a local header that pads a member's data to the alignment."""

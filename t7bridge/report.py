@@ -1,0 +1,62 @@
+"""What a conversion did, as data: nothing is dropped without a note."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict, define, field
+
+
+@define(frozen=True)
+class Note:
+    """Something the user should know.
+
+    Attributes:
+        level: `info`, or `warning` where the result holds less than the source.
+        trail: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
+        message: one sentence.
+    """
+
+    level: str
+    trail: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.trail}: {self.message}" if self.trail else f"{self.level}: {self.message}"
+
+
+@define
+class Report:
+    """The result of converting one file.
+
+    Attributes:
+        source: path of the input.
+        target: path of the output.
+        source_format: `t7` or `pt`.
+        target_format: `t7` or `pt`.
+        mode: what became of modules: `tree`, `state dict`, or `copy` within one format.
+        tensors: number of tensors in the output.
+        storages: number of storages in the output.
+        source_bytes: size of the input.
+        target_bytes: size of the output.
+        notes: what the user should know.
+    """
+
+    source: str = ""
+    target: str = ""
+    source_format: str = ""
+    target_format: str = ""
+    mode: str = ""
+    tensors: int = 0
+    storages: int = 0
+    source_bytes: int = 0
+    target_bytes: int = 0
+    notes: list[Note] = field(factory=list)
+
+    def note(self, level: str, message: str, trail: str = "") -> None:
+        """Add a note."""
+        self.notes.append(Note(level, trail, message))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as data for JSON."""
+        return asdict(self)

@@ -1,0 +1,181 @@
+"""Storages: elements in a file, in text or in memory, in every byte order and width."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+from t7bridge.binio.source import ByteSource
+from t7bridge.errors import CorruptError, ModelError, TruncatedError
+from t7bridge.graph.elements import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
+from t7bridge.graph.storage import CHUNK_BYTES, Span, Storage, TextSpan, storage_for_class
+
+NATIVE = [element for element in ELEMENT_TYPES.values() if element.native and element.name != "bool"]
+
+
+def values(element) -> np.ndarray:
+    """A few hundred elements of every byte pattern."""
+    raw = np.random.default_rng(7).integers(0, 256, 300 * element.itemsize, "u1").tobytes()
+    return np.frombuffer(raw, element.code)
+
+
+def in_file(element, array: np.ndarray, order: str, tmp_path, pad: int = 3) -> Storage:
+    """A storage whose bytes are in a file in that order, behind `pad` bytes."""
+    path = tmp_path / "elements"
+    sign = "<" if order == "little" else ">"
+    path.write_bytes(bytes(pad) + array.astype(sign + element.code).tobytes() + b"tail")
+    return Storage(element, len(array), Span(ByteSource.from_path(path), pad, element.itemsize, order))
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("element", NATIVE, ids=lambda element: element.name)
+def test_file_in_either_order(element, order, tmp_path):
+    """Elements in a file of either byte order give the same array, bytes, and CRC-32 of the little-endian bytes."""
+    array = values(element)
+    storage = in_file(element, array, order, tmp_path)
+    little, big = array.astype("<" + element.code).tobytes(), array.astype(">" + element.code).tobytes()
+    assert storage.array.tobytes() == array.tobytes()
+    assert storage.array.dtype == element.code
+    assert storage.array.dtype.isnative
+    assert b"".join(storage.chunks("little")) == little
+    assert b"".join(storage.chunks("big")) == big
+    assert storage.crc32() == zlib.crc32(little)
+    assert storage.nbytes == len(little)
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_narrow_longs(order):
+    """64-bit integers held as 4-byte longs are widened with their sign, and narrowed where they fit."""
+    numbers = [-(2**31), -1, 0, 5, 2**31 - 1]
+    raw = np.array(numbers, ("<" if order == "little" else ">") + "i4").tobytes()
+    storage = Storage(INT64, 5, Span(ByteSource.from_bytes(raw), 0, 4, order))
+    assert storage.array.tolist() == numbers
+    assert storage.array.dtype == "i8"
+    assert b"".join(storage.chunks(order, 4)) == raw
+    assert b"".join(storage.chunks("little")) == np.array(numbers, "<i8").tobytes()
+    assert storage.crc32() == zlib.crc32(np.array(numbers, "<i8").tobytes())
+    assert storage.nbytes == 40
+
+
+def test_narrowing_that_does_not_fit():
+    """Narrowing refuses the first number that does not fit, with the bounds."""
+    for number in (2**31, -(2**31) - 1):
+        storage = Storage.from_array(np.array([0, number]))
+        with pytest.raises(ModelError, match=rf"expected -2147483648 to 2147483647; found .*{abs(number)}"):
+            list(storage.chunks("little", 4))
+
+
+@pytest.mark.parametrize("size", [1, 100, CHUNK_BYTES // 4, CHUNK_BYTES + 12345])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_chunks_are_small(size, order, tmp_path):
+    """Elements come in pieces of no more than 1 MiB, whole elements each, however many they are."""
+    element = ELEMENT_TYPES["float32"]
+    array = np.arange(size, dtype="f4")
+    storage = in_file(element, array, "little", tmp_path)
+    for held in (storage, Storage.from_array(array)):
+        pieces = [bytes(piece) for piece in held.chunks(order)]
+        assert all(0 < len(piece) <= CHUNK_BYTES and len(piece) % 4 == 0 for piece in pieces)
+        assert b"".join(pieces) == array.astype(("<" if order == "little" else ">") + "f4").tobytes()
+
+
+def test_text():
+    """Numbers in text give the array, whatever white space is between them."""
+    text = b"junk 1 2.5\n-3e2 inf\n nan junk"
+    storage = Storage(ELEMENT_TYPES["float32"], 5, TextSpan(ByteSource.from_bytes(text), 5, len(text) - 10))
+    assert storage.array.dtype == "f4"
+    assert storage.array[:4].tolist() == [1, 2.5, -300, np.inf]
+    assert np.isnan(storage.array[4])
+    assert b"".join(storage.chunks()) == storage.array.astype("<f4").tobytes()
+    assert storage.crc32() == zlib.crc32(storage.array.astype("<f4").tobytes())
+
+
+def test_long_text():
+    """Text of several pieces is cut between numbers, never inside one."""
+    numbers = np.arange(400_000, dtype="i8") * 1_000_003
+    text = " ".join(map(str, numbers.tolist())).encode()
+    assert len(text) > 3 * CHUNK_BYTES
+    storage = Storage(INT64, len(numbers), TextSpan(ByteSource.from_bytes(text), 0, len(text)))
+    assert (storage.array == numbers).all()
+    assert b"".join(storage.chunks("big")) == numbers.astype(">i8").tobytes()
+
+
+@pytest.mark.parametrize(("text", "count"), [(b"1 2 3", 2), (b"1 2 3", 4), (b"1 x 3", 3), (b"1 2.5 3", 3), (b"", 1)])
+def test_text_that_is_not_its_numbers(text, count):
+    """Too many numbers, too few, a word and a fraction are errors that name the place."""
+    storage = Storage(INT64, count, TextSpan(ByteSource.from_bytes(text, "x.t7"), 0, len(text)))
+    with pytest.raises(CorruptError, match=r"x\.t7: byte 0: a storage's text is not its numbers"):
+        _ = storage.array
+    with pytest.raises(CorruptError):
+        list(storage.chunks())
+
+
+def test_array_in_memory_is_shared():
+    """An array that is wrapped is not copied, and can be written to through the storage."""
+    array = np.zeros(3, "f4")
+    storage = Storage.from_array(array)
+    storage.array[1] = 5
+    assert array.tolist() == [0, 5, 0]
+
+
+def test_array_of_a_file_is_read_only(tmp_path):
+    """An array whose bytes are a file's cannot be written to, so that no file changes by accident."""
+    storage = in_file(ELEMENT_TYPES["float32"], np.arange(4, dtype="f4"), "little", tmp_path, pad=4)
+    with pytest.raises(ValueError, match="read-only"):
+        storage.array[0] = 1
+    assert storage.array.base is not None
+
+
+def test_unaligned_elements(tmp_path):
+    """Elements at an odd place of a file are copied to a good one."""
+    storage = in_file(ELEMENT_TYPES["float64"], np.arange(4.0), "little", tmp_path, pad=3)
+    assert storage.array.flags.aligned
+    assert storage.array.tolist() == [0, 1, 2, 3]
+
+
+def test_file_that_became_shorter(tmp_path):
+    """Elements that are gone are an error in every way of asking for them, not a crash."""
+    storage = in_file(ELEMENT_TYPES["float32"], np.arange(40_000, dtype="f4"), "little", tmp_path)
+    os.truncate(tmp_path / "elements", 100)
+    for use in (lambda: storage.array, storage.crc32, lambda: list(storage.chunks("big"))):
+        with pytest.raises(TruncatedError):
+            use()
+
+
+def test_empty():
+    """A storage without elements has an empty array, no chunks and the CRC-32 of nothing."""
+    for element in NATIVE:
+        for storage in (
+            Storage(element, 0, Span(ByteSource.from_bytes(b""), 0, element.itemsize)),
+            Storage(element, 0, TextSpan(ByteSource.from_bytes(b""), 0, 0)),
+            Storage.from_array(np.empty(0, element.code)),
+        ):
+            assert storage.array.dtype == element.code
+            assert storage.array.shape == (0,)
+            assert list(storage.chunks("big")) == []
+            assert storage.crc32() == 0
+
+
+def test_from_array_refuses():
+    """An array of more dimensions, or of a type that no storage has, is refused."""
+    with pytest.raises(ModelError, match="a 1-D array; found 2 dimensions"):
+        Storage.from_array(np.zeros((2, 2)))
+    for dtype in ("U3", "O", "M8[s]", "f8,i4"):
+        with pytest.raises(ModelError, match="no storage holds"):
+            Storage.from_array(np.zeros(2, dtype))
+
+
+def test_class_names():
+    """Class names and element types belong together, on the CPU and on a GPU."""
+    for word, element in BY_LUA_WORD.items():
+        assert storage_for_class(f"torch.{word}Storage") == (element, "cpu", None)
+        assert Storage.from_array(np.empty(0, element.code)).lua_class == f"torch.{word}Storage"
+    assert storage_for_class("torch.CudaTensor") == (ELEMENT_TYPES["float32"], "cuda:0", None)
+    assert storage_for_class("torch.CudaFloatTensor") is None
+    assert storage_for_class("torch.Storage") == (ELEMENT_TYPES["float64"], "cpu", "torch.Storage")
+    assert storage_for_class("nn.Linear") is None
+    other = Storage(UINT8, 0, np.empty(0, "u1"), device="cuda:3")
+    assert other.lua_class == "torch.CudaByteStorage"
+    assert Storage.from_array(np.empty(0, "c8")).lua_class is None

@@ -1,0 +1,166 @@
+"""What the tests share: the corpus, annotated hex, and reading and writing in one line."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from t7bridge.graph.describe import describe_value, json_pieces
+from t7bridge.t7.layout import T7Layout
+from t7bridge.t7.reader import T7Reader
+from t7bridge.t7.writer import T7Writer
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTFILES = ROOT / "testfiles"
+
+LITTLE8 = T7Layout()
+BIG8 = T7Layout(byte_order="big")
+LITTLE4 = T7Layout(long_size=4)
+BIG4 = T7Layout(byte_order="big", long_size=4)
+ASCII = T7Layout(encoding="ascii")
+LAYOUTS = {"little8": LITTLE8, "big8": BIG8, "little4": LITTLE4, "big4": BIG4, "ascii": ASCII}
+
+
+def corpus(*patterns: str) -> list[Path]:
+    """The corpus files that match, sorted; a pattern that matches nothing is a mistake in the test."""
+    found: set[Path] = set()
+    for pattern in patterns:
+        matches = set(TESTFILES.glob(pattern))
+        assert matches, f"no file matches testfiles/{pattern}"
+        found |= matches
+    return sorted(found)
+
+
+def name_of(path: Path) -> str:
+    """A test's id for a corpus file: `format/nil.t7`."""
+    return str(path.relative_to(TESTFILES))
+
+
+def hexdump(text: str) -> bytes:
+    """Bytes from annotated hex: everything from `#` to the end of a line is a comment.
+
+    A line that starts with `>` gives its text as it stands, without the line feed: `> torch.FloatTensor`.
+    """
+    data = bytearray()
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("> "):
+            data += stripped[2:].encode()
+        else:
+            data += bytes.fromhex(stripped.partition("#")[0])
+    return bytes(data)
+
+
+def lines(text: str) -> bytes:
+    """An ascii file from its lines: indentation and everything from ` #` on is left out."""
+    kept = [re.sub(r"\s+#.*", "", line).strip() for line in text.strip().splitlines()]
+    return "".join(f"{line}\n" for line in kept).encode()
+
+
+def read(data: Any, **options: Any) -> Any:
+    """The one value of a file; nothing may follow it."""
+    reader = T7Reader(data, **options)
+    value = reader.read_object()
+    assert reader.at_end, f"{reader.source.size - reader.position} bytes are left"
+    return value
+
+
+def written(value: Any, layout: T7Layout | None = None, **options: Any) -> bytes:
+    """A value as the bytes of a file."""
+    output = io.BytesIO()
+    T7Writer(output, layout, **options).write_object(value)
+    return output.getvalue()
+
+
+def description(value: Any) -> str:
+    """The canonical description as text, which compares without recursion."""
+    return "".join(json_pieces(describe_value(value)))
+
+
+def check_read_write(data: bytes, **options: Any) -> Any:
+    """Read a value and write it again: the bytes must be the same. Returns the value."""
+    reader = T7Reader(data, **options)
+    value = reader.read_object()
+    assert reader.at_end
+    assert written(value, reader.layout) == data
+    return value
+
+
+def check_write_read(value: Any) -> None:
+    """Write a value in every layout and read it again: the description must be the same."""
+    wanted = description(value)
+    for layout in LAYOUTS.values():
+        assert description(read(written(value, layout), **stated(layout))) == wanted, layout
+
+
+def stated(layout: T7Layout) -> dict[str, Any]:
+    """The reader's options that state a layout."""
+    if layout.encoding == "ascii":
+        return {"encoding": "ascii"}
+    return {"encoding": "binary", "byte_order": layout.byte_order, "long_size": layout.long_size}
+
+
+class Parts:
+    """Builds a file by hand, in a binary layout or in ascii, independently of the package's own writer."""
+
+    def __init__(self, layout: T7Layout) -> None:
+        self.ascii = layout.encoding == "ascii"
+        self.sign = "<" if layout.byte_order == "little" else ">"
+        self.long_code = "q" if layout.long_size == 8 else "i"
+        self.data = b""
+
+    def _put(self, code: str, values: tuple[float, ...], form: Callable[[float], str] = str) -> Parts:
+        if self.ascii:
+            self.data += " ".join(map(form, values)).encode() + b"\n" if values else b""
+        else:
+            self.data += struct.pack(f"{self.sign}{len(values)}{code}", *values)
+        return self
+
+    def ints(self, *values: int) -> Parts:
+        """Integers, each by a call of its own."""
+        for value in values:
+            self._put("i", (value,))
+        return self
+
+    def longs(self, *values: int) -> Parts:
+        """C longs in one call."""
+        return self._put(self.long_code, values)
+
+    def double(self, value: float) -> Parts:
+        """An 8-byte float."""
+        return self._put("d", (value,), "{:.17g}".format)
+
+    def elements(self, code: str, *values: float) -> Parts:
+        """A storage's elements: a struct code, `l` for C longs."""
+        if code in "bB" or (code == "e" and not self.ascii):
+            return self.raw(struct.pack(f"{self.sign}{len(values)}{code}", *values))
+        return self._put(self.long_code if code == "l" else code, values, str if code in "hil" else "{:.9g}".format)
+
+    def raw(self, data: bytes) -> Parts:
+        """Bytes as they are."""
+        self.data += data + (b"\n" if self.ascii and data else b"")
+        return self
+
+    def text(self, data: str | bytes) -> Parts:
+        """A length and that many bytes."""
+        data = data.encode() if isinstance(data, str) else data
+        return self.ints(len(data)).raw(data)
+
+    def string(self, data: str | bytes) -> Parts:
+        """A tagged string."""
+        return self.ints(2).text(data)
+
+    def number(self, value: float) -> Parts:
+        """A tagged number."""
+        return self.ints(1).double(value)
+
+    def torch(self, index: int, class_name: str, version: int | None = 1) -> Parts:
+        """The head of a Torch object: tag, number, version, class name."""
+        self.ints(4, index)
+        if version is not None:
+            self.text(f"V {version}")
+        return self.text(class_name)

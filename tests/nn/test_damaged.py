@@ -1,0 +1,59 @@
+"""Models whose fields were swapped, emptied or replaced still give a state dict."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from helpers import corpus, read
+
+from t7bridge.errors import LimitError
+from t7bridge.graph.objects import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+from t7bridge.graph.walk import walk
+from t7bridge.nn.state_dict import find_modules, state_dict
+
+FILES = [path for path in corpus("nn/*.t7", "models/*.t7", "rnn/*.t7") if path.suffixes == [".t7"]]
+ODD = [None, True, 0.0, -1.0, 1e308, float("nan"), float("inf"), 2.5, b"x", b"", Table()]
+KEYS = [1.0, 2.0, b"weight", b"bias", b"modules", b"v", b"kW", True, float("nan")]
+SHAPES = [(0,), (1,), (3, 2), (2, 3, 4, 5), ()]
+CLASSES = ["nn.WeightNorm", "nn.LSTM", "nn.SeqLSTM", "cudnn.LSTM", "nn.gModule", "nn.PartialLinear", "my.Layer"]
+
+
+def damage(root: object, rng: random.Random) -> None:
+    """Change a few fields, keys and class names of a model."""
+    values = [visit.value for visit in walk(root)]
+    objects = [value for value in values if isinstance(value, TorchObject)]
+    tables = [value if isinstance(value, Table) else value.fields for value in values if isinstance(value, Table)]
+    tables += [value.fields for value in objects if value.fields]
+    for _ in range(rng.randint(1, 6)):
+        table = rng.choice([table for table in tables if len(table)])
+        place = rng.randrange(len(table))
+        kind = rng.randrange(5)
+        if kind == 0:
+            table.values[place] = rng.choice(ODD)
+        elif kind == 1:
+            table.values[place] = rng.choice(values)
+        elif kind == 2:
+            table.values[place] = Tensor.from_numpy(np.zeros(rng.choice(SHAPES), rng.choice(["f4", "f2", "i8", "u1"])))
+        elif kind == 3:
+            table.keys[place] = rng.choice(KEYS)
+            table._index = None
+        elif objects:
+            rng.choice(objects).class_name = rng.choice(CLASSES)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_models(seed):
+    """Whatever stands in the fields, nothing but a limit stops it, and every tensor lies in its storage."""
+    rng = random.Random(seed)
+    for _ in range(25):
+        root = read(str(rng.choice(FILES)))
+        damage(root, rng)
+        try:
+            for path, module in find_modules(root):
+                for tensor in state_dict(module, path).tensors.values():
+                    tensor.check()
+        except LimitError:
+            pass

@@ -1,0 +1,161 @@
+"""The table of layers: complete, without duplicates, open to users."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import TESTFILES, read
+
+from t7bridge.errors import ModelError
+from t7bridge.graph.objects import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.layouts import Permute
+from t7bridge.nn.registry import layer_of, modules, param, register_layer, registered_layers, unregister_layer
+from t7bridge.nn.state_dict import state_dict
+
+
+def numbers(*size: int) -> Tensor:
+    """The numbers from 0 on."""
+    return Tensor.from_numpy(np.arange(np.prod(size), dtype="f4").reshape(size))
+
+
+def obj(name: str, **fields: object) -> TorchObject:
+    """An object with these fields."""
+    return TorchObject(name, 1, Table.of(fields))
+
+
+def test_every_case_of_nn_has_an_entry():
+    """Every class that the corpus is named after is in the table."""
+    names = {path.name.split(".")[0] for path in (TESTFILES / "nn").glob("*.t7")}
+    assert not [name for name in names if layer_of(f"nn.{name}") is None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudnn.SpatialConvolution",
+        "cudnn.VolumetricBatchNormalization",
+        "cudnn.BLSTM",
+        "cunn.Linear",
+        "fbcunn.LookupTable",
+        "ccn2.SpatialConvolution",
+        "inn.ROIPooling",
+        "w2nn.LeakyReLU",
+        "nn.gModule",
+        "nn.Recursor",
+    ],
+)
+def test_other_packages(name):
+    """Classes of other packages have entries, of their own or that of nn."""
+    assert layer_of(name) is not None
+
+
+def test_unknown_classes_have_none():
+    """No entry is guessed."""
+    assert layer_of("my.Linear") is None
+    assert layer_of("cudnn.NotYetWritten") is None
+
+
+def test_entries_name_each_tensor_once():
+    """No entry gives two tensors the same name, and only what is computed lacks a source."""
+    for name, layer in registered_layers().items():
+        if not callable(layer.params):
+            kept = [item.name for item in layer.params]
+            assert len(kept) == len(set(kept)), name
+            assert all(item.sources or item.make for item in layer.params), name
+
+
+def test_users_can_register():
+    """A user's class gets an entry, once, and loses it again."""
+    register_layer("my.Scale", params=(param("scale", Permute((1, 0)), field="gain"),), children=modules)
+    try:
+        result = state_dict(obj("my.Scale", gain=numbers(2, 3)))
+        assert result.tensors["scale"].shape == (3, 2)
+        assert not result.notes
+        with pytest.raises(ModelError, match="registered already"):
+            register_layer("my.Scale")
+    finally:
+        unregister_layer("my.Scale")
+    assert layer_of("my.Scale") is None
+
+
+def test_origins_lead_back():
+    """Every tensor of a state dict knows the Lua tensor and the layout it came from."""
+    root = read(str(TESTFILES / "models/text_cnn.t7"))
+    result = state_dict(root)
+    origin = result.origins["1.weight"]
+    assert origin.obj.class_name == "nn.TemporalConvolution"
+    assert origin.source is not None
+    assert origin.source.path == "weight"
+    assert origin.tensor is origin.obj["weight"]
+
+
+def test_ccn2_kernel():
+    """Kernels of cuda-convnet2 have the output plane last."""
+    weight = numbers(2 * 3 * 3, 16)
+    tensors = state_dict(obj("ccn2.SpatialConvolution", weight=weight, kH=3.0)).tensors
+    assert tensors["weight"].storage is weight.storage
+    np.testing.assert_array_equal(tensors["weight"].numpy(), weight.numpy().reshape(2, 3, 3, 16).transpose(3, 0, 1, 2))
+
+
+def test_grouped_kernel():
+    """A grouped convolution's matrix has as many input planes as one group."""
+    conv = obj("cudnn.SpatialConvolution", weight=numbers(4, 2 * 3 * 3), kW=3.0, kH=3.0, nInputPlane=8.0, groups=4.0)
+    assert state_dict(conv).tensors["weight"].shape == (4, 2, 3, 3)
+
+
+def test_cudnn_temporal_convolution():
+    """cudnn.TemporalConvolution means other things by kH and kW, and has nn's weights."""
+    conv = obj("cudnn.TemporalConvolution", weight=numbers(5, 3 * 4), inputFrameSize=4.0, kW=4.0, kH=3.0)
+    weight = state_dict(conv).tensors["weight"]
+    np.testing.assert_array_equal(weight.numpy(), conv["weight"].numpy().reshape(5, 3, 4).transpose(0, 2, 1))
+
+
+def test_instance_normalization():
+    """The statistics that the layer never reads, and the network inside it, are left out; that is noted."""
+    inner = obj("nn.SpatialBatchNormalization", weight=numbers(6))
+    layer = obj("nn.InstanceNormalization", weight=numbers(3), bias=numbers(3), running_mean=numbers(3), bn=inner)
+    result = state_dict(layer)
+    assert list(result.tensors) == ["weight", "bias"]
+    assert [str(note) for note in result.notes] == [
+        "info: root.running_mean: running_mean of nn.InstanceNormalization: "
+        "the layer computes without it, so it is left out"
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind", "twice"), [("LSTM", "LSTM", 1), ("BLSTM", "LSTM", 2), ("GRU", "GRU", 1)])
+def test_flat_recurrent_weights(name, kind, twice):
+    """cuDNN's flat vector becomes the parameters of torch.nn, all of them views of it."""
+    torch = pytest.importorskip("torch", reason="the names and shapes are PyTorch's")
+    module = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=twice == 2)
+    count = sum(weight.numel() for weight in module.parameters())
+    flat = numbers(count)
+    layer = obj(f"cudnn.{name}", weight=flat, inputSize=3.0, hiddenSize=4.0, numLayers=2.0, numDirections=float(twice))
+    tensors = state_dict(layer).tensors
+    assert {key: tuple(t.shape) for key, t in tensors.items()} == {
+        k: tuple(t.shape) for k, t in module.state_dict().items()
+    }
+    assert list(tensors) == list(module.state_dict())
+    assert all(tensor.storage is flat.storage for tensor in tensors.values())
+    starts = [tensors[key].offset for key in tensors if key.startswith("weight")]
+    assert starts == sorted(starts)
+    assert tensors["bias_ih_l0"].offset > max(starts)
+
+
+def test_flat_recurrent_weights_of_another_length():
+    """A flat vector that the fields do not explain stays as it is, with a note."""
+    layer = obj("cudnn.LSTM", weight=numbers(10), inputSize=3.0, hiddenSize=4.0, numLayers=1e18, numDirections=1e18)
+    result = state_dict(layer)
+    assert result.tensors["weight"].shape == (10,)
+    assert "left as they are" in result.notes[0].message
+
+
+def test_torch_rnn_lstm():
+    """torch-rnn's nn.LSTM has a weight of its own, rnn's class of that name has modules."""
+    own = obj("nn.LSTM", weight=numbers(5, 8), bias=numbers(8), input_dim=3.0, hidden_dim=2.0)
+    assert {name: t.shape for name, t in state_dict(own).tensors.items()} == {
+        "weight_ih_l0": (8, 3),
+        "weight_hh_l0": (8, 2),
+        "bias_ih_l0": (8,),
+        "bias_hh_l0": (8,),
+    }

@@ -1,0 +1,91 @@
+"""What the tests of `.pt` files share: PyTorch's own view of a value, and files put together by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from helpers import TESTFILES
+
+from t7bridge.binio.source import ByteSource
+from t7bridge.graph.describe_python import describe_python
+from t7bridge.limits import DEFAULT_LIMITS, Limits
+from t7bridge.pt.meaning import PtMeaning
+from t7bridge.pt.reader import PtReader
+from t7bridge.pt.storages import StorageTable
+from t7bridge.pt.unpickle import Unpickler
+
+PT = TESTFILES / "pt"
+
+
+def torch_describe(value: Any) -> Any:
+    """What PyTorch sees in a value: by the very function that made the JSON of the corpus."""
+    source = (TESTFILES / "gen" / "pt_cases.py").read_text()
+    start, end = source.index("def describe("), source.index("def put(")
+    scope: dict[str, Any] = {}
+    exec("import collections, json, zlib, torch\nfrom torch import nn\n" + source[start:end], scope)
+    return scope["describe"](value)
+
+
+def saved(value: Any, **how: Any) -> bytes:
+    """A value as `torch.save` writes it."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(value, file, **how)
+    return file.getvalue()
+
+
+def described(data: Any, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """What `PtReader` and `describe_python` see in a file."""
+    return describe_python(PtReader(data, limits=limits).read())
+
+
+def golden(path: Path) -> Any:
+    """What PyTorch saw in a file of the corpus."""
+    return json.loads((path.parent / (path.name[:-3] + ".json")).read_text())["tree"]
+
+
+def unpickled(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]]:
+    """The value of a pickle, and the globals in it that have no meaning."""
+    meaning = PtMeaning(StorageTable(), None, None, limits, len(data))
+    value = Unpickler(ByteSource.from_bytes(data), 0, len(data), meaning, limits).load()
+    return value, list(meaning.foreign)
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip archive as Python writes it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def members_of(data: bytes) -> dict[str, bytes]:
+    """The members of a zip archive, as Python reads them."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def text(value: str) -> bytes:
+    """BINUNICODE."""
+    data = value.encode()
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def storage_id(kind: str, key: str, count: int, location: str = "cpu", tail: bytes = b"") -> bytes:
+    """A persistent id that names a storage, and the opcode that asks for it."""
+    parts = text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text(location)
+    return b"(" + parts + b"J" + struct.pack("<i", count) + tail + b"tQ"
+
+
+def tensor(storage: bytes, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> bytes:
+    """A tensor as `_rebuild_tensor_v2` makes it."""
+    numbers = [b"(" + b"".join(b"J" + struct.pack("<i", n) for n in values) + b"t" for values in (size, stride)]
+    offset_code = b"J" + struct.pack("<i", offset)
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + offset_code + b"".join(numbers) + b"\x89NtR"

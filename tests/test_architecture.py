@@ -1,0 +1,169 @@
+"""The rooms of the package and who may import whom, read from the imports themselves."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+PACKAGE = ROOT / "t7bridge"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A room → the rooms and single modules of the package that it may import. A room may import itself.
+ALLOWED = {
+    "errors": set(),
+    "version": set(),
+    "limits": set(),
+    "signatures": set(),
+    "report": set(),
+    "binio": {"errors"},
+    "graph": {"errors", "limits", "binio"},
+    "t7": {"errors", "limits", "signatures", "binio", "graph"},
+    "pt": {"errors", "limits", "signatures", "binio", "graph"},
+    "nn": {"errors", "limits", "graph", "report"},
+    "runtime": {"errors", "limits", "graph", "report", "nn"},
+}
+# Rooms and modules above those; each of them may import everything below, and none of these may import `cli`.
+UPPER = {"interop", "zoo", "files", "record", "tree", "convert", "verify", "api"}
+TOP = {"cli", "__main__", "__init__"}
+
+# The modules that need numpy from their first line: imported by others only when arrays are wanted.
+NUMPY_MODULES = {"graph/arrays.py", "t7/bulk.py", "pt/numpy_tensors.py", "interop", "runtime"}
+MAX_LINES = 400
+# Longer files, each with the reason why it is one.
+LONGER: dict[str, str] = {}
+
+
+def room_of(path: Path) -> str:
+    """`graph` of t7bridge/graph/walk.py, `errors` of t7bridge/errors.py."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
+
+
+def typing_only(tree: ast.Module) -> set[ast.AST]:
+    """The nodes under `if TYPE_CHECKING:`, which never run."""
+    blocks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
+
+
+def own_imports(path: Path) -> set[str]:
+    """The rooms of the package that a file imports, anywhere in it, for typing too."""
+    package = ["t7bridge", *path.relative_to(PACKAGE).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "t7bridge" else [module]
+        found |= {name.split(".")[1] for name in names if name.startswith("t7bridge.")}
+    return found
+
+
+def foreign_imports(path: Path, *, at_start: bool = False) -> set[str]:
+    """The top-level names of other packages that a file imports; `at_start`: when it is imported itself."""
+    tree = ast.parse(path.read_text())
+    never = typing_only(tree)
+    if at_start:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                never |= {inner for inner in ast.walk(node) if inner is not node}
+    found = set()
+    for node in ast.walk(tree):
+        if node in never:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.split(".")[0])
+    return found - {"t7bridge"}
+
+
+def name_of(path: Path) -> str:
+    """A test's id for a file: `graph/walk.py`."""
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_down(path):
+    """A file imports only its own room and the rooms below it."""
+    room, imported = room_of(path), own_imports(path)
+    if room in ALLOWED:
+        assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
+    elif room in UPPER:
+        assert not imported & {"cli"}
+    else:
+        assert room in TOP, f"{room} is a new room: say here what it may import"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_torch_and_torchfile_have_one_place_each(path):
+    """Only runtime imports torch, and only interop's torchfile modules import torchfile, which is not needed to run."""
+    imported = foreign_imports(path)
+    if room_of(path) != "runtime":
+        assert "torch" not in imported
+    if not name_of(path).startswith("interop/torchfile"):
+        assert "torchfile" not in imported
+    assert "pickle" not in imported, "nothing in a pickle is ever called"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_numpy_is_imported_when_it_is_wanted(path):
+    """Only the modules that work on arrays import numpy when they are imported themselves."""
+    if name_of(path) in NUMPY_MODULES or room_of(path) in NUMPY_MODULES:
+        return
+    assert "numpy" not in foreign_imports(path, at_start=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path):
+    """No file has more than 400 lines, but for those named with a reason."""
+    lines = len(path.read_text().splitlines())
+    limit = MAX_LINES if name_of(path) not in LONGER else 1000
+    assert lines <= limit, f"{name_of(path)} has {lines} lines"
+
+
+def test_exceptions_are_still_needed():
+    """A file that is named as longer is longer."""
+    for name in LONGER:
+        assert len((PACKAGE / name).read_text().splitlines()) > MAX_LINES
+
+
+@pytest.mark.parametrize("module", ["t7bridge", "t7bridge.t7.reader", "t7bridge.t7.writer", "t7bridge.graph.describe"])
+def test_reading_needs_neither_numpy_nor_torch(module):
+    """Importing the package and its readers imports neither numpy nor torch nor torchfile."""
+    code = f"import sys, {module}; print({{'numpy', 'torch', 'torchfile'}} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_library_neither_prints_nor_exits(path):
+    """Only cli prints and exits."""
+    if room_of(path) in ("cli", "__main__"):
+        return
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"print", "exit", "quit", "input", "eval", "exec", "breakpoint"}
+    assert "sys.exit" not in path.read_text()
+
+
+def test_every_test_says_what_must_hold():
+    """Every test of the repository has a docstring that says what must hold."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert ast.get_docstring(node), f"{path.name}: {node.name}"

@@ -1,0 +1,167 @@
+"""The command line: exit codes, messages, and no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "testfiles"
+
+
+def t7bridge(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does."""
+    command = [str(Path(sys.executable).with_name("t7bridge")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_convert(tmp_path: Path) -> None:
+    """A conversion prints one line and ends with 0."""
+    run = t7bridge("convert", ROOT / "models/lenet_mm.t7", tmp_path / "x.pt")
+
+    assert run.returncode == 0
+    assert run.stdout.startswith(f"{tmp_path / 'x.pt'}: state dict, ")
+    assert (tmp_path / "x.pt").exists()
+
+
+def test_convert_json(tmp_path: Path) -> None:
+    """The report is JSON on request."""
+    run = t7bridge("convert", "--json", ROOT / "format/checkpoint.t7", tmp_path / "x.t7")
+
+    report = json.loads(run.stdout)
+    assert (report["source_format"], report["target_format"], report["mode"]) == ("t7", "t7", "copy")
+    assert (ROOT / "format/checkpoint.t7").stat().st_size == report["target_bytes"] == report["source_bytes"]
+
+
+def test_convert_options(tmp_path: Path) -> None:
+    """Encoding, byte order and size of `long` are options."""
+    run = t7bridge("convert", "--byte-order", "big", ROOT / "format/view_narrow.t7", tmp_path / "x.t7")
+
+    assert run.returncode == 0
+    assert (ROOT / "format/view_narrow.big.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "function_shared_upvalue", "table_deep", "tensor_float_special"])
+def test_describe(name: str) -> None:
+    """The description is the JSON that Lua Torch gave, to the letter but for escapes."""
+    run = t7bridge("describe", ROOT / f"format/{name}.t7")
+
+    assert run.returncode == 0
+    assert (ROOT / f"format/{name}.json").read_text() == run.stdout
+
+
+def test_inspect() -> None:
+    """The outline names classes, shapes and shared objects."""
+    run = t7bridge("inspect", "--depth", 3, ROOT / "models/siamese_shared.t7")
+
+    assert run.returncode == 0
+    assert run.stdout.startswith("root: nn.")
+    assert "tensor" in run.stdout
+
+
+def test_verify(tmp_path: Path) -> None:
+    """Equal files end with 0, others with 1 and the differences."""
+    same = t7bridge("verify", ROOT / "format/checkpoint.t7", ROOT / "format/checkpoint.big.t7")
+    other = t7bridge("verify", ROOT / "format/view_select.t7", ROOT / "format/view_narrow.t7")
+
+    assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "the same")
+    assert "torchfile" in same.stdout
+    assert other.returncode == 1
+    assert "root" in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"<!DOCTYPE html><html>", "HTML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"\x1f\x8b\x08\x00\x00\x00", "gunzip"),
+        (b"\x03\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x7f", "byte 12"),
+        (b"garbage, garbage", "tag"),
+    ],
+)
+def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
+    """A bad file gives one line that says what it is, exit code 1, and no traceback or output."""
+    bad = tmp_path / "model.t7"
+    bad.write_bytes(content)
+
+    for run in (t7bridge("convert", bad, tmp_path / "x.pt"), t7bridge("describe", bad), t7bridge("inspect", bad)):
+        assert run.returncode == 1
+        assert words in run.stderr
+        assert len(run.stderr.splitlines()) == 1
+        assert run.stderr.startswith("t7bridge: error: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.t7"]
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that is not there is an error of one line."""
+    run = t7bridge("describe", tmp_path / "nothing.t7")
+
+    assert run.returncode == 1
+    assert "No such file" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["frobnicate"], ["convert"], ["convert", "a.t7"], ["describe", "--frob", "x"]]
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    """Wrong usage ends with 2."""
+    run = t7bridge(*arguments)
+
+    assert run.returncode == 2
+    assert "usage" in run.stderr
+
+
+def test_help() -> None:
+    """Help and version end with 0; each verb has help of its own."""
+    assert "convert" in t7bridge("--help").stdout
+    assert t7bridge("--version").stdout.startswith("t7bridge ")
+    for verb in ("convert", "describe", "inspect", "verify"):
+        run = t7bridge(verb, "--help")
+        assert run.returncode == 0
+        assert "usage: t7bridge " + verb in run.stdout
+
+
+def test_closed_pipe() -> None:
+    """A reader that goes away ends the program without a traceback."""
+    command = f"{Path(sys.executable).with_name('t7bridge')} describe {ROOT / 'format/table_records.t7'} | head -c 10"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert run.stderr == ""
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """Where the output may not grow, the error is one line and no file is left."""
+    source = ROOT / "models/resnet_small.t7"
+    # The shell's limit counts blocks of 1024 bytes; the signal that goes with it is ignored by Python.
+    command = f"ulimit -f 8; {Path(sys.executable).with_name('t7bridge')} convert {source} {tmp_path / 'x.pt'}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "cannot be written" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    """A folder that is not there is an error of one line."""
+    run = t7bridge("convert", ROOT / "format/nil.t7", tmp_path / "no" / "x.t7")
+
+    assert run.returncode == 1
+    assert "cannot be written" in run.stderr
+
+
+def test_imports() -> None:
+    """Describing a small file imports neither numpy, torch nor torchfile: it starts as fast as Python."""
+    code = (
+        "import sys; from t7bridge.cli import main; "
+        f"main(['describe', {str(ROOT / 'format/object_linear.t7')!r}]); "
+        "print(sorted({'numpy', 'torch', 'torchfile', 'zipfile'} & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
+
+    assert run.stderr.strip() == "[]"
