@@ -48,7 +48,7 @@ def test_no_corpus_file_has_foreign_globals(path):
     reader = PtReader(path)
     reader.read()
 
-    assert [] == reader.foreign
+    assert reader.foreign == []
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
@@ -110,14 +110,18 @@ def test_a_sparse_tensor():
     assert value.values.numpy().tolist() == theirs._values().tolist()
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:torch.quantize_per_tensor")
 def test_a_quantized_tensor():
     """A quantized tensor keeps its integers, scale and zero point."""
     value = PtReader(PT / "quantized.pt").read()
     theirs = torch.load(PT / "quantized.pt")
 
     assert isinstance(value, QuantizedTensor)
-    assert (value.scheme, value.scale, value.zero_point) == ("per_tensor_affine", theirs.q_scale(), theirs.q_zero_point())
+    assert (value.scheme, value.scale, value.zero_point) == (
+        "per_tensor_affine",
+        theirs.q_scale(),
+        theirs.q_zero_point(),
+    )
     assert value.tensor.numpy().tolist() == theirs.int_repr().tolist()
     assert torch_describe(theirs) == describe_python(value)
 

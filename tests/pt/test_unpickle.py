@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pickle
 import pickletools
@@ -66,7 +67,7 @@ def test_data_is_what_python_reads(protocol, value):
 
     assert value == read
     assert typed(value) == typed(read)
-    assert [] == foreign
+    assert foreign == []
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -91,7 +92,7 @@ def test_collections(protocol):
     assert type(read["default"]) is DefaultDict
     assert read["default"] == {"k": [1]}
     assert read["default"].factory.path == "builtins.list"
-    assert [] == foreign
+    assert foreign == []
 
 
 def test_large_values_cross_the_windows():
@@ -246,7 +247,9 @@ def test_counts_are_checked_against_the_file(code):
         unpickled(code)
 
 
-@pytest.mark.parametrize("code", [b"\x8b\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\xff", b"\x8b\0\x10\0\0" + b"\1" * 4096 + b"."])
+@pytest.mark.parametrize(
+    "code", [b"\x8b\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\xff", b"\x8b\0\x10\0\0" + b"\1" * 4096 + b"."]
+)
 def test_huge_integers(code):
     """An integer of more bytes than any real one has is refused."""
     with pytest.raises(LimitError):
@@ -288,7 +291,19 @@ def test_keys_that_cannot_be_hashed(key):
 
 @pytest.mark.parametrize(
     "code",
-    [b".", b"0.", b"t.", b"R.", b"h\x05.", b"\x93.", b"K\x01K\x02a.", b"(K\x01u.", b"}(K\x01u.", b"K\x01Nb}b.", b"\xff"],
+    [
+        b".",
+        b"0.",
+        b"t.",
+        b"R.",
+        b"h\x05.",
+        b"\x93.",
+        b"K\x01K\x02a.",
+        b"(K\x01u.",
+        b"}(K\x01u.",
+        b"K\x01Nb}b.",
+        b"\xff",
+    ],
 )
 def test_damaged_pickles(code):
     """Opcodes that do not fit what is there are errors of the file."""
@@ -316,10 +331,8 @@ def test_every_truncation_is_an_error():
 @given(code=st.binary(max_size=200), protocol=st.sampled_from([b"", b"\x80\x02", b"\x80\x04"]))
 def test_any_bytes(code, protocol):
     """Arbitrary bytes give a value or an error of this package."""
-    try:
+    with contextlib.suppress(T7BridgeError):
         unpickled(protocol + code)
-    except T7BridgeError as error:
-        assert str(error)
 
 
 def test_errors_say_where():
@@ -357,7 +370,7 @@ def test_classes_by_name_stay_names():
 
     assert isinstance(read, PythonGlobal)
     assert read.path == "torch.nn.modules.linear.Linear"
-    assert [] == foreign
+    assert foreign == []
 
 
 def test_bytes_with_a_count_are_not_made():
