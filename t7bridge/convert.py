@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import define, evolve
 
 from .binio.output import FileOutput, Output
 from .binio.source import ByteSource, PathLike
-from .errors import ModelError, UnsupportedError, WriteError
+from .errors import ModelError, WriteError
 from .files import T7File, read_t7, source_format, target_format
 from .graph.objects import COMPOSITE, TorchObject, Value
 from .graph.storage import Storage
@@ -20,7 +20,30 @@ from .report import Report
 from .t7.layout import T7Layout
 from .t7.writer import T7Writer
 
+if TYPE_CHECKING:
+    from .pt.legacy_writer import LegacyPtWriter
+    from .pt.reader import PtReader
+    from .pt.writer import PtWriter
+
 MODES = ("auto", "tree")
+_NOTHING = object()
+
+
+@define(frozen=True)
+class Options:
+    """What was asked for; see `convert`.
+
+    Attributes:
+        layout: the stated parts of a `.t7`'s layout.
+    """
+
+    as_: str
+    layout: dict[str, Any]
+    keep_device: bool
+    record: bool
+    nested: bool
+    pt_format: str
+    limits: Limits
 
 
 def convert(
@@ -35,6 +58,8 @@ def convert(
     long_size: int | None = None,
     keep_device: bool = False,
     record: bool = True,
+    nested: bool = False,
+    pt_format: str = "zip",
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Convert a `.t7` or `.pt` file to the other format, or a `.t7` to another encoding.
@@ -50,7 +75,10 @@ def convert(
         byte_order: likewise: `little` or `big`.
         long_size: likewise: bytes of a C long, 4 or 8.
         keep_device: whether CUDA tensors stay `cuda:0` in a `.pt`; otherwise they are on the CPU.
-        record: whether a `.pt` gets the record from which the same `.t7` can be made again.
+        record: whether the target gets the record from which the source can be made again, and whether the record
+            of a source is used.
+        nested: whether a `.t7` made from a `.pt` has `t.conv1.weight` instead of `t["conv1.weight"]`.
+        pt_format: of a `.pt` that is written: `zip`, or `legacy` for PyTorch 0.2 to 1.5.
         limits: what the source may cost.
 
     Returns:
@@ -66,26 +94,20 @@ def convert(
     goal = to or target_format(dst)
     if goal not in ("t7", "pt"):
         raise ModelError(f"there is no format {goal!r}", expected="t7 or pt")
+    if pt_format not in ("zip", "legacy"):
+        raise ModelError(f"there is no .pt format {pt_format!r}", expected="zip or legacy")
+    layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
+    chosen = {name: choice for name, choice in layout.items() if choice is not None}
+    options = Options(as_, chosen, keep_device, record, nested, pt_format, limits)
     with ByteSource.from_path(src) as source:
         report = Report(source.name, str(dst), source_format(source), goal, source_bytes=source.size)
-        wanted = {
-            name: choice
-            for name, choice in (("encoding", encoding), ("byte_order", byte_order), ("long_size", long_size))
-            if choice is not None
-        }
-        if report.source_format == "t7":
-            content = read_t7(source, limits)
-            report.tensors, report.storages = content.tensors, content.storages
-            with FileOutput(dst, force=force, inputs=(source,)) as output:
-                if goal == "t7":
-                    _copy_t7(content, output, wanted, report)
-                else:
-                    _t7_to_pt(content, output, as_, keep_device, record, report)
-        elif goal == "t7":
-            with FileOutput(dst, force=force, inputs=(source,)) as output:
-                _pt_to_t7(source, output, wanted, limits, report)
-        else:
-            raise UnsupportedError("a .pt cannot be converted to a .pt", file=source.name)
+        with FileOutput(dst, force=force, inputs=(source,)) as output:
+            if report.source_format == "pt":
+                (_pt_to_t7 if goal == "t7" else _pt_to_pt)(source, output, options, report)
+            else:
+                content = read_t7(source, limits)
+                report.tensors, report.storages = content.tensors, content.storages
+                (_copy_t7 if goal == "t7" else _t7_to_pt)(content, output, options, report)
         report.target_bytes = output.position
     return report
 
@@ -105,10 +127,10 @@ def write_pt(output: Output, value: Any) -> None:
     writer.finish()
 
 
-def _copy_t7(content: T7File, output: Output, wanted: dict[str, Any], report: Report) -> None:
+def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> None:
     report.mode = "copy"
-    layout = evolve(content.layout, **wanted)
-    if wanted and layout.vintage:
+    layout = evolve(content.layout, **options.layout)
+    if options.layout and layout.vintage:
         report.note("info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them")
         layout = evolve(layout, vintage="", headless=False, unowned=())
         for visit in walk(content.roots):
@@ -117,7 +139,9 @@ def _copy_t7(content: T7File, output: Output, wanted: dict[str, Any], report: Re
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
-    if content.trailing:
+    if content.has_pt_record:
+        output.write(content.trailing)
+    elif content.trailing:
         if layout != content.layout:
             raise WriteError(
                 f"{len(content.trailing)} bytes behind the last value are no values, and cannot be encoded anew",
@@ -128,26 +152,63 @@ def _copy_t7(content: T7File, output: Output, wanted: dict[str, Any], report: Re
         report.note("info", f"{len(content.trailing)} bytes behind the last value are no values; they are copied")
 
 
-def _t7_to_pt(content: T7File, output: Output, as_: str, keep_device: bool, record: bool, report: Report) -> None:
+def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report) -> None:
     from .pt.writer import PtWriter
     from .record import encode_record, take_skeleton
     from .tree import to_python
 
-    modules = _Modules(report) if as_ == "auto" else None
+    writer = _pt_writer(output, options)
+    if options.record and content.has_pt_record:
+        value = _value_of_record(content, options.limits, report)
+        if value is not _NOTHING:
+            report.mode = "record"
+            writer.write(value)
+            writer.finish()
+            return
+    modules = _Modules(report) if options.as_ == "auto" else None
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
         report.note("info", f"the file holds {len(roots)} values; the .pt holds them as a list")
     has_modules = modules is not None and modules.found
     report.mode = "state dict" if has_modules else "tree"
-    writer = PtWriter(output, keep_device=keep_device)
     writer.write(roots if len(roots) > 1 else roots[0])
-    # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
-    skeleton = None
-    if record and not has_modules:
+    if options.record and not has_modules and isinstance(writer, PtWriter):
         skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
-    elif content.trailing:
+        writer.finish(lambda content_id: encode_record(skeleton, content_id))
+        return
+    # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
+    if content.trailing and not content.has_pt_record:
         report.note("warning", f"{len(content.trailing)} bytes behind the last value are no values; they are left out")
-    writer.finish((lambda content: encode_record(skeleton, content)) if skeleton else None)
+    writer.finish()
+
+
+def _value_of_record(content: T7File, limits: Limits, report: Report) -> Any:
+    """The value of the `.pt` that a `.t7` was made from, unless the `.t7` was changed since."""
+    from .pt_record import decode_pt_record, restore_value, structure_hash
+
+    record = decode_pt_record(content.trailing)
+    if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
+        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
+        return _NOTHING
+    storages = [found for found in content.objects if isinstance(found, Storage)]
+    value, foreign = restore_value(record, storages, limits)
+    _note_foreign(foreign, report)
+    return value
+
+
+def _note_foreign(foreign: list[str], report: Report) -> None:
+    for name in foreign:
+        report.note("warning", f"the pickle names {name}, which is no part of PyTorch; nothing was called")
+
+
+def _pt_writer(output: Output, options: Options) -> PtWriter | LegacyPtWriter:
+    if options.pt_format == "legacy":
+        from .pt.legacy_writer import LegacyPtWriter
+
+        return LegacyPtWriter(output, keep_device=options.keep_device)
+    from .pt.writer import PtWriter
+
+    return PtWriter(output, keep_device=options.keep_device)
 
 
 class _Modules:
@@ -180,19 +241,53 @@ def state_dict_of(obj: TorchObject, report: Report | None = None) -> OrderedDict
     return OrderedDict(result.tensors)
 
 
-def _pt_to_t7(source: ByteSource, output: Output, wanted: dict[str, Any], limits: Limits, report: Report) -> None:
-    from .pt.layout import RECORD_MEMBER
+def _pt_to_pt(source: ByteSource, output: Output, options: Options, report: Report) -> None:
     from .pt.reader import PtReader
+
+    reader = PtReader(source, limits=options.limits)
+    writer = _pt_writer(output, options)
+    report.mode = "copy"
+    writer.write(reader.read())
+    _note_foreign(reader.foreign, report)
+    writer.finish()
+
+
+def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Report) -> None:
+    from .lua_tree import to_lua
+    from .pt.reader import PtReader
+    from .pt_record import write_pt_record
+
+    reader = PtReader(source, limits=options.limits)
+    if options.record and _restore_t7(reader, output, options, report):
+        return
+    value = reader.read()
+    _note_foreign(reader.foreign, report)
+    tree = to_lua(value, nested=options.nested)
+    report.notes += tree.notes
+    report.mode = "tree"
+    writer = T7Writer(output, T7Layout(**options.layout))
+    writer.write_object(tree.value)
+    storages = [found for found in writer.objects if isinstance(found, Storage)]
+    report.storages = len(storages)
+    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
+    if options.record:
+        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
+
+
+def _restore_t7(reader: PtReader, output: Output, options: Options, report: Report) -> bool:
+    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
+    from .pt.layout import RECORD_MEMBER
     from .record import decode_record, read_skeleton
 
-    reader = PtReader(source, limits=limits)
     data = reader.extra(RECORD_MEMBER)
     if data is None:
-        raise UnsupportedError("a .pt that was not made from a .t7 cannot be converted yet", file=source.name)
+        return False
     skeleton, content = decode_record(data)
     if content != reader.content_id:
-        raise UnsupportedError("a .pt that was changed since it was made cannot be converted yet", file=source.name)
-    restored = read_skeleton(skeleton, reader.storage, limits)
+        report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
+        return False
+    restored = read_skeleton(skeleton, reader.storage, options.limits)
     report.tensors, report.storages = restored.tensors, restored.storages
-    _copy_t7(restored, output, wanted, report)
+    _copy_t7(restored, output, options, report)
     report.mode = "record"
+    return True

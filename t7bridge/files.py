@@ -20,6 +20,7 @@ SUFFIXES = {
 }  # fmt: skip
 """The format that a target's suffix asks for."""
 
+PT_RECORD_START = b'{"record":"t7bridge pt record '
 _PT_KINDS = ("zip", "pickle", "tar")
 
 
@@ -66,6 +67,7 @@ class T7File:
     Attributes:
         roots: its values; most files hold one.
         layout: how it is encoded.
+        objects: its objects in the order of their numbers.
         trailing: bytes behind the last value that are no value, as files of several kinds of data have.
         tensors: number of tensors.
         storages: number of storages.
@@ -74,8 +76,14 @@ class T7File:
     roots: list[Value]
     layout: T7Layout
     trailing: bytes = field(default=b"", repr=False)
+    objects: list[Value] = field(factory=list, repr=False)
     tensors: int = 0
     storages: int = 0
+
+    @property
+    def has_pt_record(self) -> bool:
+        """Whether the bytes behind the value are the record of a `.pt` that the file was made from."""
+        return self.trailing.startswith(PT_RECORD_START)
 
 
 def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
@@ -94,4 +102,4 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         except FormatError:
             trailing = reader.source.read(start, reader.source.size - start)
             break
-    return T7File(roots, reader.layout, trailing, *reader.count_views())
+    return T7File(roots, reader.layout, trailing, list(reader.objects), *reader.count_views())

@@ -67,9 +67,7 @@ def take_skeleton(
     return Skeleton(layout, len(roots), tuple(key(storage) for storage in payloads), stream.getvalue(), trailing)
 
 
-def read_skeleton(
-    skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS
-) -> T7File:
+def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS) -> T7File:
     """Read the values of a skeleton.
 
     Args:
@@ -91,7 +89,7 @@ def read_skeleton(
         payloads=lent,
     )
     roots = [reader.read_object() for _ in range(skeleton.roots)]
-    return T7File(roots, layout, skeleton.trailing, *reader.count_views())
+    return T7File(roots, layout, skeleton.trailing, list(reader.objects), *reader.count_views())
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:

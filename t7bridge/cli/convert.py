@@ -27,8 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on cuda:0 in a .pt")
     parser.add_argument(
-        "--no-record", dest="record", action="store_false", help="leave out what gives the same .t7 back from a .pt"
+        "--no-record", dest="record", action="store_false", help="leave out, and leave unused, what gives SRC back"
     )
+    parser.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
+    parser.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -36,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Convert, and print the report."""
     from ..convert import convert
 
-    names = ("src", "dst", "as_", "to", "force", "encoding", "byte_order", "long_size", "keep_device", "record")
-    report = convert(**{name: getattr(options, name) for name in names})
+    report = convert(**{name: value for name, value in vars(options).items() if name != "json"})
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
 from .elements import ELEMENT_TYPES, ElementType
-from .storage import CHUNK_BYTES, Span, Storage, TextSpan
+from .storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -42,6 +42,8 @@ def storage_array(storage: Storage) -> np.ndarray:
     native = np.dtype(element.code)
     if isinstance(data, np.ndarray):
         return data
+    if isinstance(data, Derived):
+        return data.convert(data.origin.array)
     if isinstance(data, TextSpan):
         parts = [_parse(piece, storage) for piece in data.pieces()]
         array = np.concatenate(parts) if parts else np.empty(0, native)
@@ -89,6 +91,9 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
             yield array
         if left:
             raise _wrong_numbers(data, f"{storage.count} numbers", f"{storage.count - left}")
+    elif isinstance(data, Derived):
+        for part in array_chunks(data.origin):
+            yield data.convert(part)
     elif isinstance(data, Span):
         held = dtype_of(element, data.order, data.width)
         for start in range(0, storage.count, step):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Union
 
 from attrs import define, field
@@ -69,7 +69,20 @@ class TextSpan:
             position += len(piece)
 
 
-Data = Union[Span, TextSpan, "np.ndarray"]
+@define(eq=False)
+class Derived:
+    """Elements that are made from those of another storage when they are asked for, one for one.
+
+    Attributes:
+        origin: the other storage.
+        convert: makes elements, shape (n,), from elements of the other, shape (n,).
+    """
+
+    origin: Storage
+    convert: Callable[[np.ndarray], np.ndarray]
+
+
+Data = Union[Span, TextSpan, Derived, "np.ndarray"]
 
 
 @define(eq=False)
@@ -81,7 +94,7 @@ class Storage:
     Attributes:
         element: the element type.
         count: number of elements.
-        data: where the elements are: a span of an open file, numbers in a text file, or a numpy array.
+        data: where the elements are: a span of an open file, numbers in a text file, a numpy array, or another storage.
         device: `cpu`, or the device that the file names (`cuda:0`); the bytes are here in any case.
         version: Lua's class version, `None` where the file was written before there were any.
         alias: the Lua class name, where it is not the one that element and device give.

@@ -8,7 +8,6 @@ Source: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5 (zip64 included).
 from __future__ import annotations
 
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -302,6 +301,8 @@ class ZipArchive:
         if member.size <= _SPOOL_BYTES:
             inflated = ByteSource.from_bytes(b"".join(self._pieces(member, start)))
         else:
+            import tempfile
+
             with tempfile.TemporaryFile() as out:
                 for piece in self._pieces(member, start):
                     out.write(piece)

@@ -15,6 +15,10 @@ STORAGE_FOLDER = "data/"
 RECORD_MEMBER = ".t7bridge/record"
 """Ours: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
 
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_PROTOCOL = 1001
+"""The first two pickles of a file of PyTorch 0.2 to 1.5."""
+
 ROOT_FOLDER = "archive"
 ALIGNMENT_BYTES = 64
 ARCHIVE_VERSION = b"3\n"

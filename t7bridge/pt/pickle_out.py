@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from attrs import define
 
 from ..errors import UnsupportedError
+from ..graph.python import UNSET
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor
+from .lowering import Call, Global, StorageId, lower
 
 _BATCH = 1000
 """Entries handed to a list or dict at once, as Python's own pickler does: it bounds the reader's stack."""
@@ -44,11 +44,19 @@ class _Put:
     value: Any
 
 
-@define(frozen=True)
+@define(frozen=True, eq=False)
 class _EndTuple:
     """Build a tuple of what was emitted since the mark, unless building its items has built it already."""
 
     value: tuple[Any, ...]
+
+
+@define(frozen=True, eq=False)
+class _EndCall:
+    """Make a value of the constructor and the arguments that were emitted, then give it the rest."""
+
+    value: Any
+    call: Call
 
 
 class PickleWriter:
@@ -56,10 +64,12 @@ class PickleWriter:
 
     Args:
         storage_ref: gives a storage the key and location that the pickle names it by.
+        old: whether PyTorch 0.2 to 1.5 is to read it: there a storage's name has a last part for views.
     """
 
-    def __init__(self, storage_ref: Callable[[Storage], StorageRef]) -> None:
+    def __init__(self, storage_ref: Callable[[Storage], StorageRef], *, old: bool = False) -> None:
         self._storage_ref = storage_ref
+        self._old = old
         self._out = bytearray()
         self._memo: dict[Any, int] = {}
         self._kept: list[Any] = []
@@ -69,7 +79,7 @@ class PickleWriter:
         """The pickle of a value.
 
         Args:
-            value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
+            value: builtins, tensors, and the values of `graph.python`, nested and shared in any way.
 
         Raises:
             UnsupportedError: something else is inside.
@@ -84,6 +94,8 @@ class PickleWriter:
                 self._put(item.value)
             elif type(item) is _EndTuple:
                 self._end_tuple(item.value)
+            elif type(item) is _EndCall:
+                self._end_call(item.value, item.call)
             else:
                 self._save(item)
         self._out += b"."
@@ -115,32 +127,47 @@ class PickleWriter:
         out = self._out
         if isinstance(value, bytes):
             self._bytes(value)
-        elif isinstance(value, OrderedDict):
-            self._global("collections OrderedDict")
-            out += b")R"
-            self._put(value)
-            self._entries(value)
-        elif isinstance(value, dict):
+        elif type(value) is dict:
             out += b"}"
             self._put(value)
-            self._entries(value)
-        elif isinstance(value, list):
+            self._entries(list(value.items()))
+        elif type(value) is list:
             out += b"]"
             self._put(value)
             self._items(value)
-        elif isinstance(value, tuple):
+        elif type(value) is tuple:
             if value:
                 out += b"("
                 self._stack.append(_EndTuple(value))
                 self._stack.extend(reversed(value))
             else:
                 out += b")"
-        elif isinstance(value, Tensor):
-            self._tensor(value)
-        elif isinstance(value, Storage):
-            self._storage(value)
+        elif type(value) is Global:
+            self._global(value.path)
+        elif type(value) is StorageId:
+            self._storage_id(value)
         else:
-            raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .pt")
+            self._lowered(value)
+
+    def _lowered(self, value: Any) -> None:
+        """A value that a call makes, or that has a name."""
+        how = lower(value)
+        if isinstance(how, Call):
+            self._stack += (_EndCall(value, how), how.args, how.constructor)
+        else:
+            self._object(how)
+
+    def _end_call(self, value: Any, call: Call) -> None:
+        if id(value) in self._memo:  # it was made on the way, by an argument that refers to it
+            self._out += b"00"
+            self._get(id(value))
+            return
+        self._out += b"\x81" if call.new else b"R"
+        self._put(value)
+        if call.state is not UNSET:
+            self._stack += (_Raw(b"b"), call.state)
+        self._entries(call.pairs)
+        self._items(call.items)
 
     def _integer(self, value: int) -> None:
         if 0 <= value < 256:
@@ -175,8 +202,7 @@ class PickleWriter:
             self._out += b"c" + module.encode() + b"\n" + word.encode() + b"\n"
             self._memoize(("global", name))
 
-    def _entries(self, value: dict[Any, Any]) -> None:
-        entries = list(value.items())
+    def _entries(self, entries: list[tuple[Any, Any]]) -> None:
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
             batches.append(_Raw(b"("))
@@ -199,38 +225,21 @@ class PickleWriter:
             self._out += b"t"
             self._put(value)
 
-    def _tensor(self, tensor: Tensor) -> None:
-        storage = tensor.storage or Storage.empty(tensor.element)  # PyTorch's tensors always have one
-        stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-        self._global("torch._utils _rebuild_tensor_v2")
-        self._out += b"("
-        self._storage(storage)
-        self._integer(tensor.offset)
-        self._numbers(tensor.shape)
-        self._numbers(stride)
-        self._out += b"\x88" if tensor.requires_grad else b"\x89"
-        self._global("collections OrderedDict")
-        self._out += b")RtR"
-        self._put(tensor)
-
-    def _numbers(self, values: tuple[int, ...]) -> None:
-        self._out += b"("
-        for value in values:
-            self._integer(value)
-        self._out += b"t"
-
-    def _storage(self, storage: Storage) -> None:
+    def _storage_id(self, named: StorageId) -> None:
         """A persistent id; never remembered, as PyTorch gives equal ids the same storage."""
-        if not storage.element.torch_storage:
-            raise UnsupportedError(f"PyTorch has no storage class for {storage.element.name}")
-        ref = self._storage_ref(storage)
+        if named.storage_class == "UntypedStorage" and self._old:
+            raise UnsupportedError(
+                "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Write today's format."
+            )
+        ref = self._storage_ref(named.storage)
         self._out += b"("
         self._text("storage")
-        self._global(f"torch {storage.element.torch_storage}")
+        module = "torch.storage" if named.storage_class == "UntypedStorage" else "torch"
+        self._global(f"{module} {named.storage_class}")
         self._text(ref.key)
         self._text(ref.location)
-        self._integer(storage.count)
-        self._out += b"tQ"
+        self._integer(named.count)
+        self._out += b"NtQ" if self._old else b"tQ"
 
     # The memo
 

@@ -146,7 +146,8 @@ class StorageTable:
 
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
-        assert isinstance(base.data, Span)
+        if not isinstance(base.data, Span):  # elements that are made when asked for have no bytes to look at
+            base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:
             raise UnsupportedError(
                 f"a big-endian storage of {base.element.name} is also seen as {element.name}, of which the bytes differ"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from ..binio.output import Output
@@ -12,6 +12,31 @@ from ..graph.storage import Span, Storage
 from . import layout
 from .pickle_out import PickleWriter, StorageRef
 from .zip_writer import Content, Extent, Member, ZipWriter
+
+
+class StorageKeys:
+    """Numbers the storages of a file in the order in which they are named.
+
+    Attributes:
+        storages: those named so far; the key of each is its place.
+    """
+
+    def __init__(self, keep_device: bool) -> None:
+        self.storages: list[Storage] = []
+        self._keep_device = keep_device
+        self._keys: dict[int, str] = {}
+
+    def key(self, storage: Storage) -> str:
+        """The key of a storage, the next one where it is new."""
+        key = self._keys.get(id(storage))
+        if key is None:
+            key = self._keys[id(storage)] = str(len(self.storages))
+            self.storages.append(storage)
+        return key
+
+    def ref(self, storage: Storage) -> StorageRef:
+        """How a pickle names a storage."""
+        return StorageRef(self.key(storage), storage.device if self._keep_device else "cpu")
 
 
 class PtWriter:
@@ -33,22 +58,13 @@ class PtWriter:
 
     def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keep_device = keep_device
         self._zip = ZipWriter(self._output)
-        self._storages: list[Storage] = []
-        self._keys: dict[int, str] = {}
-        self._pickle = PickleWriter(self._ref).dumps(None)
+        self._keys = StorageKeys(keep_device)
+        self._pickle = PickleWriter(self._keys.ref).dumps(None)
 
     def storage_key(self, storage: Storage) -> str:
         """The key of a storage; one that is new gets the next, and its elements will be written."""
-        key = self._keys.get(id(storage))
-        if key is None:
-            key = self._keys[id(storage)] = str(len(self._storages))
-            self._storages.append(storage)
-        return key
-
-    def _ref(self, storage: Storage) -> StorageRef:
-        return StorageRef(self.storage_key(storage), storage.device if self._keep_device else "cpu")
+        return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
         """Take the value. `finish` writes it, with the storages that it and `storage_key` have named.
@@ -59,7 +75,7 @@ class PtWriter:
         Raises:
             UnsupportedError: something else is inside.
         """
-        self._pickle = PickleWriter(self._ref).dumps(value)
+        self._pickle = PickleWriter(self._keys.ref).dumps(value)
 
     def finish(self, record: Callable[[str], bytes] | None = None) -> None:
         """Write the archive.
@@ -74,7 +90,7 @@ class PtWriter:
         self._add(layout.FORMAT_MEMBER, b"1")
         self._add(layout.ALIGNMENT_MEMBER, b"%d" % layout.ALIGNMENT_BYTES)
         self._add(layout.BYTEORDER_MEMBER, b"little")
-        for number, storage in enumerate(self._storages):
+        for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
@@ -88,11 +104,21 @@ class PtWriter:
         self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)
 
 
-def _content(storage: Storage) -> Content:
+def _content(storage: Storage) -> Extent | Iterator[bytes | memoryview]:
     data = storage.data
     if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
         return Extent(data.source, data.offset, storage.nbytes)
     return storage.chunks()
+
+
+def write_elements(output: Output, storage: Storage) -> None:
+    """Write a storage's elements in little-endian order."""
+    content = _content(storage)
+    if isinstance(content, Extent):
+        output.copy(content.source, content.offset, content.length)
+    else:
+        for piece in content:
+            output.write(piece)
 
 
 def content_id(members: list[tuple[str, int, int]]) -> str:

@@ -21,6 +21,7 @@ from .unpickle import Unpickler
 
 MODEL_MEMBER = "model.json"
 CONSTANTS_MEMBER = "constants.pkl"
+_OTHER_ARCHIVES = ("archive_format", "serialized_exported_program.json")
 
 
 class PtArchive:
@@ -63,6 +64,14 @@ class PtArchive:
         for root in roots:
             if root + DATA_MEMBER in self.zip or root + MODEL_MEMBER in self.zip:
                 return root
+        for name in names:
+            if name.rpartition("/")[2] in _OTHER_ARCHIVES or name.endswith(".data/extern_modules"):
+                raise UnsupportedError(
+                    "is an archive of torch.export or torch.package, not a checkpoint",
+                    file=self._source.name,
+                    found=name,
+                    hint="Load it in PyTorch and save its state dict with torch.save.",
+                )
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",

@@ -105,6 +105,11 @@ class T7Writer:
         self._stream.write_raw(data)
         self._done()
 
+    @property
+    def objects(self) -> list[Value]:
+        """The objects written so far, in the order of their numbers."""
+        return self._kept
+
     def flush(self) -> None:
         """Hand everything written so far to the file object."""
         self._output.flush()

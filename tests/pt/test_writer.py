@@ -249,6 +249,6 @@ def test_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refused() -> None:
     """What a `.pt` cannot hold is an error."""
-    for value in (object(), Table(), {1, 2}, Tensor(ELEMENT_TYPES["float8_e5m2"], None)):
+    for value in (object(), Table(), lambda: 1):
         with pytest.raises(UnsupportedError):
             written([value])

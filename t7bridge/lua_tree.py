@@ -1,0 +1,309 @@
+"""Python-side values as Lua values: what a `.t7` made from a `.pt` holds, so that it reads naturally in Lua.
+
+| Python | Lua |
+| --- | --- |
+| None | nil |
+| int, float, bool | number, boolean; an int beyond 2^53 is the nearest double |
+| str, bytes | string; text as UTF-8 |
+| list, tuple, set | table with the keys 1 to n |
+| dict | table; keys that Lua cannot look up (tuples) are their text |
+| tensor | tensor of the same or the next wider type; one without dimensions has one of size 1 |
+| complex | FloatTensor or DoubleTensor with a last dimension of 2; a single number is a table of `re` and `im` |
+| quantized, sparse | table of the integers, scale and zero point; of indices, values and size |
+| numpy array | tensor |
+| dtype, device, class | its name |
+| object of a class | its state dict where it is a module, else a table of its attributes |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, field
+
+from .errors import UnsupportedError
+from .graph.elements import ELEMENT_TYPES
+from .graph.objects import Table, Value
+from .graph.python import (
+    UNSET,
+    Device,
+    NumpyArray,
+    NumpyDtype,
+    NumpyScalar,
+    PythonGlobal,
+    PythonObject,
+    QuantizedTensor,
+    SparseTensor,
+    TorchConstant,
+    UntypedStorage,
+)
+from .graph.storage import Storage
+from .graph.tensor import Tensor
+from .graph.walk import step_name
+from .report import Note
+
+_NUMPY_ELEMENTS = {
+    "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
+}
+_SCALARS = (bool, int, float, str, bytes, type(None))
+
+
+@define(eq=False)
+class LuaTree:
+    """A Lua value made from a Python-side one.
+
+    Attributes:
+        value: the Lua value.
+        notes: what Lua's value does not say as the other did.
+        storages: for each storage of the other side, by identity: it, the Lua storage, and whether Lua's can be turned
+            back into it exactly.
+    """
+
+    value: Value = None
+    notes: list[Note] = field(factory=list)
+    storages: dict[int, tuple[Storage, Storage, bool]] = field(factory=dict)
+
+
+class _Builder:
+    """Builds the Lua side with an explicit stack; tables exist before what is in them."""
+
+    def __init__(self, nested: bool) -> None:
+        self.tree = LuaTree()
+        self._nested = nested
+        self._built: dict[int, Any] = {}
+        self._kept: list[Any] = []
+        self._ratios: dict[int, int] = {}
+        self._open: list[tuple[list[Any], int, Any, str]] = []
+        """What is still to convert: a list of values, the place in it, the value, its path; the next one last."""
+
+    def run(self, root: Any) -> LuaTree:
+        result: list[Any] = [None]
+        self._open.append((result, 0, root, "root"))
+        while self._open:
+            target, place, value, trail = self._open.pop()
+            target[place] = self._convert(value, trail)
+        self.tree.value = result[0]
+        return self.tree
+
+    def _note(self, level: str, trail: str, message: str) -> None:
+        self.tree.notes.append(Note(level, trail, message))
+
+    def _convert(self, value: Any, trail: str) -> Value:
+        if isinstance(value, _SCALARS):
+            return self._scalar(value, trail)
+        built = self._built.get(id(value))
+        if built is None:
+            self._kept.append(value)  # so that no other value gets its identity
+            built = self._built[id(value)] = self._object(value, trail)
+        return built
+
+    def _scalar(self, value: Any, trail: str) -> Value:
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass")
+        if isinstance(value, int) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                self._note("info", trail, "an integer beyond Lua's numbers is written as text")
+                return str(value).encode()
+            if number != value:
+                self._note("info", trail, f"the integer {value} is the nearest Lua number, {number:.17g}")
+            return number
+        return value
+
+    def _object(self, value: Any, trail: str) -> Value:
+        if isinstance(value, dict):
+            return self._dict(value, trail)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._list(list(value), trail)
+        if isinstance(value, Tensor):
+            return self._tensor(value, trail)
+        if isinstance(value, Storage):
+            return self._storage(value)[0]
+        return self._other(value, trail)
+
+    def _other(self, value: Any, trail: str) -> Value:
+        """What neither Lua nor numpy has: a table, or its name."""
+        if isinstance(value, UntypedStorage):
+            return self._storage(value.storage)[0]
+        if isinstance(value, complex):
+            return Table.of({"re": value.real, "im": value.imag})
+        if isinstance(value, bytearray):
+            return bytes(value)
+        if isinstance(value, QuantizedTensor):
+            parts = {
+                "values": value.tensor,
+                "scale": value.scale,
+                "zero_point": value.zero_point,
+                "scheme": value.scheme,
+            }
+            return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
+        if isinstance(value, SparseTensor):
+            names = ("layout", "indices", "plain_indices", "values", "size")
+            return self._dict({name: getattr(value, name) for name in names}, trail)
+        if isinstance(value, (NumpyArray, NumpyScalar)):
+            return self._numpy(value, trail)
+        if isinstance(value, NumpyDtype):
+            return value.code.encode()
+        if isinstance(value, TorchConstant):
+            return f"torch.{value.name}".encode()
+        if isinstance(value, Device):
+            return str(value).encode()
+        if isinstance(value, PythonGlobal):
+            return value.path.encode()
+        if isinstance(value, PythonObject):
+            return self._python_object(value, trail)
+        raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .t7", trail=trail)
+
+    # Containers
+
+    def _list(self, items: list[Any], trail: str) -> Table:
+        present = [number for number, item in enumerate(items) if item is not None]  # nil ends a Lua list
+        table = Table([float(number + 1) for number in present], [None] * len(present))
+        self._later(table, [(items[number], f"{trail}[{number}]") for number in present])
+        return table
+
+    def _later(self, table: Table, items: list[tuple[Any, str]]) -> None:
+        places = list(enumerate(items))
+        self._open.extend((table.values, place, item, trail) for place, (item, trail) in reversed(places))
+
+    def _dict(self, value: dict[Any, Any], trail: str) -> Table:
+        if self._nested and (split := _split_keys(value)) is not None:
+            return self._dict_entries(split, trail)
+        if self._nested and any(isinstance(key, str) and "." in key for key in value):
+            self._note("info", trail, "the keys are not nested, as one of them is the start of another")
+        return self._dict_entries(value, trail)
+
+    def _dict_entries(self, value: dict[Any, Any], trail: str) -> Table:
+        table = Table()
+        inside: list[tuple[Any, str]] = []
+        for key, item in value.items():
+            step = trail + step_name(key if isinstance(key, _SCALARS) else str(key))
+            if item is None:
+                continue
+            name = self._key(key, step)
+            if name in table:
+                self._note("warning", step, "a key that is another one's in Lua is left out; the record keeps it")
+                continue
+            table[name] = None
+            inside.append((item, step))
+        self._later(table, inside)
+        return table
+
+    def _key(self, key: Any, trail: str) -> Value:
+        if key is None or key != key:
+            self._note("info", trail, f"the key {key} is text in Lua")
+            return str(key).encode()
+        if isinstance(key, _SCALARS):
+            return self._scalar(key, trail)
+        if isinstance(key, Tensor):
+            return self._convert(key, trail)
+        self._note("info", trail, "a key that Lua cannot look up is written as its text")
+        return str(key).encode()
+
+    def _python_object(self, value: PythonObject, trail: str) -> Value:
+        from .pt.modules import is_module, module_state_dict
+
+        if is_module(value):
+            self._note("info", trail, f"the {value.path} is written as its state dict")
+            return self._dict(module_state_dict(value), trail)
+        self._note("warning", trail, f"an object of class {value.path} is a table of what it holds")
+        parts: dict[Any, Any] = {"__class__": value.path}
+        if value.args not in ((), UNSET):
+            parts["__args__"] = value.args
+        if value.attributes:
+            parts.update(value.attributes)
+        elif value.state is not UNSET and value.state is not None:
+            parts["__state__"] = value.state
+        if value.items:
+            parts["__items__"] = value.items
+        if value.pairs:
+            parts["__pairs__"] = [list(pair) for pair in value.pairs]
+        return self._dict_entries(parts, trail)
+
+    # Tensors
+
+    def _storage(self, storage: Storage) -> tuple[Storage, int]:
+        """The Lua storage of a storage, and how many of its elements each element has become."""
+        known = self.tree.storages.get(id(storage))
+        if known is None:
+            lua, ratio, exact = storage, 1, True
+            if not storage.element.lua:
+                from .graph.widened import widen
+
+                lua, ratio, exact = widen(storage)
+            known = self.tree.storages[id(storage)] = (storage, lua, exact)
+            self._ratios[id(storage)] = ratio
+        return known[1], self._ratios[id(storage)]
+
+    def _tensor(self, tensor: Tensor, trail: str) -> Tensor:
+        extras = tensor.extras
+        if extras and (extras.conj or extras.neg) and tensor.element.native:
+            self._note("info", trail, "a conjugated or negated view has memory of its own in Lua")
+            array = tensor.numpy()
+            array = array.conj() if extras.conj else array
+            tensor = Tensor.from_numpy(-array if extras.neg else array)
+        if tensor.storage is None:
+            return Tensor(tensor.element, None, device=tensor.device)
+        if tensor.storage.base is not None:
+            self._note("info", trail, "memory that is seen as two types, or in part, is two storages in Lua")
+        storage, ratio = self._storage(tensor.storage)
+        if storage.element.name != tensor.element.name:
+            self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}")
+        if 0 in tensor.size:
+            if len(tensor.size) > 1:
+                self._note("info", trail, "a tensor without elements has no dimensions in Lua")
+            return Tensor(storage.element, storage, device=tensor.device)
+        size, stride = tensor.size, tensor.stride
+        if tensor.is_scalar and ratio == 1:
+            size, stride = (1,), (1,)
+        if ratio == 2:
+            size, stride = (*size, 2), (*(2 * step for step in stride), 1)
+        return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=tensor.device)
+
+    def _numpy(self, value: NumpyArray | NumpyScalar, trail: str) -> Value:
+        from .pt.numpy_tensors import tensor_of_array
+
+        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (1,), False, value.data)
+        element = _NUMPY_ELEMENTS.get(value.dtype.code)
+        tensor = tensor_of_array(array, element, "cpu") if element else None
+        if tensor is None:
+            self._note("warning", trail, f"numpy elements of type {value.dtype.code} are bytes in Lua")
+            return value.data if isinstance(value.data, bytes) else self._list([value.data], trail)
+        if isinstance(value, NumpyScalar):
+            return self._convert(tensor.numpy().item(), trail)
+        return self._tensor(tensor, trail)
+
+
+def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`; `None` where nothing is to split, or a key is the start of another."""
+    if not any(isinstance(key, str) and "." in key for key in value):
+        return None
+    result: dict[Any, Any] = {}
+    leaves: set[int] = set()
+    for key, item in value.items():
+        words = key.split(".") if isinstance(key, str) else [key]
+        inner = result
+        for word in words[:-1]:
+            inner = inner.setdefault(word, _Nested())
+            if not isinstance(inner, _Nested):
+                return None
+        if words[-1] in inner:
+            return None
+        inner[words[-1]] = item
+        leaves.add(id(item))
+    return result
+
+
+class _Nested(dict[Any, Any]):
+    """A dict that splitting keys has made."""
+
+
+def to_lua(value: Any, *, nested: bool = False) -> LuaTree:
+    """Convert a Python-side value; see the module's docstring.
+
+    Args:
+        value: what `PtReader.read` returns.
+        nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
+    """
+    return _Builder(nested).run(value)

@@ -1,0 +1,91 @@
+"""Damaged `.pt` files: an error of this package or a value, and nothing else, in little time."""
+
+from __future__ import annotations
+
+import random
+import time
+import zipfile
+
+import pytest
+from helpers import corpus, name_of
+from pt_helpers import described, members_of, zipped
+
+from t7bridge.errors import FormatError, T7BridgeError
+
+SMALL = [path for path in corpus("pt/*.pt") if path.stat().st_size < 3000 and "dtype_" not in path.name]
+ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK" and "dtype_" not in path.name]
+SECONDS = 5
+
+
+def outcome(data: bytes) -> str:
+    """What reading and describing a file comes to."""
+    start = time.perf_counter()
+    try:
+        described(data)
+    except T7BridgeError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        assert time.perf_counter() - start < SECONDS
+    return ""
+
+
+@pytest.mark.parametrize("path", SMALL, ids=name_of)
+def test_every_truncation(path):
+    """A file that ends anywhere before its end is an error; only the filling of a tar archive may be missing."""
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0")) if path.name.startswith("tar") else len(data)
+    for length in range(0, end, 1 if len(data) < 1200 else 5):
+        with pytest.raises(FormatError):
+            described(data[:length])
+
+
+@pytest.mark.parametrize("path", corpus("pt/*.pt"), ids=name_of)
+def test_changed_bytes(path):
+    """Bytes changed, cut out or put in."""
+    data, random_ = path.read_bytes(), random.Random(path.name)
+    for _ in range(40):
+        changed = bytearray(data)
+        for _ in range(random_.randint(1, 5)):
+            place = random_.randrange(len(changed))
+            kind = random_.random()
+            if kind < 0.5:
+                changed[place] = random_.randrange(256)
+            elif kind < 0.7:
+                changed[place : place + 4] = random_.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff\xff\xff\xff"])
+            elif kind < 0.85:
+                del changed[place : place + random_.randint(1, 20)]
+            else:
+                changed[place:place] = changed[place : place + random_.randint(1, 60)]
+        outcome(bytes(changed))
+
+
+@pytest.mark.parametrize("path", ZIPS, ids=name_of)
+def test_changed_members(path):
+    """Members of archives changed before they are packed, so that their CRCs are right."""
+    members, random_ = members_of(path.read_bytes()), random.Random(path.name)
+    for number in range(40):
+        changed = dict(members)
+        for name in random_.sample(sorted(members), 2) + [name for name in members if name.endswith("data.pkl")]:
+            content = bytearray(changed[name])
+            for _ in range(random_.randint(0, 3) if content else 0):
+                content[random_.randrange(len(content))] = random_.choice([0, 1, 255, random_.randrange(256)])
+            changed[name] = bytes(content)
+        outcome(zipped(changed, zipfile.ZIP_DEFLATED if number % 4 == 0 else zipfile.ZIP_STORED))
+
+
+def test_errors_name_file_and_place(tmp_path):
+    """A message says which file, where in it, which member, and what to do."""
+    path = tmp_path / "cut.pt"
+    source = corpus("pt/state_dict.pt")[0].read_bytes()
+    path.write_bytes(source[:-100])
+    with pytest.raises(FormatError) as caught:
+        described(path)
+    assert str(path) in str(caught.value)
+    assert "download or copy it again" in str(caught.value)
+
+    members = members_of(source)
+    path.write_bytes(zipped({**members, "state_dict/data.pkl": members["state_dict/data.pkl"][:50]}))
+    with pytest.raises(FormatError) as caught:
+        described(path)
+    assert caught.value.trail == "state_dict/data.pkl"
+    assert caught.value.offset is not None
