@@ -74,7 +74,8 @@ def convert(
         encoding: of a `.t7` that is written: `binary` or `ascii`; that of the source where not stated.
         byte_order: likewise: `little` or `big`.
         long_size: likewise: bytes of a C long, 4 or 8.
-        keep_device: whether CUDA tensors stay `cuda:0` in a `.pt`; otherwise they are on the CPU.
+        keep_device: whether CUDA tensors stay on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
+            `.pt`; otherwise they are on the CPU.
         record: whether the target gets the record from which the source can be made again, and whether the record
             of a source is used.
         nested: whether a `.t7` made from a `.pt` has `t.conv1.weight` instead of `t["conv1.weight"]`.
@@ -262,7 +263,7 @@ def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Repo
         return
     value = reader.read()
     _note_foreign(reader.foreign, report)
-    tree = to_lua(value, nested=options.nested)
+    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device)
     report.notes += tree.notes
     report.mode = "tree"
     writer = T7Writer(output, T7Layout(**options.layout))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from .errors import UnsupportedError
 from .graph.elements import ELEMENT_TYPES
@@ -67,9 +67,10 @@ class LuaTree:
 class _Builder:
     """Builds the Lua side with an explicit stack; tables exist before what is in them."""
 
-    def __init__(self, nested: bool) -> None:
+    def __init__(self, nested: bool, keep_device: bool) -> None:
         self.tree = LuaTree()
         self._nested = nested
+        self._keep_device = keep_device
         self._built: dict[int, Any] = {}
         self._kept: list[Any] = []
         self._ratios: dict[int, int] = {}
@@ -232,19 +233,24 @@ class _Builder:
                 from .graph.widened import widen
 
                 lua, ratio, exact = widen(storage)
+            device = self._device(storage.device)
+            if lua.device != device:
+                lua = evolve(lua, device=device)
             known = self.tree.storages[id(storage)] = (storage, lua, exact)
             self._ratios[id(storage)] = ratio
         return known[1], self._ratios[id(storage)]
+
+    def _device(self, name: str) -> str:
+        """Lua's classes know the CPU and CUDA."""
+        return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, trail: str) -> Tensor:
         extras = tensor.extras
         if extras and (extras.conj or extras.neg) and tensor.element.native:
             self._note("info", trail, "a conjugated or negated view has memory of its own in Lua")
-            array = tensor.numpy()
-            array = array.conj() if extras.conj else array
-            tensor = Tensor.from_numpy(-array if extras.neg else array)
+            tensor = Tensor.from_numpy(tensor.numpy())
         if tensor.storage is None:
-            return Tensor(tensor.element, None, device=tensor.device)
+            return Tensor(tensor.element, None, device=self._device(tensor.device))
         if tensor.storage.base is not None:
             self._note("info", trail, "memory that is seen as two types, or in part, is two storages in Lua")
         storage, ratio = self._storage(tensor.storage)
@@ -253,13 +259,13 @@ class _Builder:
         if 0 in tensor.size:
             if len(tensor.size) > 1:
                 self._note("info", trail, "a tensor without elements has no dimensions in Lua")
-            return Tensor(storage.element, storage, device=tensor.device)
+            return Tensor(storage.element, storage, device=self._device(tensor.device))
         size, stride = tensor.size, tensor.stride
         if tensor.is_scalar and ratio == 1:
             size, stride = (1,), (1,)
         if ratio == 2:
             size, stride = (*size, 2), (*(2 * step for step in stride), 1)
-        return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=tensor.device)
+        return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=self._device(tensor.device))
 
     def _numpy(self, value: NumpyArray | NumpyScalar, trail: str) -> Value:
         from .pt.numpy_tensors import tensor_of_array
@@ -299,11 +305,12 @@ class _Nested(dict[Any, Any]):
     """A dict that splitting keys has made."""
 
 
-def to_lua(value: Any, *, nested: bool = False) -> LuaTree:
+def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False) -> LuaTree:
     """Convert a Python-side value; see the module's docstring.
 
     Args:
         value: what `PtReader.read` returns.
         nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
+        keep_device: whether tensors on a CUDA device are `torch.CudaTensor`s and the like.
     """
-    return _Builder(nested).run(value)
+    return _Builder(nested, keep_device).run(value)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import asdict, define, field
 
 from .binio.source import ByteSource, PathLike
-from .files import read_t7, source_format
+from .files import T7File, read_t7, source_format
 from .graph.compare import Difference, differences
-from .graph.objects import TorchObject, Value
+from .graph.objects import Value
+from .graph.storage import Storage
 from .limits import DEFAULT_LIMITS, Limits
 
 
@@ -21,7 +23,7 @@ class VerifyReport:
         first: path of the first file.
         second: path of the second file.
         differences: what differs; empty where both hold the same.
-        readers: for each file, who read it beside t7bridge itself: `torchfile`, or nobody.
+        readers: for each file, who read it beside t7bridge itself: `torchfile`, `torch`, or nobody.
     """
 
     first: str
@@ -39,62 +41,120 @@ class VerifyReport:
         return {**asdict(self), "same": self.same}
 
 
-def verify(a: PathLike, b: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
+@define(eq=False)
+class _Side:
+    """What one file holds.
+
+    Attributes:
+        lua: its Lua value, where it is a `.t7`, or a `.pt` with the record of one.
+        python: its Python-side value, where it is a `.pt`, or a `.t7` with the record of one.
+        is_lua: whether it is a `.t7`.
+    """
+
+    is_lua: bool
+    lua: Value = None
+    python: Any = None
+    has_lua: bool = False
+    has_python: bool = False
+
+
+def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
     """Check that two files hold the same values, sharing and views.
 
     Two `.t7` files are compared as Lua has them, whatever their encodings. A `.t7` is compared with a `.pt` as
-    `convert` would make it: in `tree` mode or, where that fits better, with state dicts for modules. Each `.t7` that
-    torchfile reads is read by it as well, and its answer is compared with ours.
+    `convert` would make one of the other: by the record that says what the other was, in `tree` mode, with state
+    dicts for modules, or as tables; what fits best counts. A file is read by other readers as well, where they can,
+    and their answers are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
 
     Args:
         a: a `.t7` or `.pt` file.
         b: another.
+        independent: whether other readers are asked.
         limits: what each file may cost.
 
     Raises:
-        FormatError: a file is damaged, or is something else.
+        FormatError: a file is damaged, a wrong CRC in an archive included, or is something else.
     """
     report = VerifyReport(str(a), str(b))
     with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
-        sides = [_side(source, limits, report) for source in (first, second)]
-        if sides[0][0] == sides[1][0]:
-            found = differences(sides[0][1], sides[1][1])
-        else:
-            lua, python = (side[1] for side in sorted(sides, key=lambda side: side[0] == "pt"))
-            swapped = sides[0][0] == "pt"
-            found = min((_across(lua, python, auto, swapped) for auto in (False, True)), key=len)
-        report.differences += found
+        one, two = (_read(source, limits, independent, report) for source in (first, second))
+        answers: list[list[Difference]] = [differences(x, y) for x, y in _pairs(one, two)]
+        fewest = min(len(answer) for answer in answers)
+        report.differences += next(answer for answer in answers if len(answer) == fewest)
     return report
 
 
-def _side(source: ByteSource, limits: Limits, report: VerifyReport) -> tuple[str, Value]:
-    """Read one file, and let another reader read it too."""
-    kind = source_format(source)
-    readers = report.readers.setdefault(source.name, [])
-    if kind == "pt":
-        from .pt.reader import PtReader
-
-        return kind, PtReader(source, limits=limits).read()
-    content = read_t7(source, limits)
-    value = content.roots[0] if len(content.roots) == 1 else content.roots
-    if len(content.roots) == 1 and not content.trailing:
-        from .interop import torchfile
-
-        other = torchfile.differences(source.name, value, content.layout)
-        if other is not None:
-            readers.append("torchfile")
-            report.differences += [Difference(source.name, message) for message in other]
-    return kind, value
-
-
-def _across(lua: Value, python: Any, auto: bool, swapped: bool) -> list[Difference]:
+def _pairs(a: _Side, b: _Side) -> Iterator[tuple[Any, Any]]:
+    """The forms in which two files can be compared."""
+    if a.is_lua == b.is_lua:
+        yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
+        return
+    if a.has_lua and b.has_lua:
+        yield a.lua, b.lua
+    if a.has_python and b.has_python:
+        yield a.python, b.python
+    from .convert import state_dict_of
+    from .lua_tree import to_lua
     from .tree import to_python
 
-    mine = to_python(lua, _state_dict if auto else None)
-    return differences(python, mine) if swapped else differences(mine, python)
+    lua, python = (a, b) if a.is_lua else (b, a)
+    for replace in (None, state_dict_of):
+        made = to_python(lua.lua, replace)
+        yield (made, python.python) if a.is_lua else (python.python, made)
+    made = to_lua(python.python).value
+    yield (lua.lua, made) if a.is_lua else (made, lua.lua)
 
 
-def _state_dict(obj: TorchObject) -> Any:
-    from .convert import state_dict_of
+def _read(source: ByteSource, limits: Limits, independent: bool, report: VerifyReport) -> _Side:
+    """Read one file, and let another reader read it too."""
+    readers = report.readers[source.name] = []
+    found: list[str] | None = None
+    if source_format(source) == "pt":
+        side = _read_pt(source, limits)
+        if independent:
+            from .interop import torch
 
-    return state_dict_of(obj)
+            found = torch.differences(source.name, side.python)
+            if found is not None:
+                readers.append("torch")
+    else:
+        content = read_t7(source, limits)
+        side = _read_lua(content, limits)
+        if independent and len(content.roots) == 1 and not content.trailing:
+            from .interop import torchfile
+
+            found = torchfile.differences(source.name, side.lua, content.layout)
+            if found is not None:
+                readers.append("torchfile")
+    report.differences += [Difference(source.name, message) for message in found or ()]
+    return side
+
+
+def _read_lua(content: T7File, limits: Limits) -> _Side:
+    side = _Side(True, content.roots[0] if len(content.roots) == 1 else content.roots, has_lua=True)
+    if content.has_pt_record:
+        from .pt_record import decode_pt_record, restore_value, structure_hash
+
+        record = decode_pt_record(content.trailing)
+        if record.structure == structure_hash(side.lua):
+            storages = [found for found in content.objects if isinstance(found, Storage)]
+            side.python, _ = restore_value(record, storages, limits)
+            side.has_python = True
+    return side
+
+
+def _read_pt(source: ByteSource, limits: Limits) -> _Side:
+    from .pt.layout import RECORD_MEMBER
+    from .pt.reader import PtReader
+    from .record import decode_record, read_skeleton
+
+    reader = PtReader(source, limits=limits)
+    reader.verify()
+    side = _Side(False, python=reader.read(), has_python=True)
+    data = reader.extra(RECORD_MEMBER)
+    if data is not None:
+        skeleton, content = decode_record(data)
+        if content == reader.content_id:
+            roots = read_skeleton(skeleton, reader.storage, limits).roots
+            side.lua, side.has_lua = roots[0] if len(roots) == 1 else roots, True
+    return side

@@ -28,11 +28,11 @@ ALLOWED = {
     "runtime": {"errors", "limits", "graph", "report", "nn"},
 }
 # Rooms and modules above those; each of them may import everything below, and none of these may import `cli`.
-UPPER = {"interop", "zoo", "files", "record", "tree", "convert", "verify", "api"}
+UPPER = {"interop", "zoo", "files", "record", "tree", "lua_tree", "pt_record", "template", "convert", "verify", "api"}
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
-NUMPY_MODULES = {"graph/arrays.py", "t7/bulk.py", "pt/numpy_tensors.py", "interop", "runtime"}
+NUMPY_MODULES = {"graph/arrays.py", "graph/widened.py", "t7/bulk.py", "pt/numpy_tensors.py", "interop", "runtime"}
 MAX_LINES = 400
 # Longer files, each with the reason why it is one.
 LONGER: dict[str, str] = {}
@@ -108,9 +108,9 @@ def test_imports_point_down(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_torch_and_torchfile_have_one_place_each(path):
-    """Only runtime imports torch, and only interop's torchfile modules import torchfile, which is not needed to run."""
+    """Only runtime and interop's torch module import torch, and only interop's torchfile module torchfile."""
     imported = foreign_imports(path)
-    if room_of(path) != "runtime":
+    if room_of(path) != "runtime" and name_of(path) != "interop/torch.py":
         assert "torch" not in imported
     if not name_of(path).startswith("interop/torchfile"):
         assert "torchfile" not in imported

@@ -41,7 +41,7 @@ def peak_mib(*arguments: object) -> float:
     """The peak resident memory of one run of the command line, in MiB."""
     command = [sys.executable, "-c", LAUNCHER, *map(str, arguments)]
     status, peak_kib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert "0" == status
+    assert status == "0"
     return int(peak_kib) / 1024
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from attrs import define, field
+from attrs import define, field, fields, has
 
 from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from .storage import Storage
@@ -52,7 +52,7 @@ class _Comparer:
         self.found.append(Difference(trail, message))
 
     def _pair(self, trail: str, a: Value, b: Value) -> None:
-        if not isinstance(a, _IDENTITIES) and not isinstance(b, _IDENTITIES):
+        if not _is_object(a) and not _is_object(b):
             if type(a) is not type(b) or not _same_scalar(a, b):
                 self._differs(trail, f"{_short(a)} against {_short(b)}")
             return
@@ -95,6 +95,9 @@ class _Comparer:
         elif isinstance(a, TdsVec):
             self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
             self._items(trail, a.items, b.items, 1)
+        else:  # an inert Python-side value
+            names = [found.name for found in fields(type(a))]
+            self._stack += [(f"{trail}<{name}>", getattr(a, name), getattr(b, name)) for name in reversed(names)]
 
     def _same(self, trail: str, what: str, a: Any, b: Any) -> None:
         if a != b:
@@ -135,6 +138,8 @@ class _Comparer:
         if self.devices:
             self._same(trail, "device", a.device, b.device)
         self._same(trail, "requires_grad", a.requires_grad, b.requires_grad)
+        self._same(trail, "being a parameter", a.is_parameter, b.is_parameter)
+        self._stack.append((f"{trail}<extras>", a.extras, b.extras))
         # Lua has tensors without storage, PyTorch gives them one without elements.
         if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
             self._stack.append((f"{trail}.storage", a.storage, b.storage))
@@ -144,6 +149,11 @@ class _Comparer:
         self._same(trail, "number of elements", a.count, b.count)
         if a.element is b.element and a.count == b.count and _digest(a) != _digest(b):
             self._differs(trail, "other elements")
+
+
+def _is_object(value: Value) -> bool:
+    """Whether a value has an identity or parts, and is not just a scalar."""
+    return isinstance(value, _IDENTITIES) or has(type(value))
 
 
 def _digest(storage: Storage) -> bytes:

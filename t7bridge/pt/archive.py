@@ -199,8 +199,8 @@ class ZipArchive:
         locator = source.read(max(0, end - 20), 20)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives, too
             (behind,) = struct.unpack_from("<Q", locator, 8)
-            record = source.read_exact(behind, 56, "the archive's directory")
-            if record[:4] != _END64:
+            record = source.read(behind, 56) if behind < end else b""
+            if len(record) < 56 or record[:4] != _END64:
                 raise CorruptError("the archive's directory is damaged", file=source.name, offset=behind)
             disk, first_disk, here, count, length, start = struct.unpack_from("<2I4Q", record, 16)
         if disk or first_disk or here != count:

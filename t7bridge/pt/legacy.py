@@ -19,13 +19,12 @@ from ..graph.elements import ElementType
 from ..graph.python import PythonGlobal
 from ..graph.storage import Span, Storage
 from ..limits import Limits
+from .layout import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .meaning import PtMeaning
 from .storages import StorageId, StorageTable, shown, text
 from .unpickle import Unpickler
 
-MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
-PROTOCOL_VERSION = 1001
-_MAGIC_BYTES = b"\x8a\x0a" + MAGIC_NUMBER.to_bytes(10, "little")
+_MAGIC_BYTES = b"\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little")
 Nested = Callable[[bytes], Any]
 
 
@@ -52,15 +51,15 @@ def read_legacy(source: ByteSource, start: int, limits: Limits, nested: Nested) 
     table = StorageTable()
     meaning = PtMeaning(table, lambda saved_id: _persistent(table, saved_id), nested, limits, source.size)
     pickles = Unpickler(source, start, source.size, meaning, limits)
-    if pickles.load() != MAGIC_NUMBER:
+    if pickles.load() != LEGACY_MAGIC:
         raise CorruptError("does not begin with PyTorch's magic number", file=source.name, offset=start)
     version = pickles.load()
-    if version != PROTOCOL_VERSION:
+    if version != LEGACY_PROTOCOL:
         raise CorruptError(
             "is of a protocol that no release had",
             file=source.name,
             offset=start,
-            expected=str(PROTOCOL_VERSION),
+            expected=str(LEGACY_PROTOCOL),
             found=shown(version),
         )
     pickles.load()  # facts about the machine, which nothing depends on

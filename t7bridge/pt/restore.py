@@ -30,7 +30,14 @@ def read_pickle_with(
     """
     table = StorageTable()
     table.roots.update(storages)
-    meaning = PtMeaning(table, lambda saved_id: table.of_id(StorageId.parse(saved_id)), None, limits, len(data))
+
+    def named(saved_id: Any) -> Any:
+        found = StorageId.parse(saved_id)
+        if isinstance(found.key, str) and found.key in storages:
+            storages[found.key].device = found.device
+        return table.of_id(found)
+
+    meaning = PtMeaning(table, named, None, limits, len(data))
     value = Unpickler(ByteSource.from_bytes(data, "<record>"), 0, len(data), meaning, limits, "record").load()
     table.finish()
     return value, list(meaning.foreign)

@@ -39,6 +39,17 @@ def test_every_truncation(path):
             described(data[:length])
 
 
+def test_offsets_beyond_any_file(tmp_path):
+    """An offset of 64 bits in a file on disk is an error like any other."""
+    path = tmp_path / "far.pt"
+    data = corpus("pt/state_dict.pt")[0].read_bytes()
+    locator = data.rindex(b"PK\6\7")
+    for offset in (len(data), 1 << 62, (1 << 64) - 1):
+        path.write_bytes(data[: locator + 8] + offset.to_bytes(8, "little") + data[locator + 16 :])
+        with pytest.raises(FormatError):
+            described(path)
+
+
 @pytest.mark.parametrize("path", corpus("pt/*.pt"), ids=name_of)
 def test_changed_bytes(path):
     """Bytes changed, cut out or put in."""
