@@ -12,13 +12,14 @@ from ..graph.elements import INT64, ElementType
 from ..graph.storage import Span, Storage
 from . import layout as tags
 from .layout import T7Layout
+from .window import Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, 1 << 20
 _LONG_RUN = 64
 """Entries from which a run of numbers is decoded by numpy; below, starting numpy costs more than it saves."""
 
 
-class BinaryInput:
+class BinaryInput(Window):
     """Reads primitives at a moving position.
 
     Bytes come through a window that grows while reading goes straight on and shrinks where a payload is passed
@@ -26,11 +27,7 @@ class BinaryInput:
     """
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
-        self.source = source
-        self.layout = layout
-        self._base = position
-        self._window = b""
-        self._at = 0
+        super().__init__(source, position, layout)
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
         sign = "<" if layout.byte_order == "little" else ">"
@@ -40,24 +37,9 @@ class BinaryInput:
         self._double_at = struct.Struct(sign + "d").unpack_from
         self._long_at = struct.Struct(sign + self._long).unpack_from
 
-    @property
-    def position(self) -> int:
-        """Offset in bytes of what is read next."""
-        return self._base + self._at
-
-    @position.setter
-    def position(self, offset: int) -> None:
-        """Bytes written so far."""
-        inside = offset - self._base
-        if 0 <= inside <= len(self._window):
-            self._at = inside
-        else:
-            self._base, self._at, self._window, self._grown = offset, 0, b"", _SMALL_WINDOW
-
-    @property
-    def remaining(self) -> int:
-        """Bytes from here to the end."""
-        return self.source.size - self.position
+    def _jump(self, offset: int) -> None:
+        super()._jump(offset)
+        self._grown = _SMALL_WINDOW
 
     def _need(self, length: int, what: str) -> None:
         """Have `length` bytes in the window at the position.
@@ -213,24 +195,10 @@ class BinaryInput:
                 values.append(item)
             elif item is None or item != item:
                 self._at = at
-                raise CorruptError(
-                    f"a table key is {'nil' if item is None else 'nan'}, which Lua does not allow",
-                    file=self.source.name,
-                    offset=self.position,
-                )
+                raise self.no_key(item, self.position)
             else:
                 keys.append(item)
         self._at = at
-
-    def no_boolean(self, number: int) -> CorruptError:
-        """The error for a boolean that is neither 0 nor 1."""
-        return CorruptError(
-            "a boolean is neither 0 nor 1",
-            file=self.source.name,
-            offset=self.position,
-            expected="0 or 1",
-            found=f"{number}",
-        )
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
         """Decode a run of number → number entries through one numpy view; whether there was one.

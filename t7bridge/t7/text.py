@@ -18,6 +18,7 @@ from ..graph.elements import ElementType
 from ..graph.storage import Span, Storage, TextSpan
 from . import layout as tags
 from .layout import T7Layout
+from .window import Window
 
 _WINDOW = 1 << 16
 _TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
@@ -34,36 +35,13 @@ def _is_plain(line: bytes) -> bool:
     return not (line.translate(None, _NUMBER_BYTES) or b"  " in line or line.startswith(b" ") or line.endswith(b" "))
 
 
-class TextInput:
+class TextInput(Window):
     """Reads primitives at a moving position. The same methods as `BinaryInput`."""
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
-        self.source = source
-        self.layout = layout
+        super().__init__(source, position, layout)
         self.rounded: bool | None = None
         """Whether numbers are printed with 6 digits; `None` as long as no number was met that tells."""
-        self._base = position
-        self._window = b""
-        self._at = 0
-
-    @property
-    def position(self) -> int:
-        """Offset in bytes of what is read next."""
-        return self._base + self._at
-
-    @position.setter
-    def position(self, offset: int) -> None:
-        """Bytes written so far."""
-        inside = offset - self._base
-        if 0 <= inside <= len(self._window):
-            self._at = inside
-        else:
-            self._base, self._at, self._window = offset, 0, b""
-
-    @property
-    def remaining(self) -> int:
-        """Bytes from here to the end."""
-        return self.source.size - self.position
 
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""
@@ -275,23 +253,9 @@ class TextInput:
             if len(keys) > len(values):
                 values.append(item)
             elif item is None or item != item:
-                raise CorruptError(
-                    f"a table key is {'nil' if item is None else 'nan'}, which Lua does not allow",
-                    file=self.source.name,
-                    offset=start,
-                )
+                raise self.no_key(item, start)
             else:
                 keys.append(item)
-
-    def no_boolean(self, number: int) -> CorruptError:
-        """The error for a boolean that is neither 0 nor 1."""
-        return CorruptError(
-            "a boolean is neither 0 nor 1",
-            file=self.source.name,
-            offset=self.position,
-            expected="0 or 1",
-            found=f"{number}",
-        )
 
 
 def number_text(value: float, digits: int) -> str:

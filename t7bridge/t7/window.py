@@ -1,0 +1,62 @@
+"""What reading has in common in both encodings: a moving position in a source, seen through a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..binio.source import ByteSource
+from ..errors import CorruptError
+from .layout import T7Layout
+
+
+class Window:
+    """A position in a source, and the bytes around it that have been read.
+
+    Attributes:
+        source: the bytes.
+        layout: how they are encoded.
+    """
+
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
+        self.source = source
+        self.layout = layout
+        self._base = position
+        self._window = b""
+        self._at = 0
+
+    @property
+    def position(self) -> int:
+        """Offset in bytes of what is read next."""
+        return self._base + self._at
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        inside = offset - self._base
+        if 0 <= inside <= len(self._window):
+            self._at = inside
+        else:
+            self._jump(offset)
+
+    def _jump(self, offset: int) -> None:
+        """Go where the window does not reach."""
+        self._base, self._at, self._window = offset, 0, b""
+
+    @property
+    def remaining(self) -> int:
+        """Bytes from here to the end."""
+        return self.source.size - self.position
+
+    def no_boolean(self, number: int) -> CorruptError:
+        """The error for a boolean that is neither 0 nor 1."""
+        return CorruptError(
+            "a boolean is neither 0 nor 1",
+            file=self.source.name,
+            offset=self.position,
+            expected="0 or 1",
+            found=f"{number}",
+        )
+
+    def no_key(self, item: Any, offset: int) -> CorruptError:
+        """The error for a key of a table that is nil or nan."""
+        kind = "nil" if item is None else "nan"
+        return CorruptError(f"a table key is {kind}, which Lua does not allow", file=self.source.name, offset=offset)
