@@ -15,6 +15,8 @@ from .layout import T7Layout
 from .window import Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, 1 << 20
+_ENTRY_BYTES = 32
+"""The longest entry of fixed size, a number for a number, has 24."""
 _LONG_RUN = 64
 """Entries from which a run of numbers is decoded by numpy; below, starting numpy costs more than it saves."""
 
@@ -34,6 +36,7 @@ class BinaryInput(Window):
         self._sign = sign
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
+        self._two_at = struct.Struct(sign + "ii").unpack_from
         self._double_at = struct.Struct(sign + "d").unpack_from
         self._long_at = struct.Struct(sign + self._long).unpack_from
 
@@ -86,7 +89,8 @@ class BinaryInput(Window):
 
     def read_int(self, what: str = "an integer") -> int:
         """Read a 4-byte integer."""
-        self._need(4, what)
+        if len(self._window) - self._at < 4:
+            self._need(4, what)
         value: int = self._int_at(self._window, self._at)[0]
         self._at += 4
         return value
@@ -149,56 +153,85 @@ class BinaryInput(Window):
         Appends to `keys` and `values` until there are `count` values, and stops before the tag of anything else;
         then there may be one key more than values.
         """
-        int_at, double_at = self._int_at, self._double_at
+        two_at, double_at = self._two_at, self._double_at
+        add_key, add_value = keys.append, values.append
         window, at = self._window, self._at
-        while len(values) < count:
-            if len(window) - at < 32:  # the longest pair of fixed size: tag, number, tag, number is 24
+        end = len(window)
+        missing = count - len(values)
+        key_turn = len(keys) == len(values)
+        while missing:
+            if end - at < _ENTRY_BYTES:
                 self._at = at
-                self._need(min(32, self.remaining), "a table entry")
+                self._need(min(_ENTRY_BYTES, self.remaining), "a table entry")
                 window, at = self._window, self._at
-            key_turn = len(keys) == len(values)
-            try:
-                tag = int_at(window, at)[0]
-                if tag == tags.NUMBER:
-                    if key_turn and count - len(values) >= _LONG_RUN and self._number_run(keys, values, count, at):
-                        window, at = self._window, self._at
-                        continue
-                    item: Any = double_at(window, at + 4)[0]
-                    at += 12
-                elif tag == tags.STRING:
-                    length = int_at(window, at + 4)[0]
-                    if length < 0 or len(window) - at - 8 < length:
-                        self._at = at + 8
-                        item = self.read_raw(length, "a string")
-                        window, at = self._window, self._at
-                    else:
-                        item = window[at + 8 : at + 8 + length]
-                        at += 8 + length
-                elif tag == tags.BOOLEAN:
-                    number = int_at(window, at + 4)[0]
-                    if number != 0 and number != 1:
-                        self._at = at + 4
-                        raise self.no_boolean(number)
-                    item = number == 1
-                    at += 8
-                elif tag == tags.NIL:
-                    item = None
-                    at += 4
+                end = len(window)
+                if end - at < 8:
+                    if self._ends_with_nil(key_turn):
+                        add_value(None)
+                    return
+            tag, second = two_at(window, at)
+            if tag == tags.STRING:
+                stop = at + 8 + second
+                if second < 0 or stop > end:
+                    self._at = at + 8
+                    item: Any = self.read_raw(second, "a string")
+                    window, at = self._window, self._at
+                    end = len(window)
                 else:
-                    break
-            except struct.error:
-                self._at = at
-                raise TruncatedError(
-                    "the file ends inside a table", file=self.source.name, offset=self.source.size
-                ) from None
-            if not key_turn:
-                values.append(item)
-            elif item is None or item != item:
-                self._at = at
-                raise self.no_key(item, self.position)
+                    item = window[at + 8 : stop]
+                    at = stop
+            elif tag == tags.NUMBER:
+                if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
+                    window, at = self._window, self._at
+                    end = len(window)
+                    missing = count - len(values)
+                    continue
+                if end - at < 12:
+                    self._at = at
+                    self._need(12, "a number")
+                item = double_at(window, at + 4)[0]
+                if key_turn and item != item:
+                    self._at = at
+                    raise self.no_key(item, self.position)
+                at += 12
+            elif tag == tags.BOOLEAN:
+                if second != 0 and second != 1:
+                    self._at = at + 4
+                    raise self.no_boolean(second)
+                item = second == 1
+                at += 8
+            elif tag == tags.NIL:
+                if key_turn:
+                    self._at = at
+                    raise self.no_key(None, self.position)
+                item = None
+                at += 4
             else:
-                keys.append(item)
+                break
+            if key_turn:
+                add_key(item)
+                key_turn = False
+            else:
+                add_value(item)
+                key_turn = True
+                missing -= 1
         self._at = at
+
+    def _ends_with_nil(self, key_turn: bool) -> bool:
+        """Pass over a nil that ends the file, the only scalar of less than 8 bytes; whether there is one.
+
+        Raises:
+            TruncatedError: the file ends inside another scalar.
+            CorruptError: the nil is a key.
+        """
+        tag = self.read_int("a table entry")
+        if tag == tags.NIL and key_turn:
+            raise self.no_key(None, self.position - 4)
+        if tag != tags.NIL:
+            self._at -= 4
+            if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
+                self._need(8, "a table entry")
+        return tag == tags.NIL
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
         """Decode a run of number → number entries through one numpy view; whether there was one.
@@ -209,7 +242,7 @@ class BinaryInput(Window):
         if self._pause:
             self._pause -= 1
             return False
-        if self._int_at(self._window, at + 12)[0] != tags.NUMBER:
+        if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
         from .bulk import number_entries
 

@@ -150,7 +150,7 @@ class ObjectReader:
             stream.require(count, 8, "the entries of a table")
             table = Table()
             self._remember(index, table)
-            return table, (self._fill_table(table, count) if count else None)
+            return table, self._start_table(table, count)
         if tag == tags.TORCH:
             index = stream.read_int("an object's number")
             known = self.objects.get(index, _MISSING)
@@ -287,6 +287,13 @@ class ObjectReader:
         return lent.data
 
     # What is inside an object: one generator for each kind
+
+    def _start_table(self, table: Table, count: int) -> Filler | None:
+        """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
+        self._trail.append(table)
+        self.stream.read_scalars(table.keys, table.values, count)
+        self._trail.pop()
+        return self._fill_table(table, count) if len(table.values) < count else None
 
     def _fill_table(self, table: Table, count: int) -> Filler:
         keys, values = table.keys, table.values
