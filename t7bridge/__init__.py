@@ -13,13 +13,14 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api import describe, load, save
-    from .convert import convert
+    from .conversion import convert
     from .errors import T7BridgeError
     from .graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.storage import Storage
     from .graph.tensor import Tensor
     from .interop.torchfile import load_as_torchfile
     from .limits import Limits
+    from .modules import load_module
     from .nn.state_dict import state_dict
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
     from .t7.reader import T7Reader
     from .t7.registry import register_class
     from .t7.writer import T7Writer
-    from .verify import verify
+    from .verification import verify
 
 _HOMES = {
-    "convert": "convert",
+    "convert": "conversion",
     "describe": "api",
     "load": "api",
     "save": "api",
-    "verify": "verify",
+    "verify": "verification",
     "state_dict": "nn.state_dict",
     "load_as_torchfile": "interop.torchfile",
+    "load_module": "modules",
     "register_class": "t7.registry",
     "T7Reader": "t7.reader",
     "T7Writer": "t7.writer",
@@ -79,6 +81,7 @@ __all__ = [
     "describe",
     "load",
     "load_as_torchfile",
+    "load_module",
     "register_class",
     "save",
     "state_dict",

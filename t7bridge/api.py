@@ -46,7 +46,8 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
     """Save a value as `.t7` or `.pt`, by the path's suffix.
 
-    A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode.
+    A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode; builtins with
+    `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables.
 
     Args:
         value: what `load` returns, or builtins with `Tensor` in them.
@@ -59,7 +60,7 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         WriteError: the value or the disk does not allow it.
         UnsupportedError: the value holds something that the format does not have.
     """
-    from .convert import write_pt, write_t7
+    from .conversion import write_pt, write_t7
 
     to = target_format(path)
     with FileOutput(path, force=force) as output:

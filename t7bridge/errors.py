@@ -6,6 +6,8 @@ found and what to do next. All fields are keywords with defaults, so that an err
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class T7BridgeError(Exception):
     """Root of all errors that the package raises on purpose.
@@ -77,6 +79,18 @@ class LimitError(FormatError):
 
 class UnsupportedError(T7BridgeError, NotImplementedError):
     """The file is valid, but this version does not handle it."""
+
+
+class UnsupportedLayerError(UnsupportedError):
+    """A model has layers that stand for no PyTorch module.
+
+    Attributes:
+        layers: all of them: path in the model, class in Lua, and why.
+    """
+
+    def __init__(self, message: str = "", *, layers: tuple[tuple[str, str, str], ...] = (), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.layers = layers
 
 
 class ModelError(T7BridgeError, ValueError):

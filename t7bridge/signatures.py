@@ -56,7 +56,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "Download the file again; look at the page in a browser to see why.",
     ),
     Signature("json", "JSON text", re.compile(rb"\s*[{\[]\s*([\"{\[\]}]|$)")),
-    Signature("safetensors", "a safetensors file", re.compile(rb".{6}\x00\x00\{\s*\"", re.DOTALL)),
+    # A header of at most 100 MB. One of a few bytes, or of that in the other byte order, is the tag of a `.t7` whose
+    # value is short, and behind which its record begins.
+    Signature(
+        "safetensors",
+        "a safetensors file",
+        re.compile(rb"(?![\x00-\x0f]\x00{7}|\x00{3}[\x00-\x0f]\x00{4}).{3}[\x00-\x07]\x00{4}\{\s*\"", re.DOTALL),
+    ),
     Signature("tar", "a tar archive", re.compile(rb".{257}ustar", re.DOTALL)),
 )
 

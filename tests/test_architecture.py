@@ -28,7 +28,7 @@ ALLOWED = {
     "runtime": {"errors", "limits", "graph", "report", "nn"},
 }
 # Rooms and modules above those; each of them may import everything below, and none of these may import `cli`.
-UPPER = {"interop", "zoo", "files", "record", "tree", "lua_tree", "pt_record", "template", "convert", "verify", "api"}
+UPPER = {"modules", "interop", "zoo", "files", "bridge", "conversion", "verification", "api"}
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.

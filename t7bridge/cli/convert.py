@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from . import WRONG_USAGE
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -31,12 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
     parser.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
+    parser.add_argument(
+        "--template",
+        metavar="FILE",
+        help="put the state dict of a .pt into the models of this .t7, which stays as it is",
+    )
+    parser.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and print the report."""
-    from ..convert import convert
+    if options.partial and options.template is None:
+        print("t7bridge: error: --partial says how a --template is filled, and there is none", file=sys.stderr)
+        return WRONG_USAGE
+    from ..conversion import convert
 
     report = convert(**{name: value for name, value in vars(options).items() if name != "json"})
     if options.json:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print what differs, and say who read."""
-    from ..verify import verify
+    from ..verification import verify
 
     report = verify(options.first, options.second, independent=not options.quick)
     if options.json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
-from .elements import ELEMENT_TYPES, ElementType
+from .elements import ELEMENT_TYPES, PACKED, ElementType
 from .storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
         if left:
             raise _wrong_numbers(data, f"{storage.count} numbers", f"{storage.count - left}")
     elif isinstance(data, Derived):
-        for part in array_chunks(data.origin):
+        for part in _grouped(array_chunks(data.origin), data.group):
             yield data.convert(part)
     elif isinstance(data, Span):
         held = dtype_of(element, data.order, data.width)
@@ -103,6 +103,18 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
     else:
         for start in range(0, storage.count, step):
             yield np.ascontiguousarray(data[start : start + step])
+
+
+def _grouped(parts: Iterator[np.ndarray], group: int) -> Iterator[np.ndarray]:
+    """Yield the same elements in parts of which each has a multiple of `group`; what is left over is an error."""
+    rest: np.ndarray | None = None
+    for part in parts:
+        part = part if rest is None or not rest.size else np.concatenate((rest, part))
+        whole = len(part) - len(part) % group
+        rest = part[whole:]
+        yield part[:whole]
+    if rest is not None and rest.size:
+        raise CorruptError(f"{len(rest)} elements of a storage are left over", expected=f"groups of {group}")
 
 
 def converted_chunks(storage: Storage, order: str, width: int) -> Iterator[bytes]:
@@ -126,6 +138,8 @@ def tensor_array(tensor: Tensor) -> np.ndarray:
     try:
         if tensor.storage is None or not tensor.numel:
             return np.empty(tensor.shape, np.dtype(tensor.element.code))
+        if tensor.element.name in PACKED:
+            raise UnsupportedError(f"numpy has no arrays of {tensor.element.name}, which are less than a byte each")
         base = tensor.storage.array[tensor.offset :]
         strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
         view = np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)

@@ -61,6 +61,9 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     )
 }
 
+PACKED = {"quint4x2": 2, "quint2x4": 4}
+"""How many of a tensor's elements one element of its storage holds, where that is not one."""
+
 UINT8 = ELEMENT_TYPES["uint8"]
 INT8 = ELEMENT_TYPES["int8"]
 INT64 = ELEMENT_TYPES["int64"]

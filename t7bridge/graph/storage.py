@@ -71,15 +71,17 @@ class TextSpan:
 
 @define(eq=False)
 class Derived:
-    """Elements that are made from those of another storage when they are asked for, one for one.
+    """Elements that are made from those of another storage when they are asked for.
 
     Attributes:
         origin: the other storage.
-        convert: makes elements, shape (n,), from elements of the other, shape (n,).
+        convert: makes elements, shape (m,), from elements of the other, shape (n,).
+        group: how many elements of the other are always given together, or a multiple of it.
     """
 
     origin: Storage
     convert: Callable[[np.ndarray], np.ndarray]
+    group: int = 1
 
 
 Data = Union[Span, TextSpan, Derived, "np.ndarray"]

@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ..graph.objects import TorchObject
+from ..graph.elements import LUA_CLASSES
 from ..graph.tensor import Tensor
-from .fields import Fields, items_of, lookup
+from .fields import Fields
 from .layouts import copied, elements
-from .registry import Child, Param, Source, first_module, modules, named_modules, param, register_layer
+from .mapping import LAYERS, Call, Lua, Mapped, dim, integer, of_runtime, of_torch, shape
+from .registry import Param, Source, first_module, graph_modules, modules, named_modules, param, register_layer
+from .shape import convert
 
-register_layer(
-    "nn.Container",
+# What only hands on to what it contains.
+_SEQUENTIAL = (
     "nn.Sequential",
-    "nn.Concat",
-    "nn.DepthConcat",
-    "nn.ConcatTable",
-    "nn.Parallel",
-    "nn.ParallelTable",
     "nn.Decorator",
-    "nn.Bottle",
-    "nn.DontCast",
     "nn.NaN",
     "nn.Profile",
     "nn.GPU",
     "nn.Maxout",
-    "nn.CReLU",
     "nn.SpatialLPPooling",
+    "nn.Serial",
+)
+
+
+def _dont_cast(lua: Lua) -> Call:
+    """Types are named as in `torch.FloatTensor`."""
+    inside = lua.text("moduleType") if lua.flag("castin") else ""
+    outside = lua.text("_type") if lua.flag("castout") else ""
+    names = {"inside": _dtype(inside), "outside": _dtype(outside)}
+    kwargs = {name: dtype for name, dtype in names.items() if dtype}
+    return Call(f"{LAYERS}containers.DontCast" if kwargs else "torch.nn.Sequential", (), kwargs)
+
+
+def _dtype(class_name: str) -> str | None:
+    known = LUA_CLASSES.get(class_name)
+    return known[0].name if known else None
+
+
+_MODULES: dict[str, Mapped] = {
+    **dict.fromkeys(_SEQUENTIAL, of_torch("Sequential")),
+    "nn.Concat": of_runtime("containers.Concat", dim=dim("dimension")),
+    "nn.DepthConcat": of_runtime("containers.DepthConcat", dim=dim("dimension")),
+    "nn.ConcatTable": of_runtime("containers.ConcatTable"),
+    "nn.Parallel": of_runtime(
+        "containers.Parallel", input_dim=dim("inputDimension"), output_dim=dim("outputDimension")
+    ),
+    "nn.ParallelTable": of_runtime("containers.ParallelTable"),
+    "nn.Bottle": of_runtime(
+        "containers.Bottle", n_input_dims=integer("nInputDim", 2), n_output_dims=integer("nOutputDim", 2)
+    ),
+    "nn.DontCast": _dont_cast,
+}
+register_layer(
+    "nn.Container",
     "nn.Inception",  # dpnn
     "nn.FireModule",
-    "nn.Serial",
     "cudnn.BatchBRNNReLU",
     "w2nn.AuxiliaryLossTable",
     children=modules,
     scratch="inShape outShape module pool transfer squeeze expand timer",
+    module=_MODULES,
 )
 # CRNN: one module for every element of a table.
-register_layer("nn.SharedParallelTable", children=named_modules("unit"))
-register_layer("nn.Convert", children=modules, scratch="converter")
+register_layer(
+    "nn.SharedParallelTable",
+    children=named_modules("unit"),
+    module=of_runtime("containers.SharedParallelTable"),
+)
+register_layer("nn.Convert", children=modules, scratch="converter", module=convert)
 # Older files hold the copies that Lua made for the elements of the last input; cunn writes only the first replica
 # since class version 2, and all of them before.
 register_layer(
@@ -46,29 +76,20 @@ register_layer(
     "nn.DataParallel",
     children=first_module,
     scratch="flattenedParams inputGpu outputGpu impl",
+    module={
+        "nn.MapTable": of_runtime("containers.MapTable"),
+        "nn.DataParallelTable": of_torch("Sequential"),
+        "nn.DataParallel": of_torch("Sequential"),
+    },
 )
 
 
-def graph_modules(obj: TorchObject) -> Iterator[Child]:
-    """The modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
-
-    Source: nngraph 3ed3b9b `gmodule.lua` `__init`; files before 2015-10-16 have no `modules`.
-    """
-    found = False
-    for child in modules(obj):
-        found = True
-        yield child
-    if found:
-        return
-    position = 0
-    for number, node in enumerate(items_of(obj.get("forwardnodes")) or (), 1):
-        module = lookup(node, "data.module")
-        if module is not None:
-            yield Child(str(position), f".forwardnodes[{number}].data.module", module)
-            position += 1
-
-
-register_layer("nn.gModule", children=graph_modules, scratch="fg bg innode outnode forwardnodes backwardnodes")
+register_layer(
+    "nn.gModule",
+    children=graph_modules,
+    scratch="fg bg innode outnode forwardnodes backwardnodes",
+    module=of_runtime("graph.Graph"),
+)
 
 
 def _normalized_weight(fields: Fields) -> Tensor | None:
@@ -104,5 +125,12 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
 
 
 register_layer(
-    "nn.WeightNorm", params=_wrapped_weight, children=modules, scratch="weight bias", defaults={"outputDim": 1.0}
+    "nn.WeightNorm",
+    params=_wrapped_weight,
+    children=modules,
+    scratch="weight bias",
+    defaults={"outputDim": 1.0},
+    module=of_runtime(
+        "containers.WeightNorm", dim=dim("outputDim"), length_shape=shape("g"), direction_shape=shape("v")
+    ),
 )

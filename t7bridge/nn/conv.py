@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from .layouts import FIRST, LAST, REST, Merge, Permute, Reshape
+from .mapping import LAYERS, Call, Lua, extent, integer, of_runtime, pair, shape
+from .pooling import axes
 from .registry import buffer, param, register_layer
 
 BIAS = param("bias")
@@ -15,18 +20,105 @@ _NO_PADDING = {"padW": 0.0, "padH": 0.0}
 _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
+
+def _convolution(dims: int) -> Callable[[Lua], Call]:
+    """torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` stood for all."""
+
+    def module(lua: Lua) -> Call:
+        outputs, inputs, *kernel = lua.shape("weight")
+        groups = lua.integer("groups", 1)
+        kwargs = _places(lua, dims, groups)
+        dilation = axes(lua, "dilation", dims, 1)
+        if set(dilation) != {1}:
+            kwargs["dilation"] = dilation
+        return Call(f"torch.nn.Conv{dims}d", (inputs * groups, outputs, tuple(kernel)), kwargs)
+
+    return module
+
+
+def _places(lua: Lua, dims: int, groups: int) -> dict[str, Any]:
+    kwargs: dict[str, Any] = {"stride": axes(lua, "d", dims, 1)}
+    padding = axes(lua, "padding|pad", dims, 0)
+    if any(padding):
+        kwargs["padding"] = padding
+    if groups != 1:
+        kwargs["groups"] = groups
+    if "bias" not in lua.shapes:
+        kwargs["bias"] = False
+    return kwargs
+
+
+def _full_convolution(dims: int) -> Callable[[Lua], Call]:
+    """torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
+
+    def module(lua: Lua) -> Call:
+        inputs, outputs, *kernel = lua.shape("weight")
+        groups = lua.integer("groups", 1)
+        kwargs = _places(lua, dims, groups)
+        extra = axes(lua, "adj", dims, 0)
+        if any(extra):
+            kwargs["output_padding"] = extra
+        arguments = (inputs, outputs * groups, tuple(kernel))
+        return Call(f"{LAYERS}conv.FullConvolution{dims}d", arguments, kwargs, f"torch.nn.ConvTranspose{dims}d")
+
+    return module
+
+
+def _depth_wise(lua: Lua) -> Call:
+    inputs = lua.integer("nInputPlane")
+    outputs, _, *kernel = lua.shape("weight")
+    return Call(f"{LAYERS}conv.DepthWiseConv2d", (inputs, outputs, tuple(kernel)), _places(lua, 2, inputs))
+
+
+def _map(transposed: bool) -> Callable[[Lua], Call]:
+    def module(lua: Lua) -> Call:
+        planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
+        kwargs: dict[str, Any] = {"stride": axes(lua, "d", 2, 1)}
+        if transposed:
+            kwargs["transposed"] = True
+        return Call(f"{LAYERS}conv.ConvMap2d", (*planes, lua.shape("weight")), kwargs)
+
+    return module
+
+
+def _temporal(lua: Lua) -> Call:
+    """cuDNN's class is a SpatialConvolution inside, whose fields kH, dH and padH are those of the time."""
+    outputs, inputs, kernel = lua.shape("weight")
+    cudnn = lua.obj.class_name.startswith("cudnn.")
+    kwargs: dict[str, Any] = {"stride": lua.integer("dH" if cudnn else "dW", 1)}
+    if cudnn and lua.integer("padH", 0):
+        kwargs["padding"] = lua.integer("padH")
+    if "bias" not in lua.shapes:
+        kwargs["bias"] = False
+    return Call(f"{LAYERS}temporal.TemporalConv", (inputs, outputs, kernel), kwargs)
+
+
+def _temporal_row(lua: Lua) -> Call:
+    features, _, kernel = lua.shape("weight")
+    kwargs: dict[str, Any] = {"stride": lua.integer("dW", 1)}
+    if "bias" not in lua.shapes:
+        kwargs["bias"] = False
+    if lua.flag("featFirst"):
+        kwargs["features_first"] = True
+    return Call(f"{LAYERS}temporal.TemporalRowConv", (features, kernel), kwargs)
+
+
 # torch.nn.Conv2d, and Conv2d(dilation=…).
-register_layer(
+_PLAIN = (
     "nn.SpatialConvolution",
     "nn.SpatialConvolutionMM",
     "nn.SpatialConvolutionFFT",
     "nn.SpatialConvolutionCuFFT",
-    "nn.SpatialBinaryConvolution",
     "nn.SpatialDilatedConvolution",
+)
+register_layer(
+    *_PLAIN,
+    "nn.SpatialBinaryConvolution",
     "bnn.SpatialConvolution",
     params=(KERNEL_2D, BIAS),
     defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
+    module=dict.fromkeys(_PLAIN, _convolution(2)),
 )
 # The batch is the last dimension of ccn2's tensors, and the output plane that of its kernels.
 _CCN2_KERNEL = param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2)))
@@ -37,7 +129,8 @@ register_layer(
     params=(param("weight", Permute((3, 0, 1, 2))), BIAS),
     defaults={**_NO_PADDING, "padding": 0.0},
 )
-# Kernels (mult, in, kH, kW) and bias (mult, in), whose outputs are ordered by input plane: Conv2d(groups=in).
+# Kernels (mult, in, kH, kW) and bias (mult, in), whose outputs are ordered by input plane: Conv2d(groups=in), of
+# images whose height and width are exchanged.
 register_layer(
     "nn.SpatialDepthWiseConvolution",
     params=(
@@ -46,6 +139,7 @@ register_layer(
     ),
     defaults=_NO_PADDING,
     scratch=_UNFOLDED,
+    module=_depth_wise,
 )
 # A kernel for each place of the output, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
 register_layer(
@@ -56,13 +150,13 @@ register_layer(
     ),
     defaults=_NO_PADDING,
     scratch=_UNFOLDED,
+    module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
 )
 # A kernel for each connection, (connections, kH, kW); the table of connections counts planes from 1.
 register_layer(
-    "nn.SpatialConvolutionMap",
-    "nn.SpatialFullConvolutionMap",
     params=(param("weight"), BIAS, buffer("connTable")),
     scratch=_UNFOLDED,
+    module={"nn.SpatialConvolutionMap": _map(False), "nn.SpatialFullConvolutionMap": _map(True)},
 )
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
 register_layer(
@@ -70,9 +164,18 @@ register_layer(
     params=(KERNEL_2D, BIAS),
     defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
+    module=_full_convolution(2),
 )
 # One factor and one offset for each plane.
-register_layer("nn.SpatialSubSampling", "nn.TemporalSubSampling", params=(param("weight"), BIAS))
+register_layer(
+    params=(param("weight"), BIAS),
+    module={
+        "nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), pair("kH", "kW"), pair("dH", "dW")),
+        "nn.TemporalSubSampling": of_runtime(
+            "temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)
+        ),
+    },
+)
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW mean other things.
 # torch.nn.Conv1d has (out, in, kW).
@@ -83,6 +186,7 @@ register_layer(
     params=(_KERNEL_1D, BIAS),
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
+    module=_temporal,
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -90,6 +194,7 @@ register_layer(
     params=(param("weight", Reshape((FIRST, 1, REST))), BIAS),
     defaults={"featFirst": False},
     scratch=_UNFOLDED,
+    module=_temporal_row,
 )
 
 _VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}
@@ -101,6 +206,7 @@ register_layer(
     params=(KERNEL_3D, BIAS),
     defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
+    module=_convolution(3),
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(
@@ -108,4 +214,5 @@ register_layer(
     params=(KERNEL_3D, BIAS),
     defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
+    module=_full_convolution(3),
 )

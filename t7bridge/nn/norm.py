@@ -7,6 +7,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from .fields import Fields
 from .layouts import REST, DeviationToVariance, Reshape
+from .mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, of_torch, shape
 from .registry import Param, Source, buffer, param, register_layer
 
 
@@ -32,13 +33,28 @@ _RUNNING = (
     Param("num_batches_tracked", (), "derived", _no_batches),
 )
 # torch.nn.BatchNorm1d, 2d, 3d: all tensors (features).
+
+
+def _batch_norm(dims: int) -> Row:
+    return of_runtime(
+        f"norm.BatchNorm{dims}d",
+        extent("running_mean"),
+        plain=f"BatchNorm{dims}d",
+        eps=number("eps", 1e-5),
+        momentum=number("momentum", 0.1),
+        affine=has("weight"),
+    )
+
+
 register_layer(
-    "nn.BatchNormalization",
-    "nn.SpatialBatchNormalization",
-    "nn.VolumetricBatchNormalization",
     params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
     defaults={"eps": 1e-5, "momentum": 0.1},
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
+    module={
+        "nn.BatchNormalization": _batch_norm(1),
+        "nn.SpatialBatchNormalization": _batch_norm(2),
+        "nn.VolumetricBatchNormalization": _batch_norm(3),
+    },
 )
 _UNUSED = "the layer computes without it, so it is left out"
 # torch.nn.InstanceNorm2d(affine=True). The batch normalization inside is rebuilt for every new batch size.
@@ -52,14 +68,25 @@ register_layer(
     ),
     defaults={"eps": 1e-5},
     scratch="bn",
+    module=of_torch("InstanceNorm2d", extent("weight"), eps=number("eps"), affine=True),
 )
+
+
+def _layer_normalization(lua: Lua) -> Call:
+    features = lua.integer("modules.1.modules.2.modules.2.nfeatures")
+    kwargs = {"eps": lua.number("modules.3.eps", 1e-10), "affine": "weight" in lua.shapes}
+    return Call(f"{LAYERS}norm.LayerNormalization", (features,), kwargs)
+
+
 # A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
 register_layer(
     "nn.LayerNormalization",
     params=(param("weight", field="modules.5.weight"), param("bias", field="modules.6.bias")),
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes what was meant",
+    module=_layer_normalization,
 )
+_THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
 register_layer(
     "nn.SpatialSubtractiveNormalization",
@@ -68,6 +95,29 @@ register_layer(
     params=(buffer("kernel"),),
     scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
     "adjustedsums adjustedstds thresholdedstds",
+    module={
+        "nn.SpatialSubtractiveNormalization": of_runtime("norm.LocalNormalization", shape("kernel"), divide=False),
+        "nn.SpatialDivisiveNormalization": of_runtime(
+            "norm.LocalNormalization", shape("kernel"), subtract=False, threshold=_THRESHOLD, value=_VALUE
+        ),
+        "nn.SpatialContrastiveNormalization": of_runtime(
+            "norm.LocalNormalization", shape("kernel"), threshold=_THRESHOLD, value=_VALUE
+        ),
+    },
 )
 register_layer("nn.SpatialFeatNormalization", params=(buffer("mean"), buffer("std")))
 register_layer("nn.PCAColorTransform", params=(buffer("eigenVectors"), buffer("eigenValues")))
+register_layer(
+    module={
+        "nn.SpatialCrossMapLRN": of_runtime(
+            "norm.LocalResponseNorm",
+            integer("size"),
+            plain="LocalResponseNorm",
+            alpha=number("alpha", 1e-4),
+            beta=number("beta", 0.75),
+            k=number("k|K", 1.0),
+        ),
+        "nn.Normalize": of_runtime("norm.Normalize", number("p"), eps=number("eps", 1e-10)),
+    },
+    scratch="paddedRatio accumRatio scale cross norm normp buffer2",
+)

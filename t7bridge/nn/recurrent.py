@@ -79,7 +79,7 @@ def _rnn(*steps: Blocks) -> tuple[Param, ...]:
         Param("weight_ih_l0", (Source("weight", _inputs(*steps)),)),
         Param("weight_hh_l0", (Source("weight", _hiddens(*steps)),)),
         param("bias_ih_l0", *steps, field="bias"),
-        Param("bias_hh_l0", (), "derived", _zeros_like_bias),
+        Param("bias_hh_l0", (), "derived", _zeros_like_bias, adds_to="bias_ih_l0"),
     )
 
 

@@ -14,8 +14,9 @@ from attrs import define, field
 from ..errors import ModelError
 from ..graph.objects import TorchObject, Value
 from ..graph.tensor import Tensor
-from .fields import Fields, items_of
+from .fields import Fields, items_of, lookup
 from .layouts import Layout, Step
+from .mapping import Mapped
 
 
 @define(frozen=True)
@@ -42,6 +43,7 @@ class Param:
             goes no way back, `unused` what Lua keeps but never reads: it is named in a note and left out.
         make: makes it where no source is there; gives `None` where it is not wanted.
         note: what the user should know of it.
+        adds_to: of a derived one, the parameter that it is added to on the way back, as Lua has one for the two.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Param:
     kind: str = "parameter"
     make: Callable[[Fields], Tensor | None] | None = field(default=None, repr=False)
     note: str = ""
+    adds_to: str = ""
 
 
 @define(frozen=True)
@@ -84,6 +87,7 @@ class Layer:
         scratch: its fields that hold tensors or modules that need no keeping, besides those of every class.
         kind: `layer`, `container` or `criterion`.
         note: what the user should know wherever the class occurs.
+        modules: what the classes stand for in PyTorch, by class name; one that is missing has only a state dict.
     """
 
     names: tuple[str, ...]
@@ -93,10 +97,15 @@ class Layer:
     scratch: frozenset[str] = frozenset()
     kind: str = "layer"
     note: str = ""
+    modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
         """The tensors of one object's state dict."""
         return self.params(fields) if callable(self.params) else self.params
+
+    def module_of(self, class_name: str) -> Mapped | None:
+        """What one of its classes, or an alias of it, stands for; `None` where that is not known."""
+        return self.modules.get(class_name) or self.modules.get("nn." + class_name.partition(".")[2])
 
 
 _LAYERS: dict[str, Layer] = {}
@@ -131,6 +140,7 @@ def register_layer(
     scratch: str | tuple[str, ...] = (),
     kind: str = "",
     note: str = "",
+    module: Mapped | Mapping[str, Mapped] | None = None,
 ) -> Layer:
     """Say what a Lua class means.
 
@@ -142,6 +152,7 @@ def register_layer(
         scratch: fields that need no keeping, as a tuple or separated by spaces.
         kind: `layer`, `container` or `criterion`; by default what `children` tells.
         note: what the user should know wherever the class occurs.
+        module: what the classes stand for in PyTorch: one for all, or by class name.
 
     Raises:
         ModelError: a class is registered already.
@@ -151,9 +162,13 @@ def register_layer(
         >>> unregister_layer("my.Scale")
     """
     words = scratch.split() if isinstance(scratch, str) else scratch
-    layer = Layer(
-        names, params, children, defaults or {}, frozenset(words), kind or ("container" if children else "layer"), note
-    )
+    if isinstance(module, Mapping):
+        names = (*names, *(name for name in module if name not in names))
+        mapped: Mapping[str, Mapped] = module
+    else:
+        mapped = dict.fromkeys(names, module) if module is not None else {}
+    kind = kind or ("container" if children else "layer")
+    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, mapped)
     for name in names:
         if name in _LAYERS:
             raise ModelError(
@@ -228,3 +243,22 @@ def named_modules(*names: str) -> Children:
                 yield Child(name, f".{name}", value)
 
     return find
+
+
+def graph_modules(obj: TorchObject) -> Iterator[Child]:
+    """The modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
+
+    Source: nngraph 3ed3b9b `gmodule.lua` `__init`; files before 2015-10-16 have no `modules`.
+    """
+    found = False
+    for child in modules(obj):
+        found = True
+        yield child
+    if found:
+        return
+    position = 0
+    for number, node in enumerate(items_of(obj.get("forwardnodes")) or (), 1):
+        module = lookup(node, "data.module")
+        if module is not None:
+            yield Child(str(position), f".forwardnodes[{number}].data.module", module)
+            position += 1

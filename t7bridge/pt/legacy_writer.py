@@ -35,6 +35,7 @@ class LegacyPtWriter:
         self._output = target if isinstance(target, Output) else Output(target)
         self._keys = StorageKeys(keep_device)
         self._pickle = b""
+        self.tensors = 0
 
     def storage_key(self, storage: Storage) -> str:
         """The key of a storage; one that is new gets the next, and its elements will be written."""
@@ -46,7 +47,14 @@ class LegacyPtWriter:
         Raises:
             UnsupportedError: something is inside that the format cannot hold.
         """
-        self._pickle = self._dumps(value)
+        writer = PickleWriter(self._keys.ref, old=True)
+        self._pickle = writer.dumps(value)
+        self.tensors = writer.tensors
+
+    @property
+    def storages(self) -> int:
+        """Number of storages that are written."""
+        return len(self._keys.storages)
 
     def _dumps(self, value: Any) -> bytes:
         return PickleWriter(self._keys.ref, old=True).dumps(value)

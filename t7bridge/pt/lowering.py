@@ -12,6 +12,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from ..errors import UnsupportedError
+from ..graph.order import in_order
 from ..graph.python import (
     UNSET,
     DefaultDict,
@@ -83,7 +84,15 @@ class Call:
 
 
 def named(module: str, name: str) -> Global:
-    """A name as protocol 2 writes it."""
+    """A name as protocol 2 writes it: two lines of text.
+
+    Raises:
+        UnsupportedError: a line cannot hold it.
+    """
+    if any(mark in word for word in (module, name) for mark in "\n\r "):
+        raise UnsupportedError(
+            "a class or function has a name that a pickle cannot write", found=f"{module}.{name}"[:80]
+        )
     return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
 
 
@@ -176,7 +185,7 @@ def _quantized(value: QuantizedTensor) -> Call:
     storage, offset = place(tensor)
     rest = () if value.axis is None else (value.axis,)
     arguments: tuple[Any, ...] = (
-        StorageId(storage, tensor.element.torch_storage, storage.count),
+        StorageId(storage, tensor.element.torch_storage, storage.nbytes // tensor.element.itemsize),
         offset,
         tensor.shape,
         tensor.stride,
@@ -203,8 +212,8 @@ def _sparse(value: SparseTensor) -> Call:
 
 
 def _constant(value: TorchConstant) -> Call | Global:
-    if value.kind in ("layout", "memory_format"):
-        return Call(named("torch.serialization", f"_get_{value.kind}"), (f"torch.{value.name}",))
+    if value.kind == "layout":
+        return Call(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
     return named("torch", value.name)
 
 
@@ -257,11 +266,11 @@ _WAYS: tuple[tuple[type, Any], ...] = (
     (TorchSize, lambda value: Call(named("torch", "Size"), (tuple(value),))),
     (OrderedDict, _ordered),
     (DefaultDict, _default),
-    (Counter, lambda value: Call(named("collections", "Counter"), (dict(value),))),
+    (Counter, lambda value: Call(named("collections", "Counter"), pairs=list(value.items()))),
     (complex, lambda value: Call(named("builtins", "complex"), (value.real, value.imag))),
     (bytearray, lambda value: Call(named("builtins", "bytearray"), (bytes(value),))),
-    (frozenset, lambda value: Call(named("builtins", "frozenset"), (list(value),))),
-    (set, lambda value: Call(named("builtins", "set"), (list(value),))),
+    (frozenset, lambda value: Call(named("builtins", "frozenset"), (in_order(value),))),
+    (set, lambda value: Call(named("builtins", "set"), (in_order(value),))),
     (NumpyDtype, _numpy_dtype),
     (NumpyArray, _numpy_array),
     (NumpyScalar, lambda value: Call(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),

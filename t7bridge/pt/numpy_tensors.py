@@ -44,6 +44,21 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
     return Tensor(element, storage, array.shape, steps, is_scalar=not array.shape, device=device)
 
 
+def text_items(array: NumpyArray) -> list[Any] | None:
+    """The items of an array of text or of byte strings, row by row in nested lists; None of another array."""
+    dtype, width = array.dtype, array.dtype.itemsize
+    if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
+        return None
+    pieces = [array.data[start : start + width] for start in range(0, len(array.data), width)]
+    items: list[Any] = [piece.rstrip(b"\0") for piece in pieces]
+    if dtype.code[:1] == "U":
+        encoding = "utf-32-be" if dtype.order == ">" else "utf-32-le"
+        items = [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+    if len(array.shape) > 1 and 0 not in array.shape:
+        items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
+    return items
+
+
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of contiguous elements, the last index fastest."""
     steps, count = [], 1

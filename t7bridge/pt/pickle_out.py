@@ -11,6 +11,7 @@ from attrs import define
 from ..errors import UnsupportedError
 from ..graph.python import UNSET
 from ..graph.storage import Storage
+from ..graph.tensor import Tensor
 from .lowering import Call, Global, StorageId, lower
 
 _BATCH = 1000
@@ -70,6 +71,8 @@ class PickleWriter:
     def __init__(self, storage_ref: Callable[[Storage], StorageRef], *, old: bool = False) -> None:
         self._storage_ref = storage_ref
         self._old = old
+        self.tensors = 0
+        """Number of tensors written so far."""
         self._out = bytearray()
         self._memo: dict[Any, int] = {}
         self._kept: list[Any] = []
@@ -152,6 +155,7 @@ class PickleWriter:
     def _lowered(self, value: Any) -> None:
         """A value that a call makes, or that has a name."""
         how = lower(value)
+        self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
         if isinstance(how, Call):
             self._stack += (_EndCall(value, how), how.args, how.constructor)
         else:
@@ -177,10 +181,9 @@ class PickleWriter:
         elif -(2**31) <= value < 2**31:
             self._out += struct.pack("<ci", b"J", value)
         else:
-            data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-            if len(data) > 255:
-                raise UnsupportedError(f"an integer of {len(data)} bytes cannot be written to a .pt")
-            self._out += b"\x8a" + bytes([len(data)]) + data
+            data = value.to_bytes((~value if value < 0 else value).bit_length() // 8 + 1, "little", signed=True)
+            head = b"\x8a" + bytes([len(data)]) if len(data) < 256 else b"\x8b" + struct.pack("<i", len(data))
+            self._out += head + data
 
     def _text(self, value: str) -> None:
         if not self._get(("str", value)):

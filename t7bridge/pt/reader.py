@@ -50,6 +50,7 @@ class PtReader:
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._meaning: PtMeaning | None = None
+        self._inner_foreign: dict[str, None] = {}
         self.kind = self._detect()
         self.attributes: dict[str, Any] = {}
         """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; filled by `read`."""
@@ -145,16 +146,14 @@ class PtReader:
             raise LimitError(f"files are nested more than {_MAX_NESTED} times in one another's pickles")
         inner = PtReader(ByteSource.from_bytes(data, self.source.name), limits=self._limits, _depth=self._depth + 1)
         value = inner.read()
-        target = self._archive or self._meaning
-        if target is not None:
-            target.foreign.update(dict.fromkeys(inner.foreign))
+        self._inner_foreign.update(dict.fromkeys(inner.foreign))
         return value
 
     @property
     def foreign(self) -> list[str]:
         """The globals that have no meaning here, `posix.system` say, in the order they were met by `read`."""
         known = self._archive or self._meaning
-        return list(known.foreign) if known else []
+        return list({**(known.foreign if known else {}), **self._inner_foreign})
 
     # The parts of a zip archive
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from ..errors import CorruptError, LimitError
-from ..graph.elements import BY_LUA_WORD, ElementType
+from ..graph.elements import BY_LUA_WORD, PACKED, ElementType
 from ..graph.python import (
     UNSET,
     Device,
@@ -65,7 +65,8 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
         )
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")
-    reason = view_fault(size, stride, offset, storage.count, is_scalar=not size)
+    count = storage.count * PACKED.get(storage.element.name, 1)
+    reason = view_fault(size, stride, offset, count, is_scalar=not size)
     if reason:
         raise CorruptError(f"a tensor is not a view of its storage: {reason}")
     return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)

@@ -37,7 +37,15 @@ def read_pickle_with(
             storages[found.key].device = found.device
         return table.of_id(found)
 
-    meaning = PtMeaning(table, named, None, limits, len(data))
+    def nested(part: bytes) -> Any:
+        from .reader import PtReader
+
+        inner = PtReader(part, limits=limits, _depth=1)
+        value = inner.read()
+        meaning.foreign.update(dict.fromkeys(inner.foreign))
+        return value
+
+    meaning = PtMeaning(table, named, nested, limits, len(data))
     value = Unpickler(ByteSource.from_bytes(data, "<record>"), 0, len(data), meaning, limits, "record").load()
     table.finish()
     return value, list(meaning.foreign)

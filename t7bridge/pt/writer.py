@@ -49,6 +49,9 @@ class PtWriter:
         target: a binary file object.
         keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
 
+    Attributes:
+        tensors: number of tensors in the value.
+
     Example:
         >>> with open("out.pt", "wb") as file:
         ...     writer = PtWriter(file)
@@ -61,6 +64,7 @@ class PtWriter:
         self._zip = ZipWriter(self._output)
         self._keys = StorageKeys(keep_device)
         self._pickle = PickleWriter(self._keys.ref).dumps(None)
+        self.tensors = 0
 
     def storage_key(self, storage: Storage) -> str:
         """The key of a storage; one that is new gets the next, and its elements will be written."""
@@ -75,7 +79,14 @@ class PtWriter:
         Raises:
             UnsupportedError: something else is inside.
         """
-        self._pickle = PickleWriter(self._keys.ref).dumps(value)
+        writer = PickleWriter(self._keys.ref)
+        self._pickle = writer.dumps(value)
+        self.tensors = writer.tensors
+
+    @property
+    def storages(self) -> int:
+        """Number of storages that are written."""
+        return len(self._keys.storages)
 
     def finish(self, record: Callable[[str], bytes] | None = None) -> None:
         """Write the archive.

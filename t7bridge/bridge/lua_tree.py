@@ -6,46 +6,49 @@
 | int, float, bool | number, boolean; an int beyond 2^53 is the nearest double |
 | str, bytes | string; text as UTF-8 |
 | list, tuple, set | table with the keys 1 to n |
-| dict | table; keys that Lua cannot look up (tuples) are their text |
+| dict | table; keys that Lua cannot look up (tuples) are their text, those beyond 2^53 as all numbers are |
 | tensor | tensor of the same or the next wider type; one without dimensions has one of size 1 |
 | complex | FloatTensor or DoubleTensor with a last dimension of 2; a single number is a table of `re` and `im` |
 | quantized, sparse | table of the integers, scale and zero point; of indices, values and size |
-| numpy array | tensor |
+| numpy array | tensor; of text or of objects a table |
 | dtype, device, class | its name |
 | object of a class | its state dict where it is a module, else a table of its attributes |
+
+Indices inside tensors count as they do in PyTorch, from 0: those of sparse tensors, too.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from attrs import define, evolve, field
 
-from .errors import UnsupportedError
-from .graph.elements import ELEMENT_TYPES
-from .graph.objects import Table, Value
-from .graph.python import (
+from ..errors import CorruptError, UnsupportedError
+from ..graph.elements import ELEMENT_TYPES, PACKED
+from ..graph.objects import Table, Value
+from ..graph.order import in_order
+from ..graph.python import (
     UNSET,
-    Device,
     NumpyArray,
-    NumpyDtype,
     NumpyScalar,
-    PythonGlobal,
     PythonObject,
     QuantizedTensor,
     SparseTensor,
-    TorchConstant,
     UntypedStorage,
 )
-from .graph.storage import Storage
-from .graph.tensor import Tensor
-from .graph.walk import step_name
-from .report import Note
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.trail import NAMED, ROOT, Trail, inner, key_text, name_text, path_text
+from ..report import Note
 
 _NUMPY_ELEMENTS = {
     "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
 }
 _SCALARS = (bool, int, float, str, bytes, type(None))
+_ALIKE_NOTES = 10
+_MOST_NOTES = 1000
+_MOST_DOTS = 100
 
 
 @define(eq=False)
@@ -69,27 +72,41 @@ class _Builder:
 
     def __init__(self, nested: bool, keep_device: bool) -> None:
         self.tree = LuaTree()
+        self._alike: Counter[str] = Counter()
         self._nested = nested
         self._keep_device = keep_device
         self._built: dict[int, Any] = {}
         self._kept: list[Any] = []
         self._ratios: dict[int, int] = {}
-        self._open: list[tuple[list[Any], int, Any, str]] = []
+        self._resolved: dict[tuple[int, bool, bool], Storage] = {}
+        self._open: list[tuple[list[Any], int, Any, Trail]] = []
         """What is still to convert: a list of values, the place in it, the value, its path; the next one last."""
 
     def run(self, root: Any) -> LuaTree:
         result: list[Any] = [None]
-        self._open.append((result, 0, root, "root"))
+        self._open.append((result, 0, root, ROOT))
         while self._open:
             target, place, value, trail = self._open.pop()
             target[place] = self._convert(value, trail)
         self.tree.value = result[0]
+        self._count_notes()
         return self.tree
 
-    def _note(self, level: str, trail: str, message: str) -> None:
-        self.tree.notes.append(Note(level, trail, message))
+    def _note(self, level: str, trail: Trail, message: str, about: str = "") -> None:
+        """Add a note, unless there are enough of those that are `about` the same."""
+        about = f"{level}: {about or message}"
+        self._alike[about] += 1
+        if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
+            self.tree.notes.append(Note(level, path_text(trail), message))
 
-    def _convert(self, value: Any, trail: str) -> Value:
+    def _count_notes(self) -> None:
+        """Say what was not said: how often more each thing was so."""
+        for about, count in self._alike.items():
+            if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
+                level, _, message = about.partition(": ")
+                self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places"))
+
+    def _convert(self, value: Any, trail: Trail) -> Value:
         if isinstance(value, _SCALARS):
             return self._scalar(value, trail)
         built = self._built.get(id(value))
@@ -98,9 +115,9 @@ class _Builder:
             built = self._built[id(value)] = self._object(value, trail)
         return built
 
-    def _scalar(self, value: Any, trail: str) -> Value:
+    def _scalar(self, value: Any, trail: Trail) -> Value:
         if isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass")
+            return _text_bytes(value)
         if isinstance(value, int) and not isinstance(value, bool):
             try:
                 number = float(value)
@@ -108,14 +125,17 @@ class _Builder:
                 self._note("info", trail, "an integer beyond Lua's numbers is written as text")
                 return str(value).encode()
             if number != value:
-                self._note("info", trail, f"the integer {value} is the nearest Lua number, {number:.17g}")
+                message = f"the integer {value} is the nearest Lua number, {number:.17g}"
+                self._note("info", trail, message, "an integer beyond 2^53 is the nearest Lua number")
             return number
         return value
 
-    def _object(self, value: Any, trail: str) -> Value:
+    def _object(self, value: Any, trail: Trail) -> Value:
         if isinstance(value, dict):
             return self._dict(value, trail)
-        if isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (set, frozenset)):
+            return self._list(in_order(value), trail)
+        if isinstance(value, (list, tuple)):
             return self._list(list(value), trail)
         if isinstance(value, Tensor):
             return self._tensor(value, trail)
@@ -123,7 +143,7 @@ class _Builder:
             return self._storage(value)[0]
         return self._other(value, trail)
 
-    def _other(self, value: Any, trail: str) -> Value:
+    def _other(self, value: Any, trail: Trail) -> Value:
         """What neither Lua nor numpy has: a table, or its name."""
         if isinstance(value, UntypedStorage):
             return self._storage(value.storage)[0]
@@ -132,56 +152,60 @@ class _Builder:
         if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, QuantizedTensor):
-            parts = {
-                "values": value.tensor,
-                "scale": value.scale,
-                "zero_point": value.zero_point,
-                "scheme": value.scheme,
-            }
-            return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
+            return self._quantized(value, trail)
         if isinstance(value, SparseTensor):
             names = ("layout", "indices", "plain_indices", "values", "size")
             return self._dict({name: getattr(value, name) for name in names}, trail)
         if isinstance(value, (NumpyArray, NumpyScalar)):
             return self._numpy(value, trail)
-        if isinstance(value, NumpyDtype):
-            return value.code.encode()
-        if isinstance(value, TorchConstant):
-            return f"torch.{value.name}".encode()
-        if isinstance(value, Device):
-            return str(value).encode()
-        if isinstance(value, PythonGlobal):
-            return value.path.encode()
+        if isinstance(value, NAMED):
+            return _text_bytes(name_text(value))
         if isinstance(value, PythonObject):
             return self._python_object(value, trail)
-        raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .t7", trail=trail)
+        raise UnsupportedError(
+            f"a value of type {type(value).__name__} cannot be written to a .t7", trail=path_text(trail)
+        )
+
+    def _quantized(self, value: QuantizedTensor, trail: Trail) -> Table:
+        tensor = value.tensor
+        parts = {
+            "values": tensor,
+            "scale": value.scale,
+            "zero_point": value.zero_point,
+            "scheme": value.scheme,
+        }
+        if tensor.element.name in PACKED and tensor.storage is not None:
+            self._note("info", trail, f"{tensor.element.name} is written as its bytes, each with several numbers")
+            parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
+            parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
+        return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
 
     # Containers
 
-    def _list(self, items: list[Any], trail: str) -> Table:
+    def _list(self, items: list[Any], trail: Trail) -> Table:
         present = [number for number, item in enumerate(items) if item is not None]  # nil ends a Lua list
         table = Table([float(number + 1) for number in present], [None] * len(present))
-        self._later(table, [(items[number], f"{trail}[{number}]") for number in present])
+        self._later(table, [(items[number], inner(trail, number)) for number in present])
         return table
 
-    def _later(self, table: Table, items: list[tuple[Any, str]]) -> None:
+    def _later(self, table: Table, items: list[tuple[Any, Trail]]) -> None:
         places = list(enumerate(items))
         self._open.extend((table.values, place, item, trail) for place, (item, trail) in reversed(places))
 
-    def _dict(self, value: dict[Any, Any], trail: str) -> Table:
+    def _dict(self, value: dict[Any, Any], trail: Trail) -> Table:
         if self._nested and (split := _split_keys(value)) is not None:
             return self._dict_entries(split, trail)
         if self._nested and any(isinstance(key, str) and "." in key for key in value):
-            self._note("info", trail, "the keys are not nested, as one of them is the start of another")
+            self._note("info", trail, "the keys are not nested, as one of them is the start of another, or has no end")
         return self._dict_entries(value, trail)
 
-    def _dict_entries(self, value: dict[Any, Any], trail: str) -> Table:
+    def _dict_entries(self, value: dict[Any, Any], trail: Trail) -> Table:
         table = Table()
-        inside: list[tuple[Any, str]] = []
+        inside: list[tuple[Any, Trail]] = []
         for key, item in value.items():
-            step = trail + step_name(key if isinstance(key, _SCALARS) else str(key))
             if item is None:
                 continue
+            step = inner(trail, key)
             name = self._key(key, step)
             if name in table:
                 self._note("warning", step, "a key that is another one's in Lua is left out; the record keeps it")
@@ -191,19 +215,21 @@ class _Builder:
         self._later(table, inside)
         return table
 
-    def _key(self, key: Any, trail: str) -> Value:
-        if key is None or key != key:
+    def _key(self, key: Any, trail: Trail) -> Value:
+        if key is None or (isinstance(key, float) and key != key):
             self._note("info", trail, f"the key {key} is text in Lua")
             return str(key).encode()
         if isinstance(key, _SCALARS):
             return self._scalar(key, trail)
         if isinstance(key, Tensor):
             return self._convert(key, trail)
+        if isinstance(key, NAMED):
+            return self._convert(key, trail)
         self._note("info", trail, "a key that Lua cannot look up is written as its text")
-        return str(key).encode()
+        return _text_bytes(key_text(key))
 
-    def _python_object(self, value: PythonObject, trail: str) -> Value:
-        from .pt.modules import is_module, module_state_dict
+    def _python_object(self, value: PythonObject, trail: Trail) -> Value:
+        from ..pt.modules import is_module, module_state_dict
 
         if is_module(value):
             self._note("info", trail, f"the {value.path} is written as its state dict")
@@ -212,6 +238,8 @@ class _Builder:
         parts: dict[Any, Any] = {"__class__": value.path}
         if value.args not in ((), UNSET):
             parts["__args__"] = value.args
+        if value.kwargs:
+            parts["__kwargs__"] = value.kwargs
         if value.attributes:
             parts.update(value.attributes)
         elif value.state is not UNSET and value.state is not None:
@@ -230,7 +258,7 @@ class _Builder:
         if known is None:
             lua, ratio, exact = storage, 1, True
             if not storage.element.lua:
-                from .graph.widened import widen
+                from ..graph.widened import widen
 
                 lua, ratio, exact = widen(storage)
             device = self._device(storage.device)
@@ -244,17 +272,22 @@ class _Builder:
         """Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
-    def _tensor(self, tensor: Tensor, trail: str) -> Tensor:
+    def _tensor(self, tensor: Tensor, trail: Trail) -> Tensor:
         extras = tensor.extras
-        if extras and (extras.conj or extras.neg) and tensor.element.native:
+        source = tensor.storage
+        if extras and source is not None and (extras.conj or extras.neg):
             self._note("info", trail, "a conjugated or negated view has memory of its own in Lua")
-            tensor = Tensor.from_numpy(tensor.numpy())
-        if tensor.storage is None:
+            source = self._resolve(source, extras.conj, extras.neg)
+        if extras and (extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None):
+            self._note("warning", trail, "a tensor's Python attributes, hooks and class are not in the Lua value")
+        if source is None:
             return Tensor(tensor.element, None, device=self._device(tensor.device))
-        if tensor.storage.base is not None:
+        if source.base is not None:
             self._note("info", trail, "memory that is seen as two types, or in part, is two storages in Lua")
-        storage, ratio = self._storage(tensor.storage)
-        if storage.element.name != tensor.element.name:
+        storage, ratio = self._storage(source)
+        if storage.element.name == "float64" and tensor.element.name == "uint64":
+            self._note("warning", trail, "uint64 is written as float64, as a number is beyond int64: exact to 2^53")
+        elif storage.element.name != tensor.element.name:
             self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}")
         if 0 in tensor.size:
             if len(tensor.size) > 1:
@@ -267,18 +300,38 @@ class _Builder:
             size, stride = (*size, 2), (*(2 * step for step in stride), 1)
         return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=self._device(tensor.device))
 
-    def _numpy(self, value: NumpyArray | NumpyScalar, trail: str) -> Value:
-        from .pt.numpy_tensors import tensor_of_array
+    def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
+        """The storage with its elements as the views read them; one for all such views."""
+        from ..graph.widened import resolved
 
-        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (1,), False, value.data)
+        name = (id(storage), conj, neg)
+        if name not in self._resolved:
+            self._resolved[name] = resolved(storage, conj, neg)
+        return self._resolved[name]
+
+    def _numpy(self, value: NumpyArray | NumpyScalar, trail: Trail) -> Value:
+        from ..pt.numpy_tensors import tensor_of_array, text_items
+
+        is_array = isinstance(value, NumpyArray)
+        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (), False, value.data)
+        if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
+            raise CorruptError("a numpy scalar's bytes do not fit its type", trail=path_text(trail))
+        if isinstance(array.data, list):
+            self._note("info", trail, "a numpy array of objects is a table in Lua, without its shape")
+            return self._list(array.data, trail)
+        items = text_items(array)
+        if items is not None:
+            return self._list(items, trail) if array.shape else self._scalar(items[0], trail)
         element = _NUMPY_ELEMENTS.get(value.dtype.code)
         tensor = tensor_of_array(array, element, "cpu") if element else None
         if tensor is None:
-            self._note("warning", trail, f"numpy elements of type {value.dtype.code} are bytes in Lua")
-            return value.data if isinstance(value.data, bytes) else self._list([value.data], trail)
-        if isinstance(value, NumpyScalar):
-            return self._convert(tensor.numpy().item(), trail)
-        return self._tensor(tensor, trail)
+            self._note("warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua")
+            return value.data if isinstance(value.data, bytes) else None
+        return self._tensor(tensor, trail) if is_array else self._convert(tensor.numpy().item(), trail)
+
+
+def _text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
@@ -286,9 +339,10 @@ def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
     if not any(isinstance(key, str) and "." in key for key in value):
         return None
     result: dict[Any, Any] = {}
-    leaves: set[int] = set()
     for key, item in value.items():
         words = key.split(".") if isinstance(key, str) else [key]
+        if len(words) > _MOST_DOTS:
+            return None
         inner = result
         for word in words[:-1]:
             inner = inner.setdefault(word, _Nested())
@@ -297,7 +351,6 @@ def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
         if words[-1] in inner:
             return None
         inner[words[-1]] = item
-        leaves.add(id(item))
     return result
 
 

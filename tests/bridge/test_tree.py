@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t7bridge.bridge.record import decode_record, encode_record, read_skeleton, take_skeleton
+from t7bridge.bridge.tree import to_python
 from t7bridge.errors import CorruptError
 from t7bridge.graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.record import decode_record, encode_record, read_skeleton, take_skeleton
 from t7bridge.t7.layout import T7Layout
-from t7bridge.tree import to_python
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_storages_that_do_not_fit() -> None:
 
 def test_skeleton_of_every_encoding() -> None:
     """The stream of a record is a `.t7` of the original's encoding."""
-    root = Path(__file__).parents[1] / "testfiles/format"
+    root = Path(__file__).parents[2] / "testfiles/format"
     from t7bridge.files import read_t7
 
     for name in ("checkpoint.t7", "checkpoint.ascii.t7", "checkpoint.big.t7", "checkpoint.long4.t7"):

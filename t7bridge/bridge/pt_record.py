@@ -13,19 +13,19 @@ from typing import Any
 
 from attrs import define
 
-from .binio.output import Output
-from .binio.source import ByteSource
-from .errors import CorruptError
-from .graph.elements import ELEMENT_TYPES
-from .graph.objects import Value
-from .graph.storage import Span, Storage
-from .limits import DEFAULT_LIMITS, Limits
+from ..binio.output import Output
+from ..binio.source import ByteSource
+from ..errors import CorruptError
+from ..graph.elements import ELEMENT_TYPES
+from ..graph.objects import Value
+from ..graph.storage import Span, Storage
+from ..limits import DEFAULT_LIMITS, Limits
+from ..pt.pickle_out import PickleWriter
+from ..pt.restore import read_pickle_with
+from ..pt.writer import StorageKeys
+from ..t7.layout import T7Layout
 from .lua_tree import LuaTree
-from .pt.pickle_out import PickleWriter
-from .pt.restore import read_pickle_with
-from .pt.writer import StorageKeys
 from .record import take_skeleton
-from .t7.layout import T7Layout
 
 _MAGIC = "t7bridge pt record 1"
 
@@ -103,7 +103,7 @@ def decode_pt_record(data: bytes) -> PtRecord:
         if not 0 <= length <= len(rest):
             raise ValueError("pickle_bytes")
         return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptError(
             "the record of the original .pt cannot be read", hint="Convert without it (--no-record)."
         ) from error
@@ -125,16 +125,16 @@ def restore_value(record: PtRecord, storages: list[Storage], limits: Limits = DE
     """
     found: dict[str, Storage] = {}
     taken = 0
+    raw = ByteSource.from_bytes(record.raw, "<record>")
     for key, (name, count, place) in enumerate(record.storages):
         element = ELEMENT_TYPES[name]
         if place >= 0:
             found[str(key)] = _narrowed(storages, place, name, count)
             continue
-        raw = ByteSource.from_bytes(record.raw[taken : taken + count * element.itemsize])
-        taken += count * element.itemsize
-        if raw.size != count * element.itemsize:
+        if count * element.itemsize > raw.size - taken:
             raise _misfit(key, count, name)
-        found[str(key)] = Storage(element, count, Span(raw, 0, element.itemsize))
+        found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
+        taken += count * element.itemsize
     return read_pickle_with(record.pickle, found, limits)
 
 
@@ -144,8 +144,10 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
         raise _misfit(place, count, name)
     storage = storages[place]
     if storage.element is not element:
-        from .graph.widened import narrow
+        from ..graph.widened import narrow, wider_types
 
+        if storage.element not in wider_types(element):
+            raise _misfit(place, count, name)
         storage = narrow(storage, element)
     if storage.count != count:
         raise _misfit(place, count, name)

@@ -93,9 +93,9 @@ def _pairs(a: _Side, b: _Side) -> Iterator[tuple[Any, Any]]:
         yield a.lua, b.lua
     if a.has_python and b.has_python:
         yield a.python, b.python
-    from .convert import state_dict_of
-    from .lua_tree import to_lua
-    from .tree import to_python
+    from .bridge.lua_tree import to_lua
+    from .bridge.tree import to_python
+    from .conversion import state_dict_of
 
     lua, python = (a, b) if a.is_lua else (b, a)
     for replace in (None, state_dict_of):
@@ -133,7 +133,7 @@ def _read(source: ByteSource, limits: Limits, independent: bool, report: VerifyR
 def _read_lua(content: T7File, limits: Limits) -> _Side:
     side = _Side(True, content.roots[0] if len(content.roots) == 1 else content.roots, has_lua=True)
     if content.has_pt_record:
-        from .pt_record import decode_pt_record, restore_value, structure_hash
+        from .bridge.pt_record import decode_pt_record, restore_value, structure_hash
 
         record = decode_pt_record(content.trailing)
         if record.structure == structure_hash(side.lua):
@@ -144,9 +144,9 @@ def _read_lua(content: T7File, limits: Limits) -> _Side:
 
 
 def _read_pt(source: ByteSource, limits: Limits) -> _Side:
+    from .bridge.record import decode_record, read_skeleton
     from .pt.layout import RECORD_MEMBER
     from .pt.reader import PtReader
-    from .record import decode_record, read_skeleton
 
     reader = PtReader(source, limits=limits)
     reader.verify()

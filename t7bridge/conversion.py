@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
 from .binio.output import FileOutput, Output
 from .binio.source import ByteSource, PathLike
-from .errors import ModelError, WriteError
+from .errors import FormatError, ModelError, WriteError
 from .files import T7File, read_t7, source_format, target_format
 from .graph.objects import COMPOSITE, TorchObject, Value
 from .graph.storage import Storage
@@ -35,6 +36,7 @@ class Options:
 
     Attributes:
         layout: the stated parts of a `.t7`'s layout.
+        template: the Lua model that a state dict is put into, open.
     """
 
     as_: str
@@ -44,6 +46,8 @@ class Options:
     nested: bool
     pt_format: str
     limits: Limits
+    template: ByteSource | None
+    partial: bool
 
 
 def convert(
@@ -60,6 +64,8 @@ def convert(
     record: bool = True,
     nested: bool = False,
     pt_format: str = "zip",
+    template: PathLike | None = None,
+    partial: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Convert a `.t7` or `.pt` file to the other format, or a `.t7` to another encoding.
@@ -80,6 +86,9 @@ def convert(
             of a source is used.
         nested: whether a `.t7` made from a `.pt` has `t.conv1.weight` instead of `t["conv1.weight"]`.
         pt_format: of a `.pt` that is written: `zip`, or `legacy` for PyTorch 0.2 to 1.5.
+        template: of a `.t7` made from a `.pt`: the `.t7` whose models get the state dicts of the `.pt`, under the keys
+            that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
+        partial: whether a state dict may lack keys of the template, and have keys that the template does not.
         limits: what the source may cost.
 
     Returns:
@@ -87,7 +96,8 @@ def convert(
 
     Raises:
         FormatError: the source is damaged, or is something else.
-        TargetExistsError: the target exists and `force` is not set, or it is the source.
+        ModelError: the state dict does not fit the template; the message lists every key that does not.
+        TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
     """
     if as_ not in MODES:
@@ -99,10 +109,22 @@ def convert(
         raise ModelError(f"there is no .pt format {pt_format!r}", expected="zip or legacy")
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
     chosen = {name: choice for name, choice in layout.items() if choice is not None}
-    options = Options(as_, chosen, keep_device, record, nested, pt_format, limits)
-    with ByteSource.from_path(src) as source:
+    if partial and template is None:
+        raise ModelError("partial says how a template is filled, and there is none", expected="template=…")
+    with (
+        ByteSource.from_path(src) as source,
+        nullcontext() if template is None else ByteSource.from_path(template) as model,
+    ):
+        options = Options(as_, chosen, keep_device, record, nested, pt_format, limits, model, partial)
         report = Report(source.name, str(dst), source_format(source), goal, source_bytes=source.size)
-        with FileOutput(dst, force=force, inputs=(source,)) as output:
+        if model is not None and (report.source_format, goal) != ("pt", "t7"):
+            raise ModelError(
+                "a template is filled with a .pt to make a .t7",
+                expected="from pt to t7",
+                found=f"from {report.source_format} to {goal}",
+            )
+        inputs = (source,) if model is None else (source, model)
+        with FileOutput(dst, force=force, inputs=inputs) as output:
             if report.source_format == "pt":
                 (_pt_to_t7 if goal == "t7" else _pt_to_pt)(source, output, options, report)
             else:
@@ -114,14 +136,18 @@ def convert(
 
 
 def write_t7(output: Output, value: Value, layout: T7Layout) -> None:
-    """Write a Lua value as a `.t7`."""
+    """Write a Lua value, or a Python-side one as Lua tables, as a `.t7`."""
+    if not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes)):
+        from .bridge.lua_tree import to_lua
+
+        value = to_lua(value).value
     T7Writer(output, layout).write_object(value)
 
 
 def write_pt(output: Output, value: Any) -> None:
     """Write a value as a `.pt`; a Lua value in `tree` mode."""
+    from .bridge.tree import to_python
     from .pt.writer import PtWriter
-    from .tree import to_python
 
     writer = PtWriter(output)
     writer.write(to_python(value) if isinstance(value, COMPOSITE) else value)
@@ -154,25 +180,25 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
 
 
 def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report) -> None:
+    from .bridge.record import encode_record, take_skeleton
+    from .bridge.tree import to_python
     from .pt.writer import PtWriter
-    from .record import encode_record, take_skeleton
-    from .tree import to_python
 
     writer = _pt_writer(output, options)
     if options.record and content.has_pt_record:
         value = _value_of_record(content, options.limits, report)
         if value is not _NOTHING:
             report.mode = "record"
-            writer.write(value)
-            writer.finish()
+            _finish_pt(writer, value, report)
             return
-    modules = _Modules(report) if options.as_ == "auto" else None
+    modules = _Modules(content.roots, report) if options.as_ == "auto" else None
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
         report.note("info", f"the file holds {len(roots)} values; the .pt holds them as a list")
     has_modules = modules is not None and modules.found
     report.mode = "state dict" if has_modules else "tree"
     writer.write(roots if len(roots) > 1 else roots[0])
+    report.tensors, report.storages = writer.tensors, writer.storages
     if options.record and not has_modules and isinstance(writer, PtWriter):
         skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
         writer.finish(lambda content_id: encode_record(skeleton, content_id))
@@ -185,7 +211,7 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
 
 def _value_of_record(content: T7File, limits: Limits, report: Report) -> Any:
     """The value of the `.pt` that a `.t7` was made from, unless the `.t7` was changed since."""
-    from .pt_record import decode_pt_record, restore_value, structure_hash
+    from .bridge.pt_record import decode_pt_record, restore_value, structure_hash
 
     record = decode_pt_record(content.trailing)
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
@@ -212,31 +238,43 @@ def _pt_writer(output: Output, options: Options) -> PtWriter | LegacyPtWriter:
     return PtWriter(output, keep_device=options.keep_device)
 
 
+def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+    writer.write(value)
+    report.tensors, report.storages = writer.tensors, writer.storages
+    writer.finish()
+
+
 class _Modules:
     """Gives the state dict of each outermost nn module, once for a module that is met twice."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, roots: list[Value], report: Report) -> None:
+        from .nn.state_dict import find_modules
+
         self._report = report
+        self._trails = {id(module): trail for root in roots for trail, module in find_modules(root)}
         self.found = 0
 
     def replace(self, obj: TorchObject) -> Any:
-        found = state_dict_of(obj, self._report)
+        found = state_dict_of(obj, self._report, self._trails.get(id(obj), "root"))
         self.found += found is not None
         return found
 
 
-def state_dict_of(obj: TorchObject, report: Report | None = None) -> OrderedDict[str, Tensor] | None:
+def state_dict_of(
+    obj: TorchObject, report: Report | None = None, trail: str = "root"
+) -> OrderedDict[str, Tensor] | None:
     """The state dict of an nn module as `auto` mode writes it; `None` for an object of another kind.
 
     Args:
         obj: any Torch object.
         report: takes the notes.
+        trail: path of the object, for the notes.
     """
     from .nn.state_dict import is_module, state_dict
 
     if not is_module(obj):
         return None
-    result = state_dict(obj)
+    result = state_dict(obj, trail)
     if report is not None:
         report.notes.extend(result.notes)
     return OrderedDict(result.tensors)
@@ -248,17 +286,20 @@ def _pt_to_pt(source: ByteSource, output: Output, options: Options, report: Repo
     reader = PtReader(source, limits=options.limits)
     writer = _pt_writer(output, options)
     report.mode = "copy"
-    writer.write(reader.read())
+    value = reader.read()
     _note_foreign(reader.foreign, report)
-    writer.finish()
+    _finish_pt(writer, value, report)
 
 
 def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Report) -> None:
-    from .lua_tree import to_lua
+    from .bridge.lua_tree import to_lua
+    from .bridge.pt_record import write_pt_record
     from .pt.reader import PtReader
-    from .pt_record import write_pt_record
 
     reader = PtReader(source, limits=options.limits)
+    if options.template is not None:
+        _fill_template(reader, options.template, output, options, report)
+        return
     if options.record and _restore_t7(reader, output, options, report):
         return
     value = reader.read()
@@ -275,10 +316,29 @@ def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Repo
         write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
 
 
+def _fill_template(reader: PtReader, template: ByteSource, output: Output, options: Options, report: Report) -> None:
+    """Write a template with the weights of a `.pt`; what else is in the `.pt`, a record too, does not matter."""
+    from .bridge.template import fill_template
+
+    if source_format(template) != "t7":
+        raise FormatError("is no .t7, as a template must be", file=template.name)
+    content = read_t7(template, options.limits)
+    value = reader.read()
+    _note_foreign(reader.foreign, report)
+    try:
+        report.notes += fill_template(content.roots, value, options.partial)
+    except ModelError as error:
+        error.file = error.file or report.source
+        raise
+    report.tensors, report.storages = content.tensors, content.storages
+    _copy_t7(content, output, options, report)
+    report.mode = "template"
+
+
 def _restore_t7(reader: PtReader, output: Output, options: Options, report: Report) -> bool:
     """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
+    from .bridge.record import decode_record, read_skeleton
     from .pt.layout import RECORD_MEMBER
-    from .record import decode_record, read_skeleton
 
     data = reader.extra(RECORD_MEMBER)
     if data is None:

@@ -13,15 +13,15 @@ from typing import Any
 
 from attrs import asdict, define, evolve
 
-from .binio.output import Output
-from .errors import CorruptError
-from .files import T7File
-from .graph.objects import Value
-from .graph.storage import Storage
-from .limits import DEFAULT_LIMITS, Limits
-from .t7.layout import T7Layout
-from .t7.reader import T7Reader
-from .t7.writer import T7Writer
+from ..binio.output import Output
+from ..errors import CorruptError
+from ..files import T7File
+from ..graph.objects import Value
+from ..graph.storage import Storage
+from ..limits import DEFAULT_LIMITS, Limits
+from ..t7.layout import T7Layout
+from ..t7.reader import T7Reader
+from ..t7.writer import T7Writer
 
 _MAGIC = "t7bridge record 1"
 
@@ -132,7 +132,7 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
             T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
         )
         return skeleton, str(head["content"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptError(
             "the record of the original .t7 cannot be read", hint="Convert without it (--no-record)."
         ) from error

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
-from .graph.storage import Storage
-from .graph.tensor import Tensor
+from ..graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
 
 _EXACT = 2.0**53
 

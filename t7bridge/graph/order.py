@@ -1,0 +1,60 @@
+"""The order of a set's items: one that depends on what they are and not on Python's random hashes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from .python import Device, PythonGlobal, PythonObject, TorchConstant
+
+_DEPTH = 20
+
+
+def in_order(items: Iterable[Any]) -> list[Any]:
+    """The items of a set: numbers, then text, then bytes, each sorted, then the rest.
+
+    Objects of classes that are not known here come in the order of their classes' names, and of one class in any;
+    tuples and sets that differ only very deep inside come in any order, too.
+    """
+    marks: dict[tuple[int, int], bytes] = {}
+    return sorted(items, key=lambda item: _key(item, marks))
+
+
+def _key(item: Any, marks: dict[tuple[int, int], bytes]) -> tuple[int, Any]:
+    if isinstance(item, (int, float)) and item == item:
+        return 0, item
+    if isinstance(item, str):
+        return 1, item
+    if isinstance(item, bytes):
+        return 2, item
+    return 3, _mark(item, marks)
+
+
+def _mark(root: Any, marks: dict[tuple[int, int], bytes]) -> bytes:
+    """A hash of an item by what is in it, so many levels down. Shared parts are hashed once a level."""
+    stack = [(root, _DEPTH)]
+    while stack:
+        item, left = stack[-1]
+        name = (id(item), left)
+        if name in marks:
+            stack.pop()
+        elif isinstance(item, (tuple, frozenset)) and left:
+            missing = [(part, left - 1) for part in item if (id(part), left - 1) not in marks]
+            if missing:
+                stack += missing
+                continue
+            parts = [marks[id(part), left - 1] for part in item]
+            parts = sorted(parts) if isinstance(item, frozenset) else parts
+            marks[name] = hashlib.sha256(type(item).__name__.encode() + b"".join(parts)).digest()
+        else:
+            marks[name] = hashlib.sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
+    return marks[id(root), _DEPTH]
+
+
+def _leaf(item: Any) -> str:
+    if isinstance(item, (PythonGlobal, PythonObject)):
+        return f"{type(item).__name__} {item.path}"
+    if item is None or isinstance(item, (bool, int, float, complex, str, bytes, Device, TorchConstant)):
+        return f"{type(item).__name__} {item!r}"
+    return type(item).__name__

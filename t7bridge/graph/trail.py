@@ -1,0 +1,65 @@
+"""The text of places inside a Python-side value, and of keys and names there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .order import in_order
+from .python import Device, NumpyDtype, PythonGlobal, TorchConstant
+from .walk import step_name
+
+Trail = tuple[Any, Any]
+"""A place inside a value: the place that it is in, and its key there. It costs no text."""
+ROOT: Trail = (None, None)
+NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
+"""The kinds of value that are no more than a name."""
+
+_SCALARS = (bool, int, float, str, bytes, type(None))
+_SHOWN_STEPS = 50
+_SHOWN_LETTERS = 60
+_SHOWN_PARTS = 100
+
+
+def inner(trail: Trail, key: Any) -> Trail:
+    """The place under a key."""
+    return trail, key
+
+
+def path_text(trail: Trail) -> str:
+    """`root.model["0.weight"]`; the last steps only of a place very deep inside."""
+    steps: list[str] = []
+    while trail[0] is not None and len(steps) < _SHOWN_STEPS:
+        key = trail[1]
+        step = step_name(key) if isinstance(key, _SCALARS) else f"[{key_text(key)}]"
+        steps.append(step[:_SHOWN_LETTERS])
+        trail = trail[0]
+    return ("root" if trail[0] is None else "root…") + "".join(reversed(steps))
+
+
+def name_text(value: Any) -> str:
+    """What one of `NAMED` is called: `torch.float32`, `cuda:0`, `f8`, `collections.deque`."""
+    if isinstance(value, NumpyDtype):
+        return value.code
+    if isinstance(value, TorchConstant):
+        return f"torch.{value.name}"
+    return value.path if isinstance(value, PythonGlobal) else str(value)
+
+
+def key_text(key: Any) -> str:
+    """A key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
+    left = [_SHOWN_PARTS]
+
+    def text(part: Any) -> str:
+        left[0] -= 1
+        if isinstance(part, (tuple, frozenset)) and left[0] > 0:
+            items = in_order(part) if isinstance(part, frozenset) else part
+            texts = [text(item) for item in items[: left[0]]]
+            texts += ["…"] * (len(texts) < len(part))
+            if isinstance(part, frozenset):
+                return f"frozenset({{{', '.join(texts)}}})"
+            return f"({', '.join(texts)}{',' * (len(part) == 1)})"
+        if isinstance(part, (*_SCALARS, complex)):
+            return repr(part)
+        return name_text(part) if isinstance(part, NAMED) else f"<{getattr(part, 'path', type(part).__name__)}>"
+
+    return text(key)

@@ -1,0 +1,57 @@
+"""What the tests of live modules share: what Lua computed, as torch has it, and comparing with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from helpers import read
+
+from t7bridge.graph.objects import Table
+from t7bridge.graph.tensor import Tensor
+
+RTOL, ATOL = 1e-4, 1e-5
+
+
+def as_torch(value: Any) -> Any:
+    """Tensors as torch's, tables with the keys 1 to n as lists."""
+    if isinstance(value, Tensor):
+        return torch.from_numpy(value.numpy().copy())
+    if isinstance(value, Table):
+        return [as_torch(item) for item in value.as_list() or []]
+    return value
+
+
+def recorded(path: Path, kind: str) -> dict[str, Any]:
+    """What Lua computed for a case: `io` or `grad`."""
+    table = read(path.with_suffix(f".{kind}.t7"))
+    return {key.decode(): as_torch(value) for key, value in table.items()}
+
+
+def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) -> str:
+    """Where two outputs differ, or nothing."""
+    if isinstance(wanted, list):
+        if not isinstance(got, (list, tuple)) or len(got) != len(wanted):
+            return f"{type(got).__name__} for a table of {len(wanted)}"
+        return "".join(difference(a, b, rtol, atol) for a, b in zip(got, wanted))
+    if isinstance(wanted, float):
+        return "" if math.isclose(float(got), wanted, rel_tol=rtol, abs_tol=atol) else f"{float(got)} for {wanted}"
+    if got.shape != wanted.shape:
+        return f"{tuple(got.shape)} for {tuple(wanted.shape)}"
+    if not torch.allclose(got.detach().double(), wanted.double(), rtol=rtol, atol=atol, equal_nan=True):
+        return f"off by {(got.double() - wanted.double()).abs().max():.3g}"
+    return ""
+
+
+def run(module: torch.nn.Module, case: dict[str, Any]) -> Any:
+    """What a module gives for the input of a case, and a criterion for input and target."""
+    return module(case["input"], case["target"]) if "target" in case else module(case["input"])
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [leaf for item in value for leaf in leaves(item)] if isinstance(value, (list, tuple)) else []
