@@ -729,7 +729,10 @@ def test_many_notes(tmp_path: Path) -> None:
 
 def test_the_functions_keep_their_names() -> None:
     """`t7bridge.convert` is the function whatever modules have been loaded."""
-    code = "import t7bridge, t7bridge.conversion, t7bridge.verification; print(t7bridge.convert.__name__, t7bridge.verify.__name__)"
+    code = (
+        "import t7bridge, t7bridge.conversion, t7bridge.verification; "
+        "print(t7bridge.convert.__name__, t7bridge.verify.__name__)"
+    )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert found.split() == ["convert", "verify"]
 
@@ -805,3 +808,18 @@ def test_layouts_are_stated_on_the_way_to_lua(tmp_path: Path) -> None:
         t7bridge.convert(tmp_path / "plain.t7", tmp_path / f"{name}.again.t7", **options)
         assert (tmp_path / f"{name}.t7").read_bytes() == (tmp_path / f"{name}.again.t7").read_bytes()
         assert read_t7(tmp_path / f"{name}.t7").layout == T7Layout(**options)
+
+
+@pytest.mark.parametrize("target", ["x.t7", "x.pt", "x.ascii"])
+def test_damaged_weights(target: str, tmp_path: Path) -> None:
+    """A flipped bit in a weight is noticed by the archive's CRC on every way out, and leaves no file."""
+    torch.save({"w": torch.arange(1000.0)}, tmp_path / "bad.pt")
+    data = bytearray((tmp_path / "bad.pt").read_bytes())
+    place = data.find(torch.arange(1000.0).numpy().tobytes())
+    data[place + 1234] ^= 4
+    (tmp_path / "bad.pt").write_bytes(data)
+    options = {"to": "t7", "encoding": "ascii"} if target == "x.ascii" else {}
+
+    with pytest.raises(FormatError, match="CRC"):
+        t7bridge.convert(tmp_path / "bad.pt", tmp_path / target, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]

@@ -96,10 +96,8 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
             yield data.convert(part)
     elif isinstance(data, Span):
         held = dtype_of(element, data.order, data.width)
-        for start in range(0, storage.count, step):
-            length = min(step, storage.count - start) * data.width
-            raw = data.source.read_exact(data.offset + start * data.width, length, "a storage's elements")
-            yield np.frombuffer(raw, held).astype(native, copy=False)
+        for piece in data.pieces(storage.count):
+            yield np.frombuffer(piece, held).astype(native, copy=False)
     else:
         for start in range(0, storage.count, step):
             yield np.ascontiguousarray(data[start : start + step])

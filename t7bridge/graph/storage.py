@@ -29,16 +29,51 @@ class Span:
         width: bytes of one element in the source; differs from the element type's own size only where 64-bit
             integers were written as 4-byte C longs.
         order: `little` or `big`.
+        crc: CRC-32 of all the bytes, where the file says it: whoever takes them all checks it.
     """
 
     source: ByteSource
     offset: int
     width: int
     order: str = "little"
+    crc: int | None = None
 
     def is_plain(self, element: ElementType, order: str, width: int) -> bool:
         """Whether the bytes are already what a target of this order and width wants."""
         return self.width == width and (self.order == order or width == 1)
+
+    def pieces(self, count: int) -> Iterator[bytes]:
+        """Yield the bytes of `count` elements as they are, in pieces of whole elements of at most about 1 MiB.
+
+        Raises:
+            TruncatedError: the file has become shorter.
+            CorruptError: the bytes do not have their CRC-32; raised behind the last piece.
+        """
+        position, crc = self.offset, 0
+        end = position + count * self.width
+        step = max(1, CHUNK_BYTES // self.width) * self.width
+        while position < end:
+            piece = self.source.read_exact(position, min(step, end - position), "a storage's elements")
+            if self.crc is not None:
+                crc = zlib.crc32(piece, crc)
+            yield piece
+            position += len(piece)
+        self.check(crc)
+
+    def check(self, crc: int) -> None:
+        """Check the CRC-32 of all the bytes, where the file says it.
+
+        Raises:
+            CorruptError: it is another one.
+        """
+        if self.crc is not None and crc != self.crc:
+            raise CorruptError(
+                "a storage does not have its CRC-32: its bytes are damaged",
+                file=self.source.name,
+                offset=self.offset,
+                expected=f"{self.crc:08x}",
+                found=f"{crc:08x}",
+            )
 
 
 @define(eq=False)
@@ -174,12 +209,7 @@ class Storage:
         """
         width = width or self.element.itemsize
         if isinstance(self.data, Span) and self.data.is_plain(self.element, order, width):
-            source, position = self.data.source, self.data.offset
-            end = position + self.count * width
-            while position < end:
-                length = min(CHUNK_BYTES, end - position)
-                yield source.read_exact(position, length, "a storage's elements")
-                position += length
+            yield from self.data.pieces(self.count)
             return
         from .arrays import converted_chunks
 

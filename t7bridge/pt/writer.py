@@ -118,7 +118,7 @@ class PtWriter:
 def _content(storage: Storage) -> Extent | Iterator[bytes | memoryview]:
     data = storage.data
     if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
-        return Extent(data.source, data.offset, storage.nbytes)
+        return Extent(data.source, data.offset, storage.nbytes, data.check)
     return storage.chunks()
 
 
@@ -126,7 +126,7 @@ def write_elements(output: Output, storage: Storage) -> None:
     """Write a storage's elements in little-endian order."""
     content = _content(storage)
     if isinstance(content, Extent):
-        output.copy(content.source, content.offset, content.length)
+        content.check(output.copy(content.source, content.offset, content.length, crc=0))
     else:
         for piece in content:
             output.write(piece)

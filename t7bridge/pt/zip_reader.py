@@ -169,7 +169,8 @@ class PtArchive:
         source, start = self.zip.span(name)
         if self.order == "big" and element.name == "complex32":
             return _swapped_halves(source, start, nbytes)
-        return Span(source, start, element.itemsize, self.order)
+        whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 where it was told to compute none
+        return Span(source, start, element.itemsize, self.order, member.crc if whole else None)
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:

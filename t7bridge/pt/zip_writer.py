@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Union
 
 from attrs import define
@@ -35,11 +35,13 @@ class Extent:
         source: what holds them.
         offset: of the first byte, 0-based.
         length: in bytes.
+        check: is given the CRC-32 of what was copied, and may refuse it.
     """
 
     source: ByteSource
     offset: int
     length: int
+    check: Callable[[int], None]
 
 
 @define(frozen=True)
@@ -102,7 +104,9 @@ class ZipWriter:
 
     def _data(self, content: Content) -> int:
         if isinstance(content, Extent):
-            return self._output.copy(content.source, content.offset, content.length, crc=0)
+            copied = self._output.copy(content.source, content.offset, content.length, crc=0)
+            content.check(copied)
+            return copied
         crc = 0
         for piece in (content,) if isinstance(content, bytes) else content:
             crc = zlib.crc32(piece, crc)

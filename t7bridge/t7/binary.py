@@ -337,7 +337,8 @@ class BinaryWriter:
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
         data = storage.data
         if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
-            self.output.copy(data.source, data.offset, storage.count * width)
+            start = None if data.crc is None else 0
+            data.check(self.output.copy(data.source, data.offset, storage.count * width, crc=start))
             return
         try:
             for chunk in storage.chunks(self.layout.byte_order, width):
