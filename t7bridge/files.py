@@ -98,8 +98,11 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
     while not reader.at_end:
         start = reader.position
         try:
-            roots.append(reader.read_object())
+            value = reader.read_object()
         except FormatError:
+            value = None
+        if value is None:  # zeros read as nil; nobody writes nil behind a value
             trailing = reader.source.read(start, reader.source.size - start)
             break
+        roots.append(value)
     return T7File(roots, reader.layout, trailing, list(reader.objects), *reader.count_views())

@@ -37,7 +37,8 @@ def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) ->
             return f"{type(got).__name__} for a table of {len(wanted)}"
         return "".join(difference(a, b, rtol, atol) for a, b in zip(got, wanted))
     if isinstance(wanted, float):
-        return "" if math.isclose(float(got), wanted, rel_tol=rtol, abs_tol=atol) else f"{float(got)} for {wanted}"
+        number = float(got.detach())
+        return "" if math.isclose(number, wanted, rel_tol=rtol, abs_tol=atol) else f"{number} for {wanted}"
     if got.shape != wanted.shape:
         return f"{tuple(got.shape)} for {tuple(wanted.shape)}"
     if not torch.allclose(got.detach().double(), wanted.double(), rtol=rtol, atol=atol, equal_nan=True):
@@ -55,3 +56,33 @@ def leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, (list, tuple)) else []
+
+
+def gradient_difference(module: torch.nn.Module, input: Any, wanted: dict[str, Any]) -> str:
+    """Where the gradients of inputs and parameters differ from Lua's, or nothing.
+
+    Parameters are compared by the sums of their gradients' absolute values, as layouts differ.
+    """
+    inputs = [tensor for tensor in leaves(input) if tensor.is_floating_point()]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    pairs = zip(leaves(module(input)), leaves(wanted["gradOutput"]))
+    live = [(output, gradient.to(output.dtype).reshape(output.shape)) for output, gradient in pairs]
+    live = [(output, gradient) for output, gradient in live if output.requires_grad]
+    if live:
+        torch.autograd.backward(*zip(*live))
+    given = [tensor for tensor in leaves(wanted["gradInput"]) if tensor.is_floating_point()]
+    for tensor, gradient in zip(inputs, given):
+        if tensor.grad is not None and gradient.numel() == tensor.numel():
+            why = difference(tensor.grad.flatten(), gradient.flatten(), 1e-3, 1e-4)
+            if why:
+                return f"gradInput {why}"
+    mine = sorted(float(parameter.grad.abs().sum()) for parameter in module.parameters() if parameter.grad is not None)
+    theirs = sorted(
+        float(gradient.abs().sum()) for gradient in leaves(wanted.get("gradParameters")) if gradient.numel()
+    )
+    if theirs and len(mine) != len(theirs):
+        return f"{len(mine)} parameters for {len(theirs)}"
+    if theirs and not torch.allclose(torch.tensor(mine), torch.tensor(theirs), rtol=1e-3, atol=1e-3):
+        return f"gradParameters {mine} for {theirs}"
+    return ""

@@ -117,6 +117,13 @@ def test_torch_and_torchfile_have_one_place_each(path):
     assert "pickle" not in imported, "nothing in a pickle is ever called"
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "runtime" / "layers").glob("*.py")), ids=name_of)
+def test_layers_stand_alone(path):
+    """The layers of the runtime need torch and the standard library only: their source goes into other programs."""
+    assert not own_imports(path)
+    assert foreign_imports(path) <= {"__future__", "collections", "math", "torch", "typing"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_numpy_is_imported_when_it_is_wanted(path):
     """Only the modules that work on arrays import numpy when they are imported themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import zlib
 from typing import IO, Any
 
@@ -97,7 +98,8 @@ class FileOutput(Output):
     """An output file that takes its name only when it is complete.
 
     The bytes go to a temporary file in the target's folder, which is flushed to the disk and renamed on success and
-    removed otherwise. Use it as a context manager.
+    removed otherwise. A symbolic link is followed, and a file that is replaced gives its mode to the new one. Use it as
+    a context manager.
 
     Raises:
         TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
@@ -105,43 +107,77 @@ class FileOutput(Output):
     """
 
     def __init__(self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = ()) -> None:
-        self.path = os.fspath(path)
-        if os.path.lexists(self.path):
-            if any(source.same_file(self.path) for source in inputs):
-                raise TargetExistsError(
-                    "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
-                )
-            if os.path.isdir(self.path):
-                raise TargetExistsError("is a folder", file=self.path, hint="Give the name of a file.")
-            if not force:
-                raise TargetExistsError(
-                    "exists already",
-                    file=self.path,
-                    hint="Choose another name, or overwrite it with --force (force=True).",
-                )
-        folder, base = os.path.split(self.path)
-        self._temporary = os.path.join(folder, f".{base[:200]}.{secrets.token_hex(4)}.tmp")
+        given = os.fspath(path)
+        self.path = os.path.realpath(given) if os.path.islink(given) else given
+        self._force = force
+        mode = self._check_target(inputs)
+        folder = os.path.dirname(self.path)
+        self._temporary = os.path.join(folder, f".t7bridge-{secrets.token_hex(8)}.tmp")
         try:
             # Mode 0o666 less the umask: what any other program's new file would get.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+            if mode is not None:
+                os.chmod(self._temporary, mode)
+        except FileNotFoundError as error:
+            raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+
+    def _check_target(self, inputs: tuple[ByteSource, ...]) -> int | None:
+        """Refuse a target that must not be replaced; the mode of one that will be."""
+        if not os.path.lexists(self.path):
+            return None
+        status = os.lstat(self.path)
+        if any(source.same_file(self.path) for source in inputs):
+            raise TargetExistsError(
+                "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
+            )
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
+        if not self._force:
+            raise self._exists()
+        return stat.S_IMODE(status.st_mode)
+
+    def _exists(self) -> TargetExistsError:
+        return TargetExistsError(
+            "exists already",
+            file=self.path,
+            hint="Choose another name, or overwrite it with --force (force=True).",
+        )
 
     def commit(self) -> None:
         """Flush to the disk and give the file its name.
 
         Raises:
+            TargetExistsError: somebody else has made the file meanwhile, and `force` is not set.
             WriteError: the disk or the folder refuses.
         """
         self.flush()
         try:
             os.fsync(self._file.fileno())
             self._file.close()
-            os.replace(self._temporary, self.path)
+            self._take_name()
+        except TargetExistsError:
+            raise
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         _sync_folder(os.path.dirname(self.path) or ".")
+
+    def _take_name(self) -> None:
+        if not self._force:
+            try:
+                os.link(self._temporary, self.path)  # fails where the name is taken, which a rename does not
+            except FileExistsError:
+                raise self._exists() from None
+            except OSError:  # file systems without links: the name was free when we began
+                if os.path.lexists(self.path):
+                    raise self._exists() from None
+            else:
+                os.unlink(self._temporary)
+                return
+        os.replace(self._temporary, self.path)
 
     def discard(self) -> None:
         """Remove the temporary file."""

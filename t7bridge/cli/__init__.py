@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -25,9 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process where not given.
 
     Returns:
-        0 done, 1 something failed, 2 wrong usage.
+        0 done, 1 something failed, 2 wrong usage; 128 and the signal's number where one has ended it.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name) and threading.current_thread() is threading.main_thread():
+            signal.signal(getattr(signal, name), _stop)
     if not arguments or arguments[0] not in VERBS:
         return _general(arguments)
     verb = importlib.import_module(f".{arguments[0]}", __name__)
@@ -46,11 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
-        return _fail("interrupted")
+        _fail("interrupted; no output was left behind")
+        return 128 + signal.SIGINT
     except MemoryError:
         return _fail("out of memory")
     except OSError as error:
-        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("T7BRIDGE_TRACEBACK"):
             raise
@@ -60,8 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
 
+def _stop(number: int, frame: object) -> None:
+    """End like Ctrl-C does, so that what is half written is removed."""
+    raise SystemExit(128 + number)
+
+
 def _fail(message: str) -> int:
-    print(f"t7bridge: error: {message}", file=sys.stderr)
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    print(f"t7bridge: error: {shown}", file=sys.stderr)
     return FAILED
 
 

@@ -9,10 +9,17 @@ import sys
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 or .pt file")
-    parser.add_argument("--depth", type=int, default=6, metavar="N", help="levels to show (default: 6)")
+    parser.add_argument("--depth", type=_count, default=6, metavar="N", help="levels to show (default: 6)")
     parser.add_argument(
-        "--items", type=int, default=40, metavar="N", help="entries to show of each table (default: 40)"
+        "--items", type=_count, default=40, metavar="N", help="entries to show of each table (default: 40)"
     )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is no number of things to show")
+    return number
 
 
 def run(options: argparse.Namespace) -> int:

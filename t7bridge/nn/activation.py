@@ -7,7 +7,10 @@ from .registry import modules, param, register_layer
 
 # weight (planes), or (1) where all planes share it.
 register_layer(
-    "nn.PReLU", params=(param("weight"),), defaults={"nOutputPlane": 0.0}, module=of_torch("PReLU", extent("weight"))
+    "nn.PReLU",
+    params=(param("weight"),),
+    defaults={"nOutputPlane": 0.0},
+    module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from ..graph.elements import LUA_CLASSES
+from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor
 from .fields import Fields
-from .layouts import copied, elements
-from .mapping import LAYERS, Call, Lua, Mapped, dim, integer, of_runtime, of_torch, shape
-from .registry import Param, Source, first_module, graph_modules, modules, named_modules, param, register_layer
+from .layouts import Layout, Permute, Reshape, apply_layout, copied, elements
+from .mapping import LAYERS, Call, Lua, Mapped, NotMappedError, dim, integer, of_runtime, of_torch
+from .registry import (
+    Param,
+    Source,
+    first_module,
+    graph_modules,
+    layer_of,
+    modules,
+    named_modules,
+    param,
+    register_layer,
+)
 from .shape import convert
 
 # What only hands on to what it contains.
@@ -50,10 +61,10 @@ _MODULES: dict[str, Mapped] = {
         "containers.Bottle", n_input_dims=integer("nInputDim", 2), n_output_dims=integer("nOutputDim", 2)
     ),
     "nn.DontCast": _dont_cast,
+    "nn.Inception": of_runtime("containers.Batched"),  # dpnn
 }
 register_layer(
     "nn.Container",
-    "nn.Inception",  # dpnn
     "nn.FireModule",
     "cudnn.BatchBRNNReLU",
     "w2nn.AuxiliaryLossTable",
@@ -106,7 +117,16 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
     weight = weight.reshape(fields.sizes("viewOut"))
     # The output dimension was moved to the front; the others kept their order.
     weight = np.moveaxis(weight, 0, fields.index0("outputDim", 1))
-    return copied(v, weight.astype(elements(v).dtype))
+    rebuilt = copied(v, weight.astype(elements(v).dtype))
+    child = fields.get("modules.1")
+    return apply_layout(_layout_of_weight(child), rebuilt, Fields(child)) if isinstance(child, TorchObject) else rebuilt
+
+
+def _layout_of_weight(child: TorchObject) -> Layout:
+    """The layout of the weight of the layer inside."""
+    layer = layer_of(child.class_name)
+    params = layer.params_of(Fields(child, "", layer.defaults)) if layer else ()
+    return next((param.sources[0].layout for param in params if param.name == "weight" and param.sources), ())
 
 
 def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
@@ -124,13 +144,32 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     return (*kept, rebuilt)
 
 
+def _weight_norm(lua: Lua) -> Call:
+    """Lua normalizes its own layout of the weight, which is not always PyTorch's."""
+    kwargs: dict[str, object] = {
+        "dim": lua.index0("outputDim", 1),
+        "length_shape": lua.shape("g"),
+        "direction_shape": lua.shape("v"),
+    }
+    child = lua.get("modules.1")
+    layout = _layout_of_weight(child) if isinstance(child, TorchObject) else ()
+    if layout:
+        kwargs["lua_shape"] = lua.sizes("weightSize")
+        *views, last = layout
+        if isinstance(last, Permute):
+            kwargs["order"] = last.order
+        else:
+            views.append(last)
+        if not all(isinstance(step, Reshape) for step in views):
+            raise NotMappedError(f"normalizes the weight of a {child.class_name}", trail=lua.trail)
+    return Call(f"{LAYERS}containers.WeightNorm", (), kwargs)
+
+
 register_layer(
     "nn.WeightNorm",
     params=_wrapped_weight,
     children=modules,
     scratch="weight bias",
     defaults={"outputDim": 1.0},
-    module=of_runtime(
-        "containers.WeightNorm", dim=dim("outputDim"), length_shape=shape("g"), direction_shape=shape("v")
-    ),
+    module=_weight_norm,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .layouts import FIRST, LAST, REST, Merge, Permute, Reshape
-from .mapping import LAYERS, Call, Lua, extent, integer, of_runtime, pair, shape
+from .mapping import LAYERS, Call, Lua, NotMappedError, extent, integer, of_runtime, pair, shape
 from .pooling import axes
 from .registry import buffer, param, register_layer
 
@@ -79,6 +79,13 @@ def _map(transposed: bool) -> Callable[[Lua], Call]:
         return Call(f"{LAYERS}conv.ConvMap2d", (*planes, lua.shape("weight")), kwargs)
 
     return module
+
+
+def _sub_sampling(lua: Lua) -> Call:
+    planes = lua.shape("weight")
+    if len(planes) != 1:
+        raise NotMappedError("has a kernel for each plane, as some releases of 2011 had", trail=lua.trail)
+    return Call(f"{LAYERS}conv.SubSampling2d", (planes[0], axes(lua, "k", 2), axes(lua, "d", 2, 1)))
 
 
 def _temporal(lua: Lua) -> Call:
@@ -170,7 +177,7 @@ register_layer(
 register_layer(
     params=(param("weight"), BIAS),
     module={
-        "nn.SpatialSubSampling": of_runtime("conv.SubSampling2d", extent("weight"), pair("kH", "kW"), pair("dH", "dW")),
+        "nn.SpatialSubSampling": _sub_sampling,
         "nn.TemporalSubSampling": of_runtime(
             "temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)
         ),

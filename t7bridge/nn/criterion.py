@@ -61,11 +61,17 @@ def _weighted(lua: Lua) -> dict[str, Any]:
     return {"classes": lua.shapes["weight"][0]} if "weight" in lua.shapes else {}
 
 
+def _target(lua: Lua, path: str) -> int:
+    """A class as users of the module call it; the -100 that stands for none is the same for all."""
+    value = lua.integer(path)
+    return value + lua.index_base - 1 if value >= 0 else value
+
+
 def _class_nll(lua: Lua) -> Call:
     kwargs = _weighted(lua)
     kwargs["average"] = lua.flag("sizeAverage", True)
     if lua.has("ignoreIndex"):
-        kwargs["ignore_index"] = lua.integer("ignoreIndex") + lua.index_base - 1
+        kwargs["ignore_index"] = _target(lua, "ignoreIndex")
     return Call(f"{LAYERS}classes.ClassNLLCriterion", (), {**kwargs, "index_base": lua.index_base})
 
 
@@ -74,7 +80,7 @@ def _cross_entropy(lua: Lua) -> Call:
     kwargs = _weighted(lua)
     kwargs["average"] = lua.flag("sizeAverage", lua.flag("nll.sizeAverage", True))
     if lua.has("nll.ignoreIndex"):
-        kwargs["ignore_index"] = lua.integer("nll.ignoreIndex") + lua.index_base - 1
+        kwargs["ignore_index"] = _target(lua, "nll.ignoreIndex")
     return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.objects import TorchObject
-from .mapping import LAYERS, Call, Lua, NotMappedError, Row, flag, integer, number, of_runtime, of_torch, pair
+from .mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
 from .registry import register_layer
 
 _WHERE = "pooling ones random_samples randomSamples"
@@ -186,7 +186,6 @@ def _shave(lua: Lua) -> Call:
 
 register_layer(
     "nn.SpatialSymmetricPadding",
-    "nn.SpatialPadding",
     "nn.SpatialUniformCrop",
     "nn.SpatialUpSampling",
     "nn.SpatialReSampling",
@@ -197,6 +196,16 @@ register_layer(
         "nn.SpatialReplicationPadding": _border("ReplicationPad2d"),
         "nn.VolumetricReplicationPadding": of_torch(
             "ReplicationPad3d", pair("pleft", "pright", "ptop", "pbottom", "pfront", "pback")
+        ),
+        "nn.SpatialPadding": of_runtime(
+            "shape.SpatialPadding",
+            integer("pad_l"),
+            integer("pad_r"),
+            integer("pad_t"),
+            integer("pad_b"),
+            rows=dim("y_dim", 2),
+            columns=dim("x_dim", 3),
+            value=number("val", 0.0),
         ),
         "nn.Padding": _padding,
         "nn.ShaveImage": _shave,

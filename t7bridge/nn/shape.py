@@ -74,6 +74,16 @@ def _one_hot(lua: Lua) -> Call:
     return Call(f"{LAYERS}pick.OneHot", (lua.integer("outputSize"),), kwargs)
 
 
+def _arg_max(lua: Lua) -> Call:
+    dims = lua.integer("nInputDim") if lua.has("nInputDim") else 9
+    kwargs = {
+        "n_input_dims": dims if dims < 9 else None,
+        "index_base": lua.index_base,
+        "dtype": lua.dtype("output") or "int64",
+    }
+    return Call(f"{LAYERS}pick.ArgMax", (lua.index0("dim", 1),), kwargs)
+
+
 def _sum(average: bool) -> Row:
     """`nn.Mean` had no `sizeAverage` while it was a class of its own."""
     return of_runtime(
@@ -98,11 +108,8 @@ def _mixture(lua: Lua) -> Call:
 _IDENTITY = of_torch("Identity")
 register_layer(
     "nn.Module",
-    "nn.SAdd",
-    "nn.SeqReverseSequence",
     "nn.SimpleColorTransform",
     "nn.AdaptiveInstanceNormalization",
-    "nn.ArgMax",
     "nn.CategoricalEntropy",
     "nn.Reinforce",
     "nn.ReinforceBernoulli",
@@ -134,6 +141,9 @@ register_layer(
         "nn.MaskedSelect": of_runtime("pick.MaskedSelect"),
         "nn.OneHot": _one_hot,
         "OneHot": _one_hot,  # char-rnn
+        "nn.ArgMax": _arg_max,
+        "nn.SAdd": of_runtime("linear.SAdd", number("addend"), negate=flag("negate")),
+        "nn.SeqReverseSequence": of_runtime("pick.Reverse", dim("dim")),
         "nn.Sum": _sum(False),
         "nn.Mean": _sum(True),
         "nn.Max": of_runtime("pick.Max", dim("dimension", 1), n_input_dims=_DIMS),
@@ -153,6 +163,8 @@ register_layer(
         "nn.JoinTable": of_runtime("table.JoinTable", dim("dimension"), n_input_dims=_DIMS),
         "nn.SplitTable": of_runtime("table.SplitTable", dim("dimension"), n_input_dims=_DIMS),
         "nn.SelectTable": _select_table,
+        "nngraph.JustElement": of_runtime("table.SelectTable", 0),
+        "nngraph.JustTable": of_runtime("table.JustTable"),
         "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
         "nn.FlattenTable": of_runtime("table.FlattenTable"),
         "nn.ReverseTable": of_runtime("table.ReverseTable"),

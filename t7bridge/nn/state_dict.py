@@ -183,7 +183,8 @@ class _Collector:
         try:
             with np.errstate(all="ignore"):
                 made = param.make(fields)
-        except ValueError as error:  # the errors of fields, and those of numpy where fields do not fit together
+        # The errors of fields, and those of numpy where fields do not fit together.
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message = error.message if isinstance(error, ModelError) else str(error)
             self._note("warning", place, "", f"{param.name} of {obj.class_name} cannot be computed: {message}")
             return None

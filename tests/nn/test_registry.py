@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from helpers import TESTFILES, read
 
 from t7bridge.errors import ModelError
 from t7bridge.graph.objects import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.layouts import Permute
+from t7bridge.nn.mapping import BASE, Lua, dim, has, number, of_torch, pair
 from t7bridge.nn.registry import layer_of, modules, param, register_layer, registered_layers, unregister_layer
 from t7bridge.nn.state_dict import state_dict
+from t7bridge.runtime.live import live_module
 
 
 def numbers(*size: int) -> Tensor:
@@ -159,3 +162,22 @@ def test_torch_rnn_lstm():
         "bias_ih_l0": (8,),
         "bias_hh_l0": (8,),
     }
+
+
+def test_rows_give_arguments():
+    """A declarative row reads each argument from its field, with older names and defaults, and what the shapes tell."""
+    row = of_torch("Example", number("a|old", 0.5), dim("d"), bias=has("bias"), size=pair("h", "w"), first=BASE)
+    lua = Lua(obj("nn.Example", old=2.0, d=3.0, h=4.0, w=5.0), shapes={"bias": (1,)}, index_base=0)
+    assert row(lua).args == (2.0, 2)
+    assert row(lua).kwargs == {"bias": True, "size": (4, 5), "first": 0}
+    assert row(Lua(obj("nn.Example", d=-1.0, h=4.0, w=5.0))).args == (0.5, -1)
+
+
+def test_users_say_what_a_class_is_in_pytorch():
+    """An entry of one's own gives a live module, with the weights where the entry puts them."""
+    register_layer("my.Affine", params=(param("weight", field="w"),), module=of_torch("Linear", 3, 2, bias=False))
+    try:
+        module = live_module(obj("my.Affine", w=numbers(2, 3)))
+        assert module(torch.ones(3)).tolist() == [3.0, 12.0]
+    finally:
+        unregister_layer("my.Affine")

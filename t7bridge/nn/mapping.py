@@ -1,0 +1,237 @@
+"""What a Lua layer stands for in PyTorch, as data: a module of PyTorch or of the runtime, and its arguments.
+
+A `Row` says which field gives which argument, so that it can be read backwards too; a function gives a `Call` where
+the fields decide more than values. May import graph and errors. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import define, field
+
+from ..errors import ModelError
+from ..graph.objects import TorchObject
+from ..graph.tensor import Tensor
+from .fields import Fields
+
+LAYERS = "t7bridge.runtime.layers."
+"""Where the layers are that PyTorch lacks or computes differently."""
+
+Literal = Any
+"""None, bool, int, float, str, or a tuple of them: what a source file can say."""
+
+
+class NotMappedError(ModelError):
+    """An object whose class can be mapped, but not with these fields."""
+
+
+@define(eq=False)
+class Lua(Fields):
+    """The fields of an object, with what its state dict and the caller tell.
+
+    Attributes:
+        shapes: the shapes of its own tensors in the state dict, by their names there.
+        index_base: what the first element of anything is called by those who use the module: 1 as in Lua, or 0.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(factory=dict, repr=False)
+    index_base: int = 1
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor of its state dict.
+
+        Raises:
+            NotMappedError: the file has no such tensor.
+        """
+        found = self.shapes.get(name)
+        if found is None:
+            raise NotMappedError(f"the file has no {name} for it", trail=self.trail)
+        return found
+
+    def optional(self, path: str) -> int | None:
+        """A whole number that may be missing."""
+        return self.integer(path) if any(self.has(name) for name in path.split("|")) else None
+
+    def dtype(self, path: str) -> str | None:
+        """The element type of the tensor at a path, `float32`, even if it has no elements."""
+        value = self.get(path)
+        return value.element.name if isinstance(value, Tensor) else None
+
+
+@define(frozen=True)
+class Call:
+    """The construction of a module.
+
+    Attributes:
+        target: `torch.nn.Conv2d`, or a class in `LAYERS`.
+        args: positional arguments; none where the module has children.
+        kwargs: arguments by keyword.
+        plain: the class of `torch.nn` that does as well where every input is a tensor with a batch dimension.
+        refers: modules elsewhere in the model that the constructor takes, by keyword.
+        childless: whether the children in Lua say nothing that the arguments do not.
+    """
+
+    target: str
+    args: tuple[Literal, ...] = ()
+    kwargs: Mapping[str, Literal] = field(factory=dict)
+    plain: str = ""
+    refers: Mapping[str, TorchObject] = field(factory=dict, repr=False)
+    childless: bool = False
+
+
+@define(frozen=True)
+class Read:
+    """Where an argument comes from.
+
+    Attributes:
+        kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (counts from 1 in Lua, from 0 in
+            PyTorch, from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor
+            of the state dict), `has` (whether the state dict has the tensor) or `base` (what the first index is).
+        fields: names of fields, or the tensor; each may give older names behind `|`.
+        default: what counts where the field is missing.
+        dim: the dimension of an `extent`.
+    """
+
+    kind: str
+    fields: tuple[str, ...] = ()
+    default: Any = None
+    dim: int = 0
+
+    def value(self, lua: Lua) -> Literal:
+        """The argument that one object gives."""
+        name = self.fields[0] if self.fields else ""
+        if self.kind == "number":
+            found = lua.number(name, self.default)
+            return float(found)
+        if self.kind == "integer":
+            return lua.integer(name, self.default)
+        if self.kind == "optional":
+            return lua.optional(name)
+        if self.kind == "flag":
+            return lua.flag(name, bool(self.default))
+        if self.kind == "dim":
+            return lua.index0(name, self.default)
+        if self.kind == "sizes":
+            return lua.sizes(name)
+        if self.kind == "pair":
+            return tuple(lua.integer(each, self.default) for each in self.fields)
+        if self.kind == "extent":
+            return lua.shape(name)[self.dim]
+        if self.kind == "shape":
+            return lua.shape(name)
+        if self.kind == "has":
+            return name in lua.shapes
+        assert self.kind == "base", self.kind
+        return lua.index_base
+
+
+@define(frozen=True)
+class Row:
+    """A module whose arguments are fields, one by one.
+
+    Attributes:
+        target: see `Call`.
+        args: positional arguments: where each comes from, or the value itself.
+        kwargs: arguments by keyword, likewise.
+        plain: see `Call`.
+        childless: see `Call`.
+    """
+
+    target: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(factory=dict)
+    plain: str = ""
+    childless: bool = False
+
+    def __call__(self, lua: Lua) -> Call:
+        """The construction for one object."""
+
+        def value(argument: Any) -> Literal:
+            return argument.value(lua) if isinstance(argument, Read) else argument
+
+        return Call(
+            self.target,
+            tuple(value(argument) for argument in self.args),
+            {name: value(argument) for name, argument in self.kwargs.items()},
+            self.plain,
+            childless=self.childless,
+        )
+
+
+Mapped = Row | Callable[[Lua], Call]
+"""How the objects of a class become modules."""
+
+
+def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> Row:
+    """A module of `torch.nn`, by its name there."""
+    return Row(f"torch.nn.{name}", args, kwargs, childless=childless)
+
+
+def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, **kwargs: Any) -> Row:
+    """A module of the runtime: `shape.View`.
+
+    Args:
+        name: family and class.
+        args: positional arguments.
+        plain: name in `torch.nn` of the class that does for tensors with a batch dimension.
+        childless: see `Call`.
+        kwargs: arguments by keyword.
+    """
+    return Row(LAYERS + name, args, kwargs, f"torch.nn.{plain}" if plain else "", childless)
+
+
+def number(name: str, default: float | None = None) -> Read:
+    """A number, as float."""
+    return Read("number", (name,), default)
+
+
+def integer(name: str, default: int | None = None) -> Read:
+    """A whole number."""
+    return Read("integer", (name,), default)
+
+
+def optional(name: str) -> Read:
+    """A whole number, or `None` where the field is missing."""
+    return Read("optional", (name,))
+
+
+def flag(name: str, default: bool = False) -> Read:
+    """A truth value."""
+    return Read("flag", (name,), default)
+
+
+def dim(name: str, default: int | None = None) -> Read:
+    """A dimension or position, counted from 0."""
+    return Read("dim", (name,), default)
+
+
+def sizes(name: str) -> Read:
+    """A tuple of sizes."""
+    return Read("sizes", (name,))
+
+
+def pair(*names: str, default: int | None = None) -> Read:
+    """A tuple of the whole numbers in several fields."""
+    return Read("pair", names, default)
+
+
+def extent(name: str, at: int = 0) -> Read:
+    """One extent of a tensor of the state dict."""
+    return Read("extent", (name,), dim=at)
+
+
+def shape(name: str) -> Read:
+    """The shape of a tensor of the state dict."""
+    return Read("shape", (name,))
+
+
+def has(name: str) -> Read:
+    """Whether the state dict has a tensor."""
+    return Read("has", (name,))
+
+
+BASE = Read("base")
+"""What the first index is called."""
+INPLACE = flag("inplace")

@@ -1,0 +1,1 @@
+"""Live PyTorch modules from plans. The only room that imports torch."""

@@ -1,0 +1,130 @@
+"""Transfer functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Softmax(nn.Module):
+    """Softmax over the features, wherever they are: (n), (batch, n), (n, h, w) or (batch, n, h, w)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return positive numbers that add up to 1 over the features, in the shape of the input."""
+        return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
+
+
+class Softmin(nn.Module):
+    """Softmax of the negated input; shapes as for `Softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return positive numbers that add up to 1 over the features, in the shape of the input."""
+        return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
+
+
+class LogSoftmax(nn.Module):
+    """Logarithm of the softmax; shapes as for `Softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return logarithms of probabilities, in the shape of the input."""
+        return torch.log_softmax(input, 0 if input.dim() in (1, 3) else 1)
+
+
+class ExampleSoftmax(nn.Module):
+    """Softmax over all numbers of an example together: (n), (batch, n), (n, h, w) or (batch, n, h, w).
+
+    Args:
+        log: whether logarithms are wanted.
+    """
+
+    def __init__(self, log: bool = False) -> None:
+        super().__init__()
+        self.log = log
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return probabilities or their logarithms, in the shape of the input."""
+        flat = input.flatten(0 if input.dim() in (1, 3) else 1)
+        done = torch.log_softmax(flat, -1) if self.log else torch.softmax(flat, -1)
+        return done.reshape(input.shape)
+
+
+class PReLU(nn.PReLU):
+    """torch.nn.PReLU that takes one vector too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n), or (batch, n, …); return the same shape."""
+        return super().forward(input) if input.dim() > 1 else super().forward(input[None])[0]
+
+
+class Abs(nn.Module):
+    """|x| of each element."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the absolute values, in the shape of the input."""
+        return input.abs()
+
+
+class Exp(nn.Module):
+    """e to the x of each element."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the exponentials, in the shape of the input."""
+        return input.exp()
+
+
+class Log(nn.Module):
+    """Natural logarithm of each element."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the logarithms, in the shape of the input."""
+        return input.log()
+
+
+class Power(nn.Module):
+    """Each element to a power.
+
+    Args:
+        exponent: the power.
+    """
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self.exponent = exponent
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the powers, in the shape of the input."""
+        return input.pow(self.exponent)
+
+
+class Square(nn.Module):
+    """x * x of each element."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the squares, in the shape of the input."""
+        return input * input
+
+
+class Sqrt(nn.Module):
+    """Square root of each element, with gradient 0 at 0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the roots, in the shape of the input."""
+        zero = input == 0
+        return input.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+
+
+class CReLU(nn.Module):
+    """The positive and the negative parts, side by side: features twice as many.
+
+    Args:
+        n_input_dims: dimensions of one example.
+    """
+
+    def __init__(self, n_input_dims: int) -> None:
+        super().__init__()
+        self.n_input_dims = n_input_dims
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
+        dim = 1 if input.dim() == self.n_input_dims + 1 else 0
+        return torch.relu(torch.cat((input, -input), dim))

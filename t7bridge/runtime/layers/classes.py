@@ -1,0 +1,239 @@
+"""Criterions whose targets are classes, and criterions made of others."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ClassNLLCriterion(nn.Module):
+    """The negative logarithm that the input gives to the right class.
+
+    Args:
+        classes: number of weights, one a class; `None` for none.
+        average: whether the weighted mean is wanted, not the sum.
+        ignore_index: a target that does not count.
+        index_base: what the first class is called.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self, classes: int | None = None, average: bool = True, ignore_index: int = -100, index_base: int = 1
+    ) -> None:
+        super().__init__()
+        self.average = average
+        self.ignore_index = ignore_index
+        self.index_base = index_base
+        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+
+    def forward(self, input: Tensor, target: Any) -> Tensor:
+        """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch) or (batch, h, w)."""
+        wanted = torch.as_tensor(target, device=input.device).long() - self.index_base
+        scores = input if input.dim() > 1 else input.unsqueeze(0)
+        wanted = wanted.reshape(scores.size(0), *scores.shape[2:])
+        ignored = self.ignore_index - self.index_base
+        total = F.nll_loss(scores, wanted, self.weight, ignore_index=ignored, reduction="sum")
+        if not self.average:
+            return total
+        counted = wanted[wanted != ignored]
+        share = counted.numel() if self.weight is None else float(self.weight[counted].sum())
+        return total / share if share else total
+
+
+class CrossEntropyCriterion(ClassNLLCriterion):
+    """`ClassNLLCriterion` of the logarithms of the softmax of the input. Arguments as there."""
+
+    def forward(self, input: Tensor, target: Any) -> Tensor:
+        """Take scores (n) or (batch, n) and classes, with any dimensions of one element; return a scalar."""
+        scores = input.squeeze() if input.dim() < 4 else input
+        return super().forward(torch.log_softmax(scores, 1 if scores.dim() > 1 else 0), target)
+
+
+class MultiMarginCriterion(nn.Module):
+    """By how much other classes come closer to the right one than a margin.
+
+    Args:
+        classes: number of weights, one a class; `None` for none.
+        p: 1, or 2 for squares.
+        margin: the margin.
+        average: whether the sum is divided by the number of examples.
+        index_base: what the first class is called.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self, classes: int | None = None, p: int = 1, margin: float = 1.0, average: bool = True, index_base: int = 1
+    ) -> None:
+        super().__init__()
+        self.p = p
+        self.margin = margin
+        self.average = average
+        self.index_base = index_base
+        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+
+    def forward(self, input: Tensor, target: Any) -> Tensor:
+        """Take scores (n) or (batch, n) and classes; return a scalar."""
+        scores = input if input.dim() > 1 else input.unsqueeze(0)
+        wanted = torch.as_tensor(target, device=input.device).long().reshape(-1) - self.index_base
+        weight = None if self.weight is None else self.weight.to(scores.dtype)
+        losses = F.multi_margin_loss(scores, wanted, self.p, self.margin, weight, reduction="none")
+        return losses.mean() if self.average else losses.sum()
+
+
+class MultiLabelMarginCriterion(nn.Module):
+    """By how much wrong classes come closer than 1 to each of several right ones.
+
+    Args:
+        average: whether the sum is divided by the number of examples.
+        index_base: what the first class is called; the one before it ends a list of classes.
+    """
+
+    def __init__(self, average: bool = True, index_base: int = 1) -> None:
+        super().__init__()
+        self.average = average
+        self.index_base = index_base
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores (n) or (batch, n) and lists of classes of the same shape; return a scalar."""
+        reduction = "mean" if self.average else "sum"
+        return F.multilabel_margin_loss(input, target.long() - self.index_base, reduction=reduction)
+
+
+class MultiLabelSoftMarginCriterion(nn.Module):
+    """Binary cross entropy of each class by itself.
+
+    Args:
+        classes: number of weights, one a class; `None` for none.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, classes: int | None = None, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take scores and targets 0 or 1, (n) or (batch, n); return a scalar."""
+        reduction = "mean" if self.average else "sum"
+        return F.binary_cross_entropy_with_logits(input, target.reshape(input.shape), self.weight, reduction=reduction)
+
+
+class ClassSimplexCriterion(nn.Module):
+    """Squares of differences to the corner of a regular simplex that stands for the class.
+
+    Args:
+        classes: number of classes.
+        average: whether the mean is wanted, not the sum.
+        index_base: what the first class is called.
+    """
+
+    def __init__(self, classes: int, average: bool = True, index_base: int = 1) -> None:
+        super().__init__()
+        self.classes = classes
+        self.average = average
+        self.index_base = index_base
+
+    def forward(self, input: Tensor, target: Any) -> Tensor:
+        """Take (n) or (batch, n) and classes; return a scalar."""
+        wanted = torch.as_tensor(target).long().reshape(-1) - self.index_base
+        corners = self._corners()[wanted].to(input).reshape(input.shape)
+        squares = (input - corners).square()
+        return squares.mean() if self.average else squares.sum()
+
+    def _corners(self) -> Tensor:
+        n = self.classes - 1
+        corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
+        for k in range(n):
+            corners[k, k] = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
+            corners[k + 1 :, k] = (float(corners[k, k]) ** 2 - 1 - 1 / n) / float(corners[k, k])
+        return corners
+
+
+class MultiCriterion(nn.Sequential):
+    """The weighted sum of what several criterions give for the same input and target.
+
+    Args:
+        criterions: the criterions.
+        weights: one for each.
+    """
+
+    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...]) -> None:
+        super().__init__(*criterions)
+        self.weights = weights
+
+    def forward(self, input: Any, target: Any = None) -> Tensor:
+        """Return a scalar."""
+        losses = [weight * criterion(input, target) for weight, criterion in zip(self.weights, self)]
+        return torch.stack(losses).sum()
+
+
+class ParallelCriterion(nn.Sequential):
+    """The weighted sum of what several criterions give for one input and target each.
+
+    Args:
+        criterions: the criterions.
+        weights: one for each.
+        repeat_target: whether all have the same target.
+    """
+
+    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...], repeat_target: bool = False) -> None:
+        super().__init__(*criterions)
+        self.weights = weights
+        self.repeat_target = repeat_target
+
+    def forward(self, inputs: Any, targets: Any = None) -> Tensor:
+        """Take lists of inputs and targets; return a scalar."""
+        if self.repeat_target:
+            targets = [targets] * len(self)
+        losses = [w * criterion(x, y) for w, criterion, x, y in zip(self.weights, self, inputs, targets)]
+        return torch.stack(losses).sum()
+
+
+class CriterionTable(nn.Module):
+    """A criterion as a layer of a list of input and target.
+
+    Args:
+        criterion: the criterion.
+    """
+
+    def __init__(self, criterion: nn.Module) -> None:
+        super().__init__()
+        self.criterion = criterion
+
+    def forward(self, inputs: list[Any]) -> Any:
+        """Return what the criterion gives."""
+        return self.criterion(*inputs)
+
+
+class ModuleCriterion(nn.Module):
+    """A criterion behind modules that change its input and its target.
+
+    Args:
+        criterion: the criterion.
+        inputModule: what changes the input.
+        targetModule: what changes the target.
+    """
+
+    def __init__(
+        self, criterion: nn.Module, inputModule: nn.Module | None = None, targetModule: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.inputModule = inputModule
+        self.targetModule = targetModule
+        self.criterion = criterion
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Return what the criterion gives."""
+        if self.inputModule is not None:
+            input = self.inputModule(input)
+        if self.targetModule is not None:
+            target = self.targetModule(target)
+        return self.criterion(input, target)

@@ -1,0 +1,223 @@
+"""Modules of modules, beside torch.nn.Sequential."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Concat(nn.Sequential):
+    """Gives its input to each module, and their outputs one after the other along a dimension.
+
+    Args:
+        modules: the modules.
+        dim: the dimension, counted with the batch.
+    """
+
+    def __init__(self, *modules: nn.Module, dim: int) -> None:
+        super().__init__(*modules)
+        self.dim = dim
+
+    def forward(self, input: Any) -> Tensor:
+        """Return one tensor."""
+        return torch.cat([module(input) for module in self], self.dim)
+
+
+class DepthConcat(nn.Sequential):
+    """As `Concat`, for outputs of different extents: the smaller are centred among zeros.
+
+    Args:
+        modules: the modules.
+        dim: the dimension, counted with the batch.
+    """
+
+    def __init__(self, *modules: nn.Module, dim: int) -> None:
+        super().__init__(*modules)
+        self.dim = dim
+
+    def forward(self, input: Any) -> Tensor:
+        """Return one tensor, as large as the largest output in every other dimension."""
+        outputs = [module(input) for module in self]
+        largest = [max(extents) for extents in zip(*(output.shape for output in outputs))]
+        padded = []
+        for output in outputs:
+            borders: list[int] = []
+            for dim in range(output.dim() - 1, -1, -1):
+                missing = 0 if dim == self.dim % output.dim() else largest[dim] - output.size(dim)
+                borders += [missing // 2, missing - missing // 2]
+            padded.append(F.pad(output, borders))
+        return torch.cat(padded, self.dim)
+
+
+class ConcatTable(nn.Sequential):
+    """Gives its input to each module."""
+
+    def forward(self, input: Any) -> list[Any]:
+        """Return their outputs."""
+        return [module(input) for module in self]
+
+
+class ParallelTable(nn.Sequential):
+    """Gives the elements of a list to one module each."""
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return their outputs."""
+        return [module(input) for module, input in zip(self, inputs)]
+
+
+class Parallel(nn.Sequential):
+    """Gives the slices of its input to one module each, and their outputs one after the other.
+
+    Args:
+        modules: the modules.
+        input_dim: the dimension of the slices.
+        output_dim: the dimension along which outputs follow one another.
+    """
+
+    def __init__(self, *modules: nn.Module, input_dim: int, output_dim: int) -> None:
+        super().__init__(*modules)
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return one tensor."""
+        slices = [input.select(self.input_dim, index) for index in range(input.size(self.input_dim))]
+        return torch.cat([module(part) for module, part in zip(self, slices)], self.output_dim)
+
+
+class MapTable(nn.Sequential):
+    """Gives each element of a list to the same module."""
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return its outputs."""
+        return [self[0](input) for input in inputs]
+
+
+class SharedParallelTable(nn.Module):
+    """Gives each element of a list to the same module.
+
+    Args:
+        unit: the module.
+    """
+
+    def __init__(self, unit: nn.Module) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return its outputs."""
+        return [self.unit(input) for input in inputs]
+
+
+class Bottle(nn.Sequential):
+    """Lets a module work on more dimensions than it takes: those in front are one to it.
+
+    Args:
+        module: the module.
+        n_input_dims: dimensions it takes.
+        n_output_dims: dimensions it gives.
+    """
+
+    def __init__(self, module: nn.Module, n_input_dims: int = 2, n_output_dims: int = 2) -> None:
+        super().__init__(module)
+        self.n_input_dims = n_input_dims
+        self.n_output_dims = n_output_dims
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return what the module gives, with the dimensions in front as they were."""
+        batch_dims = input.dim() - self.n_input_dims + 1
+        if batch_dims <= 1:
+            whole: Tensor = self[0](input)
+            return whole
+        front = input.shape[:batch_dims]
+        output: Tensor = self[0](input.flatten(0, batch_dims - 1))
+        return output.reshape(*front, *output.shape[1:])
+
+
+class Batched(nn.Sequential):
+    """Modules one after the other that see a batch, of one where they are given one image."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        output = input if input.dim() > 3 else input.unsqueeze(0)
+        for module in self:
+            output = module(output)
+        return output if input.dim() > 3 else output.squeeze(0)
+
+
+class DontCast(nn.Sequential):
+    """A module that keeps its own element type inside a model of another.
+
+    Args:
+        module: the module.
+        inside: the type its inputs are turned into; `None` to leave them.
+        outside: the type its outputs are turned into; `None` to leave them.
+    """
+
+    def __init__(self, module: nn.Module, inside: str | None = None, outside: str | None = None) -> None:
+        super().__init__(module)
+        self.inside = inside
+        self.outside = outside
+
+    def forward(self, input: Any) -> Any:
+        """Return what the module gives."""
+        output = self[0](self._cast(input, self.inside))
+        return self._cast(output, self.outside)
+
+    def _cast(self, value: Any, dtype: str | None) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._cast(item, dtype) for item in value]
+        return value.to(getattr(torch, dtype)) if dtype else value
+
+
+class WeightNorm(nn.Sequential):
+    """A module whose weight is g * v / |v|: a length and a direction for each output.
+
+    Args:
+        module: a module with a `weight`, which becomes a buffer.
+        dim: the dimension of the outputs in the weight.
+        length_shape: of g: (outputs) or (outputs, 1).
+        direction_shape: of v: (outputs, all other extents together).
+        lua_shape: of the weight where it is not that of the module, before it is viewed and permuted into that.
+        order: the dimensions of the module's weight then.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        dim: int,
+        length_shape: tuple[int, ...],
+        direction_shape: tuple[int, int],
+        lua_shape: tuple[int, ...] | None = None,
+        order: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(module)
+        self.dim = dim
+        self.lua_shape = lua_shape
+        self.order = order
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        del module.weight
+        module.register_buffer("weight", weight.detach())
+        self.g = nn.Parameter(torch.ones(length_shape))
+        self.v = nn.Parameter(torch.ones(direction_shape))
+
+    def forward(self, input: Any) -> Any:
+        """Return what the module gives with the weight as g and v say."""
+        kept = self[0].weight
+        assert isinstance(kept, Tensor)
+        length = (self.v.square().sum(1) + 1e-4).sqrt()
+        shape = self.lua_shape or kept.shape
+        first = [shape[self.dim], *(extent for at, extent in enumerate(shape) if at != self.dim)]
+        weight = (self.v * (self.g.reshape(-1) / length)[:, None]).reshape(first).movedim(0, self.dim)
+        if self.order is not None:
+            before = [kept.size(self.order.index(at)) for at in range(kept.dim())]
+            weight = weight.reshape(before).permute(self.order)
+        else:
+            weight = weight.reshape(kept.shape)
+        with torch.no_grad():
+            kept.copy_(weight)
+        return torch.func.functional_call(self[0], {"weight": weight}, (input,))

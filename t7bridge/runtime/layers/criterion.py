@@ -1,0 +1,284 @@
+"""Criterions: modules of an input and a target that give one number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# Inputs and targets have as many elements, in the same order; their shapes may differ, as in Lua.
+
+
+def _reduced(losses: Tensor, average: bool) -> Tensor:
+    return losses.mean() if average else losses.sum()
+
+
+class MSECriterion(nn.Module):
+    """Squares of differences.
+
+    Args:
+        average: whether their mean is wanted, not their sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors with as many elements; return a scalar."""
+        return _reduced((input - target.reshape(input.shape)).square(), self.average)
+
+
+class AbsCriterion(nn.Module):
+    """Absolute differences.
+
+    Args:
+        average: whether their mean is wanted, not their sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors with as many elements; return a scalar."""
+        return _reduced((input - target.reshape(input.shape)).abs(), self.average)
+
+
+class SmoothL1Criterion(nn.Module):
+    """Halves of squared differences below 1, and absolute ones less a half above.
+
+    Args:
+        average: whether their mean is wanted, not their sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors with as many elements; return a scalar."""
+        losses = F.smooth_l1_loss(input, target.reshape(input.shape), reduction="none")
+        return _reduced(losses, self.average)
+
+
+class WeightedMSECriterion(nn.Module):
+    """Squares of differences to the weighted target.
+
+    Args:
+        weight_shape: of the weights of one example.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight_shape: tuple[int, ...], average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+        self.register_buffer("weight", torch.ones(weight_shape))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors of one shape; return a scalar."""
+        weight = self.weight if input.dim() - 1 == self.weight.dim() else self.weight.reshape(input.shape)
+        return _reduced((input - target.reshape(input.shape) * weight).square(), self.average)
+
+
+class AutoCropMSECriterion(nn.Module):
+    """Squares of differences to the middle of a target that may be larger.
+
+    Args:
+        average: whether their mean is wanted, not their sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (…, h, w) and (…, H, W); return a scalar."""
+        height, width = input.shape[-2:]
+        top, left = (target.size(-2) - height) // 2, (target.size(-1) - width) // 2
+        middle = target[..., top : top + height, left : left + width]
+        return _reduced((input - middle).square(), self.average)
+
+
+class BCECriterion(nn.Module):
+    """Binary cross entropy.
+
+    Args:
+        classes: number of weights, one a column; `None` for none.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, classes: int | None = None, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+        self.register_buffer("weight", None if classes is None else torch.ones(classes))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take probabilities and targets with as many elements; return a scalar."""
+        target = target.reshape(input.shape)
+        losses = -((input + 1e-12).log() * target + (1 - input + 1e-12).log() * (1 - target))
+        return _reduced(losses if self.weight is None else losses * self.weight, self.average)
+
+
+class MarginCriterion(nn.Module):
+    """How far products of input and target, 1 or -1, stay below a margin.
+
+    Args:
+        margin: the margin.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
+        super().__init__()
+        self.margin = margin
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors with as many elements; return a scalar."""
+        return _reduced((self.margin - input * target.reshape(input.shape)).clamp(min=0), self.average)
+
+
+class SoftMarginCriterion(nn.Module):
+    """Logarithms of 1 + exp(-input * target), for targets 1 or -1.
+
+    Args:
+        average: whether the mean is wanted, not the sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors with as many elements; return a scalar."""
+        return _reduced(F.softplus(-input * target.reshape(input.shape)), self.average)
+
+
+class DistKLDivCriterion(nn.Module):
+    """The Kullback-Leibler divergence of probabilities from logarithms of probabilities.
+
+    Args:
+        average: whether the sum is divided by the number of elements.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take logarithms and probabilities of one shape; return a scalar."""
+        return _reduced(F.kl_div(input, target, reduction="none"), self.average)
+
+
+class HingeEmbeddingCriterion(nn.Module):
+    """Distances of what is alike (target 1), and what others (-1) lack of a margin.
+
+    Args:
+        margin: the margin.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
+        super().__init__()
+        self.margin = margin
+        self.average = average
+
+    def forward(self, input: Tensor, target: Any) -> Tensor:
+        """Take distances and targets; return a scalar."""
+        target = torch.as_tensor(target, device=input.device).reshape(-1).expand(input.numel()).reshape(input.shape)
+        alike = torch.where(target == -1, 0, input)
+        others = torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
+        return _reduced(alike + others, self.average)
+
+
+class L1HingeEmbeddingCriterion(nn.Module):
+    """The distance of two inputs that are alike (target 1), or what others (-1) lack of a margin.
+
+    Args:
+        margin: the margin.
+    """
+
+    def __init__(self, margin: float = 1.0) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
+        """Take two tensors of one shape and a number; return a scalar."""
+        distance = (inputs[0] - inputs[1]).abs().sum()
+        return (self.margin - distance).clamp(min=0) if float(target) == -1 else distance
+
+
+class CosineEmbeddingCriterion(nn.Module):
+    """One less the cosine of what is alike (target 1), and by how much that of others (-1) exceeds a margin.
+
+    Args:
+        margin: the margin.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    def __init__(self, margin: float = 0.0, average: bool = True) -> None:
+        super().__init__()
+        self.margin = margin
+        self.average = average
+
+    def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
+        """Take two of (n) or (batch, n) and targets; return a scalar."""
+        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        target = torch.as_tensor(target, device=first.device).reshape(-1)
+        scale = 1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        cosine = (first * second).sum(1) * scale.sqrt()
+        others = torch.where(target == -1, (cosine - self.margin).clamp(min=0), cosine)
+        return _reduced(torch.where(target == 1, 1 - cosine, others), self.average)
+
+
+class MarginRankingCriterion(nn.Module):
+    """By how much the first input fails to exceed the second (target 1), or the other way round (-1), by a margin.
+
+    Args:
+        margin: the margin.
+        average: whether the mean is wanted, not the sum.
+    """
+
+    def __init__(self, margin: float = 1.0, average: bool = True) -> None:
+        super().__init__()
+        self.margin = margin
+        self.average = average
+
+    def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
+        """Take two tensors of one shape and targets; return a scalar."""
+        first, second = inputs
+        target = torch.as_tensor(target, device=first.device, dtype=first.dtype)
+        losses: Tensor = (self.margin - target * (first - second)).clamp(min=0)
+        return losses.sum() / (losses.size(0) if self.average and losses.dim() else 1)
+
+
+class DistanceRatioCriterion(nn.Module):
+    """Prefers a small first distance to a small second one.
+
+    Args:
+        average: whether the sum is divided by the number of examples.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
+        """Take two tensors of distances; return a scalar."""
+        first, second = inputs
+        losses: Tensor = first + torch.logaddexp(-first, -second)
+        return losses.sum() / (first.size(0) if self.average else 1)
+
+
+class L1Cost(nn.Module):
+    """The sum of absolute values."""
+
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
+        """Take a tensor; return a scalar."""
+        return input.abs().sum()

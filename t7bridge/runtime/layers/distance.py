@@ -1,0 +1,186 @@
+"""Products and distances, of pairs of inputs or to learned points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class DotProduct(nn.Module):
+    """The dot products of two inputs, row by row."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two of (n) or (batch, n); return (1) or (batch)."""
+        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        return (first * second).sum(1)
+
+
+class CosineDistance(nn.Module):
+    """The cosines of two inputs, row by row."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two of (n) or (batch, n); return (1) or (batch)."""
+        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        scale = 1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        return (first * second).sum(1) * scale.sqrt()
+
+
+class PairwiseDistance(nn.Module):
+    """The distances of two inputs, row by row.
+
+    Args:
+        p: of the norm.
+    """
+
+    def __init__(self, p: float = 2.0) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two of (n) or (batch, n); return (1) or (batch)."""
+        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
+        return distance
+
+
+class MM(nn.Module):
+    """The products of two matrices.
+
+    Args:
+        transpose_first: whether the first is transposed before.
+        transpose_second: whether the second is.
+    """
+
+    def __init__(self, transpose_first: bool = False, transpose_second: bool = False) -> None:
+        super().__init__()
+        self.transpose_first = transpose_first
+        self.transpose_second = transpose_second
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take (n, m) and (m, p), or batches of them; return (n, p) or a batch."""
+        first, second = inputs
+        if self.transpose_first:
+            first = first.transpose(-1, -2)
+        if self.transpose_second:
+            second = second.transpose(-1, -2)
+        return first @ second
+
+
+class MV(nn.Module):
+    """The products of a matrix and a vector.
+
+    Args:
+        transpose: whether the matrix is transposed before.
+    """
+
+    def __init__(self, transpose: bool = False) -> None:
+        super().__init__()
+        self.transpose = transpose
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take (n, m) and (m), or batches of them; return (n) or a batch."""
+        matrix, vector = inputs
+        if self.transpose:
+            matrix = matrix.transpose(-1, -2)
+        return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+class Cosine(nn.Module):
+    """The cosines of the input with learned directions.
+
+    Args:
+        in_features: size of each input.
+        out_features: number of directions.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(out_features, in_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        lengths = torch.linalg.vector_norm(self.weight, dim=1) + 1e-12
+        length = torch.linalg.vector_norm(input, dim=-1, keepdim=True) + 1e-12
+        cosines: Tensor = input @ self.weight.t() / lengths / length
+        return cosines
+
+
+class Euclidean(nn.Module):
+    """The distances of the input to learned points.
+
+    Args:
+        in_features: size of each input.
+        out_features: number of points, the columns of the weight.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(in_features, out_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        distance: Tensor = torch.linalg.vector_norm(input.unsqueeze(-1) - self.weight, dim=-2)
+        return distance
+
+
+class WeightedEuclidean(nn.Module):
+    """The distances of the input to learned points, with a learned scale for each direction.
+
+    Args:
+        in_features: size of each input.
+        out_features: number of points, the columns of the weight.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(in_features, out_features))
+        self.diagCov = nn.Parameter(torch.ones(in_features, out_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        apart = (input.unsqueeze(-1) - self.weight) * self.diagCov
+        distance: Tensor = torch.linalg.vector_norm(apart, dim=-2)
+        return distance
+
+
+class _Nearest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, points: Tensor, scale: float, index_base: int) -> Tensor:
+        nearest = (input.unsqueeze(1) - points).square().sum(-1).argmin(1)
+        ctx.save_for_backward(input, points, nearest)
+        ctx.scale = scale
+        return (nearest + index_base).to(points.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        input, points, nearest = ctx.saved_tensors
+        members = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
+        pull = members.t() @ (points[nearest] - input) * ctx.scale
+        return torch.zeros_like(input), pull / (members.sum(0) + 1e-7).unsqueeze(1), None, None
+
+
+_nearest: Callable[..., Tensor] = _Nearest.apply
+
+
+class Kmeans(nn.Module):
+    """The number of the nearest of some points, whose gradient draws them to the mean of what is nearest to them.
+
+    Args:
+        k: number of points.
+        features: size of each input.
+        scale: of the gradient.
+        index_base: what the first point is called.
+    """
+
+    def __init__(self, k: int, features: int, scale: float = 1.0, index_base: int = 1) -> None:
+        super().__init__()
+        self.scale = scale
+        self.index_base = index_base
+        self.weight = nn.Parameter(torch.zeros(k, features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, features); return (batch), in the element type of the points."""
+        return _nearest(input, self.weight, self.scale, self.index_base)

@@ -1,0 +1,36 @@
+"""Lookup tables."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class LookupTable(nn.Embedding):
+    """torch.nn.Embedding whose rows may be counted from 1, and named by numbers of any type.
+
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: length of the rows.
+        padding_idx: the row that gets no gradient, from 0.
+        max_norm: how long a row may be; longer ones are shortened when they are used.
+        norm_type: p of that norm.
+        scale_grad_by_freq: whether gradients are divided by how often their row was used.
+        index_base: what the first row is called.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        index_base: int = 1,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+        self.index_base = index_base
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n) or (batch, n); return one dimension more."""
+        return super().forward(input.long() - self.index_base)

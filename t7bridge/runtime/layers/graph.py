@@ -1,0 +1,50 @@
+"""Graphs of modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+Link = tuple[int, tuple[int, ...]]
+
+
+class Graph(nn.Sequential):
+    """Modules that take one another's outputs.
+
+    Args:
+        modules: the modules.
+        nodes: for each step the name of its module, or `None` to hand on, and what it takes: the numbers of other
+            nodes and which elements of their outputs. Node 0 is the input, the first step node 1.
+        gives: what is returned, likewise.
+        gives_list: whether a list is returned.
+    """
+
+    def __init__(
+        self,
+        *modules: nn.Module,
+        nodes: tuple[tuple[str | None, tuple[Link, ...]], ...],
+        gives: tuple[Link, ...],
+        gives_list: bool,
+    ) -> None:
+        super().__init__(*modules)
+        self.nodes = nodes
+        self.gives = gives
+        self.gives_list = gives_list
+
+    def forward(self, input: Any) -> Any:
+        """Take and return what the graph in Lua did: one value, or a list."""
+        values = [input]
+        for name, takes in self.nodes:
+            taken = [self._fetch(values, link) for link in takes]
+            value = taken[0] if len(taken) == 1 else taken
+            values.append(value if name is None else getattr(self, name)(value))
+        given = [self._fetch(values, link) for link in self.gives]
+        return given if self.gives_list else given[0]
+
+    def _fetch(self, values: list[Any], link: Link) -> Any:
+        node, path = link
+        value = values[node]
+        for index in path:
+            value = value[index]
+        return value

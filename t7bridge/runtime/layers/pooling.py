@@ -1,0 +1,142 @@
+"""Pooling that PyTorch has not, or not quite."""
+
+from __future__ import annotations
+
+from math import floor, prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class SumPool2d(nn.AvgPool2d):
+    """The means of windows, times the extent of a window: sums, but at a border that a window reaches beyond."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        size = self.kernel_size
+        return super().forward(input) * (size * size if isinstance(size, int) else prod(size))
+
+
+class SumPool3d(nn.AvgPool3d):
+    """The means of windows, times the extent of a window: sums, but at a border that a window reaches beyond."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
+        size = self.kernel_size
+        return super().forward(input) * (size**3 if isinstance(size, int) else prod(size))
+
+
+class IndexedMaxPool2d(nn.MaxPool2d):
+    """torch.nn.MaxPool2d that remembers where it found the largest elements, for `MaxUnpool2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        self.input_shape = input.shape
+        output, self.indices = F.max_pool2d(
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+        )
+        return output
+
+
+class IndexedMaxPool3d(nn.MaxPool3d):
+    """torch.nn.MaxPool3d that remembers where it found the largest elements, for `MaxUnpool3d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
+        self.input_shape = input.shape
+        output, self.indices = F.max_pool3d(
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+        )
+        return output
+
+
+class MaxUnpool(nn.Module):
+    """Puts elements back to where another layer found the largest ones, among zeros.
+
+    Args:
+        pooling: that layer, which must have run before.
+        dims: dimensions of its windows.
+    """
+
+    def __init__(self, *, pooling: nn.Module, dims: int) -> None:
+        super().__init__()
+        self._pooling = (pooling,)  # not a child: it has its own place in the model
+        self.dims = dims
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take what the pooling gives; return what it takes."""
+        pooling: Any = self._pooling[0]
+        extents = pooling.input_shape[-self.dims :]
+        flat = input.flatten(-self.dims)
+        empty = flat.new_zeros(*flat.shape[:-1], prod(extents))
+        filled = empty.scatter(-1, pooling.indices.flatten(-self.dims), flat)
+        return filled.reshape(*flat.shape[:-1], *extents)
+
+
+class FractionalMaxPool(nn.Module):
+    """The largest elements of windows that lie at random distances.
+
+    Args:
+        kernel_size: of the windows.
+        output_size: how many windows; or
+        output_ratio: how many, as a part of the input's extents.
+        samples: the random numbers (batch, planes, dimensions) of the last run, in nested tuples.
+        keep: whether they are used again as long as the batch stays as large.
+    """
+
+    def __init__(
+        self,
+        kernel_size: tuple[int, ...],
+        output_size: tuple[int, ...] | None = None,
+        output_ratio: tuple[float, ...] | None = None,
+        samples: tuple[Any, ...] | None = None,
+        keep: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.output_size = output_size
+        self.output_ratio = output_ratio
+        self.samples: Any = samples
+        self.keep = keep
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, …) or (n, …); return the same dimensions."""
+        dims = len(self.kernel_size)
+        batch = input if input.dim() == dims + 2 else input.unsqueeze(0)
+        size = self.output_size or [floor(n * r) for n, r in zip(input.shape[-dims:], self.output_ratio or ())]
+        shape = (*batch.shape[:2], dims)
+        samples = torch.rand(shape, dtype=input.dtype) if self.samples is None else torch.as_tensor(self.samples)
+        if samples.shape != shape or not self.keep:
+            samples = torch.rand(shape)
+        self.samples = samples.to(input) if self.keep else None
+        pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
+        output = pool(batch, list(self.kernel_size), list(size), _random_samples=samples.to(input))
+        assert isinstance(output, Tensor)
+        return output if input.dim() == dims + 2 else output.squeeze(0)
+
+
+class FeatureLPPool(nn.Module):
+    """The p-norms of windows of features.
+
+    Args:
+        width: features of a window.
+        stride: features between windows.
+        power: p.
+        batched: whether the first dimension of the input is the batch.
+    """
+
+    def __init__(self, width: int, stride: int, power: float, batched: bool = False) -> None:
+        super().__init__()
+        self.width = width
+        self.stride = stride
+        self.power = power
+        self.batched = batched
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, …) or (batch, n, …); return the same dimensions."""
+        windows = input.unfold(int(self.batched), self.width, self.stride)
+        total = windows.pow(self.power).sum(-1)
+        zero = total == 0
+        return total.masked_fill(zero, 1).pow(1 / self.power).masked_fill(zero, 0)

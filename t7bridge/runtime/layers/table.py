@@ -1,0 +1,222 @@
+"""Layers on tables, which are lists here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Lua combines tensors element by element in the order of memory, whatever their shapes; the first gives the shape.
+
+
+class CAddTable(nn.Module):
+    """The sum of all inputs."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors with as many elements; return the shape of the first."""
+        output = inputs[0]
+        for other in inputs[1:]:
+            output = output + other.reshape(output.shape)
+        return output
+
+
+class CMulTable(nn.Module):
+    """The product of all inputs."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors with as many elements; return the shape of the first."""
+        output = inputs[0]
+        for other in inputs[1:]:
+            output = output * other.reshape(output.shape)
+        return output
+
+
+class CSubTable(nn.Module):
+    """The first input less the second."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two tensors with as many elements; return the shape of the first."""
+        return inputs[0] - inputs[1].reshape(inputs[0].shape)
+
+
+class CDivTable(nn.Module):
+    """The first input divided by the second."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two tensors with as many elements; return the shape of the first."""
+        return inputs[0] / inputs[1].reshape(inputs[0].shape)
+
+
+class CMaxTable(nn.Module):
+    """The largest of all inputs, element by element; the first of equal ones gets the gradient."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors with as many elements; return the shape of the first."""
+        output = inputs[0]
+        for other in inputs[1:]:
+            other = other.reshape(output.shape)
+            output = torch.where(other > output, other, output)
+        return output
+
+
+class CMinTable(nn.Module):
+    """The smallest of all inputs, element by element; the first of equal ones gets the gradient."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors with as many elements; return the shape of the first."""
+        output = inputs[0]
+        for other in inputs[1:]:
+            other = other.reshape(output.shape)
+            output = torch.where(other < output, other, output)
+        return output
+
+
+class CAddTensorTable(nn.Module):
+    """Adds the first input to each tensor of the second, a list."""
+
+    def forward(self, inputs: list[Any]) -> list[Tensor]:
+        """Take a tensor and a list of tensors; return a list of tensors."""
+        first, others = inputs
+        return [other.reshape(first.shape) + first for other in others]
+
+
+class JoinTable(nn.Module):
+    """The inputs one after the other along a dimension.
+
+    Args:
+        dim: the dimension, in one example, or from the end where it is negative.
+        n_input_dims: dimensions of one example.
+    """
+
+    def __init__(self, dim: int, n_input_dims: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.n_input_dims = n_input_dims
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take tensors that differ in `dim` only; return one."""
+        batched = self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
+        return torch.cat(tuple(inputs), self.dim + 1 if batched and self.dim >= 0 else self.dim)
+
+
+class SplitTable(nn.Module):
+    """The slices along a dimension.
+
+    Args:
+        dim: the dimension, in one example, or from the end where it is negative.
+        n_input_dims: dimensions of one example.
+    """
+
+    def __init__(self, dim: int, n_input_dims: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.n_input_dims = n_input_dims
+
+    def forward(self, input: Tensor) -> list[Tensor]:
+        """Return tensors of one dimension less."""
+        batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
+        dim = self.dim + 1 if batched and self.dim >= 0 else self.dim
+        return [input.select(dim, index) for index in range(input.size(dim))]
+
+
+class SelectTable(nn.Module):
+    """One element of a list.
+
+    Args:
+        index: which; from the end where it is negative. Text for a table with names.
+    """
+
+    def __init__(self, index: int | str) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the element."""
+        return inputs[self.index]
+
+
+class NarrowTable(nn.Module):
+    """Some elements of a list, one after the other.
+
+    Args:
+        start: the first.
+        length: how many.
+    """
+
+    def __init__(self, start: int, length: int = 1) -> None:
+        super().__init__()
+        self.start = start
+        self.length = length
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return the elements."""
+        return list(inputs[self.start : self.start + self.length])
+
+
+class JustTable(nn.Module):
+    """A list of the input alone."""
+
+    def forward(self, input: Any) -> list[Any]:
+        """Return a list of one element."""
+        return [input]
+
+
+class FlattenTable(nn.Module):
+    """A list of the tensors in nested lists."""
+
+    def forward(self, inputs: Any) -> list[Tensor]:
+        """Return the tensors in order."""
+        if not isinstance(inputs, (list, tuple)):
+            return [inputs]
+        return [tensor for part in inputs for tensor in self.forward(part)]
+
+
+class ReverseTable(nn.Module):
+    """A list in the opposite order."""
+
+    def forward(self, inputs: list[Any]) -> list[Any]:
+        """Return the same elements."""
+        return list(inputs[::-1])
+
+
+class ZipTable(nn.Module):
+    """Lists of first elements, of second elements, and so on."""
+
+    def forward(self, inputs: list[list[Any]]) -> list[list[Any]]:
+        """Take n lists of m elements; return m lists of n."""
+        return [list(group) for group in zip(*inputs)]
+
+
+class ZipTableOneToMany(nn.Module):
+    """Pairs of the first input with each element of the second, a list."""
+
+    def forward(self, inputs: list[Any]) -> list[list[Any]]:
+        """Return as many pairs as the second input has elements."""
+        return [[inputs[0], other] for other in inputs[1]]
+
+
+class MixtureTable(nn.Module):
+    """The sum of experts, each weighted by its gate.
+
+    Args:
+        dim: where the experts lie in one tensor; `None` for behind the batch.
+    """
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, inputs: list[Any]) -> Tensor:
+        """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with `dim` of extent n."""
+        gates, experts = inputs
+        batched = gates.dim() > 1
+        dim = self.dim if self.dim is not None else int(batched)
+        if not isinstance(experts, Tensor):
+            experts = torch.stack(tuple(experts), dim)
+        size = [1] * experts.dim()
+        if batched:
+            size[0] = gates.size(0)
+        size[dim] = gates.size(-1)
+        mixed: Tensor = (experts * gates.reshape(size)).sum(dim)
+        return mixed
