@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
 
-MODES = ("auto", "tree")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "mode": ("auto", "tree"),
+    "format": ("t7", "pt"),
+    ".pt format": ("zip", "legacy"),
+    "encoding": ("binary", "ascii"),
+    "byte_order": ("little", "big"),
+    "long_size": (4, 8),
+}
 _NOTHING = object()
 
 
@@ -100,14 +107,11 @@ def convert(
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
     """
-    if as_ not in MODES:
-        raise ModelError(f"there is no mode {as_!r}", expected=" or ".join(MODES))
-    goal = to or target_format(dst)
-    if goal not in ("t7", "pt"):
-        raise ModelError(f"there is no format {goal!r}", expected="t7 or pt")
-    if pt_format not in ("zip", "legacy"):
-        raise ModelError(f"there is no .pt format {pt_format!r}", expected="zip or legacy")
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
+    for name, choice in {"mode": as_, "format": to, ".pt format": pt_format, **layout}.items():
+        if choice is not None and choice not in CHOICES[name]:
+            raise ModelError(f"there is no {name} {choice!r}", expected=" or ".join(map(str, CHOICES[name])))
+    goal = to or target_format(dst)
     chosen = {name: choice for name, choice in layout.items() if choice is not None}
     if partial and template is None:
         raise ModelError("partial says how a template is filled, and there is none", expected="template=…")
@@ -123,6 +127,7 @@ def convert(
                 expected="from pt to t7",
                 found=f"from {report.source_format} to {goal}",
             )
+        _note_ignored(options, report)
         inputs = (source,) if model is None else (source, model)
         with FileOutput(dst, force=force, inputs=inputs) as output:
             if report.source_format == "pt":
@@ -133,6 +138,25 @@ def convert(
                 (_copy_t7 if goal == "t7" else _t7_to_pt)(content, output, options, report)
         report.target_bytes = output.position
     return report
+
+
+def _note_ignored(options: Options, report: Report) -> None:
+    """Note what was asked for and has no meaning for these formats."""
+    way = (report.source_format, report.target_format)
+    rest = set(options.layout) - {"encoding"}
+    asked = {
+        "the layout of a .t7": (bool(options.layout), way[1] == "t7"),
+        "byte order or size of long in ascii": (bool(rest) and options.layout.get("encoding") == "ascii", False),
+        "the format of a .pt": (options.pt_format != "zip", way[1] == "pt"),
+        "nested": (options.nested, way == ("pt", "t7") and options.template is None),
+        "the mode of modules": (options.as_ != "auto", way == ("t7", "pt")),
+        "keeping the device": (options.keep_device, way != ("t7", "t7")),
+    }
+    for what, (is_set, applies) in asked.items():
+        if is_set and not applies:
+            report.note("warning", f"{what} has no meaning from .{way[0]} to .{way[1]} here, and is ignored")
+    if options.pt_format == "legacy" and options.record and way == ("t7", "pt"):
+        report.note("info", "the legacy format has no place for the record that gives the same .t7 back")
 
 
 def write_t7(output: Output, value: Value, layout: T7Layout) -> None:
@@ -167,7 +191,8 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
     for root in content.roots:
         writer.write_object(root)
     if content.has_pt_record:
-        output.write(content.trailing)
+        if options.record:
+            output.write(content.trailing)
     elif content.trailing:
         if layout != content.layout:
             raise WriteError(
@@ -185,7 +210,7 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
     from .pt.writer import PtWriter
 
     writer = _pt_writer(output, options)
-    if options.record and content.has_pt_record:
+    if options.record and options.as_ == "auto" and content.has_pt_record:
         value = _value_of_record(content, options.limits, report)
         if value is not _NOTHING:
             report.mode = "record"
@@ -194,9 +219,13 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
     modules = _Modules(content.roots, report) if options.as_ == "auto" else None
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
-        report.note("info", f"the file holds {len(roots)} values; the .pt holds them as a list")
+        report.note("warning", f"the file holds {len(roots)} values; the .pt holds them as a list")
     has_modules = modules is not None and modules.found
     report.mode = "state dict" if has_modules else "tree"
+    if content.trailing and not content.has_pt_record:
+        report.note(
+            "warning", f"{len(content.trailing)} bytes behind the last value are no values; the .pt does not show them"
+        )
     writer.write(roots if len(roots) > 1 else roots[0])
     report.tensors, report.storages = writer.tensors, writer.storages
     if options.record and not has_modules and isinstance(writer, PtWriter):
@@ -204,8 +233,6 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
         writer.finish(lambda content_id: encode_record(skeleton, content_id))
         return
     # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
-    if content.trailing and not content.has_pt_record:
-        report.note("warning", f"{len(content.trailing)} bytes behind the last value are no values; they are left out")
     writer.finish()
 
 
@@ -300,7 +327,7 @@ def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Repo
     if options.template is not None:
         _fill_template(reader, options.template, output, options, report)
         return
-    if options.record and _restore_t7(reader, output, options, report):
+    if options.record and not options.nested and _restore_t7(reader, output, options, report):
         return
     value = reader.read()
     _note_foreign(reader.foreign, report)

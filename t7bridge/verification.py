@@ -9,7 +9,7 @@ from attrs import asdict, define, field
 
 from .binio.source import ByteSource, PathLike
 from .files import T7File, read_t7, source_format
-from .graph.compare import Difference, differences
+from .graph.compare import Difference, closest
 from .graph.objects import Value
 from .graph.storage import Storage
 from .limits import DEFAULT_LIMITS, Limits
@@ -49,11 +49,13 @@ class _Side:
         lua: its Lua value, where it is a `.t7`, or a `.pt` with the record of one.
         python: its Python-side value, where it is a `.pt`, or a `.t7` with the record of one.
         is_lua: whether it is a `.t7`.
+        trailing: bytes behind the values of a `.t7` that are neither values nor a record.
     """
 
     is_lua: bool
     lua: Value = None
     python: Any = None
+    trailing: bytes = b""
     has_lua: bool = False
     has_python: bool = False
 
@@ -78,9 +80,9 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     report = VerifyReport(str(a), str(b))
     with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
         one, two = (_read(source, limits, independent, report) for source in (first, second))
-        answers: list[list[Difference]] = [differences(x, y) for x, y in _pairs(one, two)]
-        fewest = min(len(answer) for answer in answers)
-        report.differences += next(answer for answer in answers if len(answer) == fewest)
+        report.differences += closest(_pairs(one, two))
+        if one.trailing != two.trailing:
+            report.differences.append(Difference("", "other bytes stand behind the last value"))
     return report
 
 
@@ -132,7 +134,9 @@ def _read(source: ByteSource, limits: Limits, independent: bool, report: VerifyR
 
 def _read_lua(content: T7File, limits: Limits) -> _Side:
     side = _Side(True, content.roots[0] if len(content.roots) == 1 else content.roots, has_lua=True)
-    if content.has_pt_record:
+    if not content.has_pt_record:
+        side.trailing = content.trailing
+    else:
         from .bridge.pt_record import decode_pt_record, restore_value, structure_hash
 
         record = decode_pt_record(content.trailing)
@@ -157,4 +161,5 @@ def _read_pt(source: ByteSource, limits: Limits) -> _Side:
         if content == reader.content_id:
             roots = read_skeleton(skeleton, reader.storage, limits).roots
             side.lua, side.has_lua = roots[0] if len(roots) == 1 else roots, True
+            side.trailing = skeleton.trailing
     return side

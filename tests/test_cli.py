@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -165,3 +168,65 @@ def test_imports() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
 
     assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals(number: signal.Signals, tmp_path: Path) -> None:
+    """A run that is stopped by a signal leaves nothing behind, and says so by its exit code."""
+    source = tmp_path / "large.t7"
+    count = 1 << 28
+    head = b"".join(
+        (
+            struct.pack("<ii", 4, 1), struct.pack("<i3si17s", 3, b"V 1", 17, b"torch.FloatTensor"),
+            struct.pack("<iqqq", 1, count, 1, 1),
+            struct.pack("<ii", 4, 2), struct.pack("<i3si18s", 3, b"V 1", 18, b"torch.FloatStorage"),
+            struct.pack("<q", count),
+        )
+    )  # fmt: skip
+    with open(source, "wb") as file:  # a sparse gigabyte: converting it takes long enough to be stopped
+        file.write(head)
+        file.truncate(len(head) + 4 * count)
+    command = [sys.executable, "-m", "t7bridge", "convert", source, tmp_path / "x.pt"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list(tmp_path.iterdir())) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+
+    assert process.wait(30) == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["large.t7"]
+
+
+def test_output_in_ascii(tmp_path: Path) -> None:
+    """A terminal that knows only ascii gets escapes, not an error."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = t7bridge("convert", ROOT / "format/nil.t7", tmp_path / "世界.t7", env=environment)
+
+    assert run.returncode == 0
+    assert "\\u4e16" in run.stdout
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    """What a file's name does to a terminal is not done."""
+    bad = tmp_path / "a\x1b[31m\nb.t7"
+    bad.write_bytes(b"")
+    run = t7bridge("describe", bad)
+
+    assert run.returncode == 1
+    assert "\x1b" not in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_zeros(tmp_path: Path) -> None:
+    """A file of zeros, as broken downloads leave behind, is not taken for values without a word."""
+    (tmp_path / "z.t7").write_bytes(bytes(1000))
+    run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
+
+    assert "996 bytes behind the last value" in run.stderr
+
+
+def test_ignored_options(tmp_path: Path) -> None:
+    """An option that has no meaning for the formats is named."""
+    run = t7bridge("convert", "--nested", "--encoding", "ascii", ROOT / "format/nil.t7", tmp_path / "x.pt")
+
+    assert run.returncode == 0
+    assert run.stderr.count("has no meaning") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import define, field, fields, has
@@ -37,6 +38,7 @@ class _Comparer:
 
     devices: bool
     found: list[Difference] = field(factory=list)
+    compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
     _stack: list[tuple[str, Value, Value]] = field(factory=list)
@@ -52,6 +54,7 @@ class _Comparer:
         self.found.append(Difference(trail, message))
 
     def _pair(self, trail: str, a: Value, b: Value) -> None:
+        self.compared += 1
         if not _is_object(a) and not _is_object(b):
             if type(a) is not type(b) or not _same_scalar(a, b):
                 self._differs(trail, f"{_short(a)} against {_short(b)}")
@@ -191,3 +194,20 @@ def differences(a: Value, b: Value, *, devices: bool = False) -> list[Difference
         devices: whether the devices that tensors name must be equal too.
     """
     return _Comparer(devices).run(a, b)
+
+
+def closest(pairs: Iterable[tuple[Value, Value]]) -> list[Difference]:
+    """The differences of those two values that have most in common.
+
+    Args:
+        pairs: forms in which two things can be compared; the first of equally good ones counts.
+    """
+    best: _Comparer | None = None
+    for a, b in pairs:
+        comparer = _Comparer(False)
+        if not comparer.run(a, b):
+            return []
+        # One that stops at the root has few differences, and has compared next to nothing.
+        if best is None or comparer.compared - len(comparer.found) > best.compared - len(best.found):
+            best = comparer
+    return best.found if best else []

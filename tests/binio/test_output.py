@@ -172,7 +172,7 @@ def test_folder_is_no_target(force, tmp_path):
 
 def test_folder_that_does_not_exist(tmp_path):
     """A target in a folder that is not there is an error that names the target."""
-    with pytest.raises(WriteError, match=r"missing/out\.t7: cannot be written: No such file"):
+    with pytest.raises(WriteError, match=r"missing/out\.t7: cannot be written: its folder does not exist"):
         FileOutput(tmp_path / "missing" / "out.t7")
 
 
@@ -187,13 +187,54 @@ def test_very_long_name(tmp_path):
 def test_rename_that_fails(tmp_path):
     """Where the name cannot be given in the end, nothing is left and the error says why."""
     path = tmp_path / "out.t7"
-    output = FileOutput(path)
+    output = FileOutput(path, force=True)
     output.write(b"abc")
     path.mkdir()
     with pytest.raises(WriteError, match="cannot be written"), output:
         pass
     assert names(tmp_path) == ["out.t7"]
     assert names(path) == []
+
+
+def test_name_taken_meanwhile(tmp_path):
+    """A file that somebody else has made since is not replaced."""
+    path = tmp_path / "out.t7"
+    output = FileOutput(path)
+    output.write(b"mine")
+    path.write_bytes(b"theirs")
+    with pytest.raises(TargetExistsError, match="exists already"), output:
+        pass
+    assert path.read_bytes() == b"theirs"
+    assert names(tmp_path) == ["out.t7"]
+
+
+def test_pipes_are_not_replaced(tmp_path):
+    """What is no regular file stays what it is, forced or not."""
+    os.mkfifo(tmp_path / "pipe.t7")
+    for force in (False, True):
+        with pytest.raises(TargetExistsError, match="no regular file"):
+            FileOutput(tmp_path / "pipe.t7", force=force)
+    assert names(tmp_path) == ["pipe.t7"]
+
+
+def test_links_are_followed(tmp_path):
+    """The file that a symbolic link names is written, and the link stays."""
+    (tmp_path / "real.t7").write_bytes(b"old")
+    (tmp_path / "link.t7").symlink_to(tmp_path / "real.t7")
+    with FileOutput(tmp_path / "link.t7", force=True) as output:
+        output.write(b"new")
+    assert (tmp_path / "link.t7").is_symlink()
+    assert (tmp_path / "real.t7").read_bytes() == b"new"
+
+
+def test_mode_is_kept(tmp_path):
+    """A file that is replaced gives its mode to the new one."""
+    path = tmp_path / "out.t7"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    with FileOutput(path, force=True) as output:
+        output.write(b"new")
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_file_size_limit(tmp_path):
