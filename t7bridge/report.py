@@ -34,7 +34,8 @@ class Report:
         target: path of the output.
         source_format: `t7` or `pt`.
         target_format: `t7` or `pt`.
-        mode: what became of modules: `tree`, `state dict`, or `copy` within one format.
+        mode: what was done: `tree`, `state dict` for modules, `record` where the source's record was used, `template`,
+            or `copy` within one format.
         tensors: number of tensors in the output.
         storages: number of storages in the output.
         source_bytes: size of the input.

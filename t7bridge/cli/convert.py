@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7; that of SRC if not given"
     )
-    parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on cuda:0 in a .pt, and of Cuda classes in a .t7")
+    parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on CUDA, in a .pt and in a .t7")
     parser.add_argument(
         "--no-record", dest="record", action="store_false", help="leave out, and leave unused, what gives SRC back"
     )
