@@ -34,7 +34,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "byte_order": ("little", "big"),
     "long_size": (4, 8),
 }
-_NOTHING = object()
 
 
 @define(frozen=True)
@@ -211,11 +210,16 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
 
     writer = _pt_writer(output, options)
     if options.record and options.as_ == "auto" and content.has_pt_record:
-        value = _value_of_record(content, options.limits, report)
-        if value is not _NOTHING:
+        from .bridge.pt_record import original_pt
+
+        original = original_pt(content, options.limits)
+        if original is not None:
+            value, foreign = original
+            _note_foreign(foreign, report)
             report.mode = "record"
             _finish_pt(writer, value, report)
             return
+        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
     modules = _Modules(content.roots, report) if options.as_ == "auto" else None
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
@@ -234,20 +238,6 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
         return
     # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
     writer.finish()
-
-
-def _value_of_record(content: T7File, limits: Limits, report: Report) -> Any:
-    """The value of the `.pt` that a `.t7` was made from, unless the `.t7` was changed since."""
-    from .bridge.pt_record import decode_pt_record, restore_value, structure_hash
-
-    record = decode_pt_record(content.trailing)
-    if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
-        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
-        return _NOTHING
-    storages = [found for found in content.objects if isinstance(found, Storage)]
-    value, foreign = restore_value(record, storages, limits)
-    _note_foreign(foreign, report)
-    return value
 
 
 def _note_foreign(foreign: list[str], report: Report) -> None:
@@ -364,17 +354,13 @@ def _fill_template(reader: PtReader, template: ByteSource, output: Output, optio
 
 def _restore_t7(reader: PtReader, output: Output, options: Options, report: Report) -> bool:
     """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
-    from .bridge.record import decode_record, read_skeleton
-    from .pt.layout import RECORD_MEMBER
+    from .bridge.record import original_t7
 
-    data = reader.extra(RECORD_MEMBER)
-    if data is None:
+    restored, has_record = original_t7(reader, options.limits)
+    if restored is None:
+        if has_record:
+            report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
         return False
-    skeleton, content = decode_record(data)
-    if content != reader.content_id:
-        report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
-        return False
-    restored = read_skeleton(skeleton, reader.storage, options.limits)
     report.tensors, report.storages = restored.tensors, restored.storages
     _copy_t7(restored, output, options, report)
     report.mode = "record"

@@ -11,7 +11,6 @@ from .binio.source import ByteSource, PathLike
 from .files import T7File, read_t7, source_format
 from .graph.compare import Difference, closest
 from .graph.objects import Value
-from .graph.storage import Storage
 from .limits import DEFAULT_LIMITS, Limits
 
 
@@ -133,33 +132,31 @@ def _read(source: ByteSource, limits: Limits, independent: bool, report: VerifyR
 
 
 def _read_lua(content: T7File, limits: Limits) -> _Side:
-    side = _Side(True, content.roots[0] if len(content.roots) == 1 else content.roots, has_lua=True)
+    side = _Side(True, _value_of(content), has_lua=True)
     if not content.has_pt_record:
         side.trailing = content.trailing
     else:
-        from .bridge.pt_record import decode_pt_record, restore_value, structure_hash
+        from .bridge.pt_record import original_pt
 
-        record = decode_pt_record(content.trailing)
-        if record.structure == structure_hash(side.lua):
-            storages = [found for found in content.objects if isinstance(found, Storage)]
-            side.python, _ = restore_value(record, storages, limits)
-            side.has_python = True
+        original = original_pt(content, limits)
+        if original is not None:
+            side.python, side.has_python = original[0], True
     return side
 
 
 def _read_pt(source: ByteSource, limits: Limits) -> _Side:
-    from .bridge.record import decode_record, read_skeleton
-    from .pt.layout import RECORD_MEMBER
+    from .bridge.record import original_t7
     from .pt.reader import PtReader
 
     reader = PtReader(source, limits=limits)
     reader.verify()
     side = _Side(False, python=reader.read(), has_python=True)
-    data = reader.extra(RECORD_MEMBER)
-    if data is not None:
-        skeleton, content = decode_record(data)
-        if content == reader.content_id:
-            roots = read_skeleton(skeleton, reader.storage, limits).roots
-            side.lua, side.has_lua = roots[0] if len(roots) == 1 else roots, True
-            side.trailing = skeleton.trailing
+    restored, _ = original_t7(reader, limits)
+    if restored is not None:
+        side.lua, side.has_lua, side.trailing = _value_of(restored), True, restored.trailing
     return side
+
+
+def _value_of(content: T7File) -> Value:
+    """The value of a `.t7`, or the list of its values."""
+    return content.roots[0] if len(content.roots) == 1 else content.roots

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,20 @@ class Parts:
         if version is not None:
             self.text(f"V {version}")
         return self.text(class_name)
+
+
+# A process counts the memory of the one that started it, so a small one starts what is measured.
+LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen([sys.executable, "-m", "t7bridge", *sys.argv[1:]], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(status, usage.ru_maxrss)
+"""
+
+
+def peak_mib(*arguments: object) -> float:
+    """The peak resident memory of one run of the command line, in MiB."""
+    command = [sys.executable, "-c", LAUNCHER, *map(str, arguments)]
+    status, peak_kib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert status == "0"
+    return int(peak_kib) / 1024

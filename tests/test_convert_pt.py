@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import TESTFILES, corpus, name_of
+from helpers import TESTFILES, corpus, name_of, peak_mib
 from pt_helpers import golden, saved, storage_id, text, torch_describe, zipped
 from pt_helpers import tensor as view
 
@@ -775,28 +775,12 @@ def test_memory(name: str, tmp_path: Path) -> None:
         writer.finish()
     (tmp_path / "zeros").unlink()
 
-    assert _peak_mib("convert", tmp_path / "x.pt", tmp_path / "x.t7") < 64
+    assert peak_mib("convert", tmp_path / "x.pt", tmp_path / "x.t7") < 64
     assert (tmp_path / "x.t7").stat().st_size >= size
-    assert _peak_mib("convert", tmp_path / "x.t7", tmp_path / "back.pt") < 64
+    assert peak_mib("convert", tmp_path / "x.t7", tmp_path / "back.pt") < 64
     assert (tmp_path / "back.pt").stat().st_size == (tmp_path / "x.pt").stat().st_size
     for path in tmp_path.iterdir():
         path.unlink()
-
-
-# A process counts the memory of the one that started it, so a small one starts what is measured.
-LAUNCHER = """
-import os, subprocess, sys
-process = subprocess.Popen([sys.executable, "-m", "t7bridge", *sys.argv[1:]], stdout=subprocess.DEVNULL)
-_, status, usage = os.wait4(process.pid, 0)
-print(status, usage.ru_maxrss)
-"""
-
-
-def _peak_mib(*arguments: object) -> float:
-    command = [sys.executable, "-c", LAUNCHER, *map(str, arguments)]
-    status, peak_kib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert status == "0"
-    return int(peak_kib) / 1024
 
 
 def test_layouts_are_stated_on_the_way_to_lua(tmp_path: Path) -> None:

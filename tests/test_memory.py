@@ -1,11 +1,10 @@
 """A storage is never read into memory to be copied."""
 
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import peak_mib
 
 SIZE_BYTES = 200 << 20
 BOUND_MIB = 64
@@ -26,23 +25,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write(head)
         file.truncate(len(head) + SIZE_BYTES)
     return path
-
-
-# A process counts the memory of the one that started it, so a small one starts what is measured.
-LAUNCHER = """
-import os, subprocess, sys
-process = subprocess.Popen([sys.executable, "-m", "t7bridge", *sys.argv[1:]], stdout=subprocess.DEVNULL)
-_, status, usage = os.wait4(process.pid, 0)
-print(status, usage.ru_maxrss)
-"""
-
-
-def peak_mib(*arguments: object) -> float:
-    """The peak resident memory of one run of the command line, in MiB."""
-    command = [sys.executable, "-c", LAUNCHER, *map(str, arguments)]
-    status, peak_kib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert status == "0"
-    return int(peak_kib) / 1024
 
 
 @pytest.mark.parametrize("target", ["x.pt", "x.t7", "swapped.t7"])

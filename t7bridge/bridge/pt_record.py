@@ -16,6 +16,7 @@ from attrs import define
 from ..binio.output import Output
 from ..binio.source import ByteSource
 from ..errors import CorruptError
+from ..files import T7File
 from ..graph.elements import ELEMENT_TYPES
 from ..graph.objects import Value
 from ..graph.storage import Span, Storage
@@ -136,6 +137,25 @@ def restore_value(record: PtRecord, storages: list[Storage], limits: Limits = DE
         found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
         taken += count * element.itemsize
     return read_pickle_with(record.pickle, found, limits)
+
+
+def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]] | None:
+    """The value of the `.pt` that a `.t7` with a record was made from.
+
+    Args:
+        content: the `.t7`, with the record behind its value.
+        limits: what it may cost.
+
+    Returns:
+        What `restore_value` gives; `None` where anything but weights of the `.t7` was changed since.
+
+    Raises:
+        CorruptError: the record cannot be read, or the storages do not fit.
+    """
+    record = decode_pt_record(content.trailing)
+    if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
+        return None
+    return restore_value(record, [found for found in content.objects if isinstance(found, Storage)], limits)
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:

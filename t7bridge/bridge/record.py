@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve
 
@@ -19,9 +19,13 @@ from ..files import T7File
 from ..graph.objects import Value
 from ..graph.storage import Storage
 from ..limits import DEFAULT_LIMITS, Limits
+from ..pt.layout import RECORD_MEMBER
 from ..t7.layout import T7Layout
 from ..t7.reader import T7Reader
 from ..t7.writer import T7Writer
+
+if TYPE_CHECKING:
+    from ..pt.reader import PtReader
 
 _MAGIC = "t7bridge record 1"
 
@@ -90,6 +94,28 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     )
     roots = [reader.read_object() for _ in range(skeleton.roots)]
     return T7File(roots, layout, skeleton.trailing, list(reader.objects), *reader.count_views())
+
+
+def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:
+    """The `.t7` that a `.pt` was made from.
+
+    Args:
+        reader: of the `.pt`.
+        limits: what it may cost.
+
+    Returns:
+        The file, `None` where there is no record that may be used; and whether there is a record at all.
+
+    Raises:
+        FormatError: the record cannot be read, or the storages do not fit.
+    """
+    data = reader.extra(RECORD_MEMBER)
+    if data is None:
+        return None, False
+    skeleton, content = decode_record(data)
+    if content != reader.content_id:
+        return None, True
+    return read_skeleton(skeleton, reader.storage, limits), True
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
