@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .binio.source import ByteSource, Readable
 from .errors import ModelError, UnsupportedError
 from .files import source_format
+from .graph.objects import TorchObject
 from .limits import DEFAULT_LIMITS, Limits
 from .nn.state_dict import find_modules
 from .t7.reader import T7Reader
@@ -48,6 +49,23 @@ def load_module(
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if index_base not in (0, 1):
         raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    trail, module = one_module(source, at, limits)
+    return live_module(module, trail, index_base, limits)
+
+
+def one_module(source: Readable, at: str | None, limits: Limits = DEFAULT_LIMITS) -> tuple[str, TorchObject]:
+    """The module of a `.t7` file that is meant, with its path.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        at: the path of the module where the file holds several.
+        limits: what the file may cost.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        UnsupportedError: the file is no `.t7`.
+    """
     opened, start = ByteSource.open(source)
     if start == 0 and source_format(opened) == "pt":
         raise UnsupportedError(
@@ -62,4 +80,4 @@ def load_module(
     chosen = [(path, module) for path, module in found if at is None or path == at]
     if not chosen:
         raise ModelError(f"the file holds no module at {at}", file=opened.name, hint=f"There are: {paths}.")
-    return live_module(chosen[0][1], chosen[0][0], index_base, limits)
+    return chosen[0]

@@ -17,6 +17,8 @@ VERBS = {
     "convert": "convert a file to .pt, to .t7, or to another encoding",
     "describe": "print what a file holds as canonical JSON",
     "inspect": "print what a file holds, for people",
+    "match": "find out which key of a state dict is which of another model's",
+    "module": "write a model as Python source that needs only PyTorch, with its weights",
     "verify": "check that two files hold the same values, sharing and views",
 }
 

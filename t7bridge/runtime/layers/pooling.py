@@ -56,14 +56,18 @@ class MaxUnpool(nn.Module):
     """Puts elements back to where another layer found the largest ones, among zeros.
 
     Args:
-        pooling: that layer, which must have run before.
         dims: dimensions of its windows.
+        pooling: that layer, which must have run before.
     """
 
-    def __init__(self, *, pooling: nn.Module, dims: int) -> None:
+    def __init__(self, *, dims: int, pooling: nn.Module | None = None) -> None:
         super().__init__()
-        self._pooling = (pooling,)  # not a child: it has its own place in the model
         self.dims = dims
+        self.refer(pooling)
+
+    def refer(self, pooling: nn.Module | None) -> None:
+        """Say which pooling it undoes."""
+        self._pooling = (pooling,)  # not a child: it has its own place in the model
 
     def forward(self, input: Tensor) -> Tensor:
         """Take what the pooling gives; return what it takes."""

@@ -1,0 +1,42 @@
+"""Write the model of a .t7 as model.py, which needs only PyTorch, and model.pt with its weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("src", metavar="SRC", help=".t7 file to read")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; made if need be"
+    )
+    parser.add_argument("--at", metavar="PATH", help="which module, where SRC holds several: root.protos.rnn")
+    parser.add_argument(
+        "--index-base",
+        type=int,
+        choices=(0, 1),
+        default=1,
+        help="what the first class, row or element is called: 1 as in Lua, or 0",
+    )
+    parser.add_argument("--force", action="store_true", help="replace model.py and model.pt if they exist")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write both files, and print the report."""
+    from ..module_files import write_module
+
+    report = write_module(
+        options.src, options.output, options.at, index_base=options.index_base, force=options.force
+    )
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    for note in report.notes:
+        print(f"t7bridge: {note}", file=sys.stderr)
+    print(f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt")
+    return 0

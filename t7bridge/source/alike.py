@@ -1,0 +1,133 @@
+"""Classes that differ in numbers only become one, with parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .code import Call, Lit, Param
+from .flow import Block
+from .statements import Writer
+
+_BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
+"""What an argument is called that is two things at once."""
+
+
+def merge_alike(blocks: list[Block]) -> list[Block]:
+    """Give every block the name of its class, and keep one block for each class.
+
+    Args:
+        blocks: all blocks, those first that others contain, as `Builder` makes them.
+
+    Returns:
+        The classes in the same order. Calls of the others are calls of these, with arguments.
+    """
+    users: dict[int, list[Call]] = {}
+    for block in blocks:
+        for call in calls_in(block):
+            if call.block is not None:
+                users.setdefault(id(call.block), []).append(call)
+    heights: dict[int, int] = {}
+    for block in blocks:
+        inner = [heights[id(call.block)] for call in calls_in(block) if call.block is not None]
+        heights[id(block)] = 1 + max(inner, default=0)
+    kept: list[Block] = []
+    names: dict[str, int] = {}
+    for height in sorted(set(heights.values())):
+        groups: dict[str, list[Block]] = {}
+        for block in blocks:
+            if heights[id(block)] == height:
+                groups.setdefault(_shape(block), []).append(block)
+        for group in groups.values():
+            block = group[0]
+            names[block.base] = names.get(block.base, 0) + 1
+            block.name = f"{block.base}{names[block.base]}"
+            kept.append(block)
+            _parametrize(group, users)
+    for block in kept:  # a number only where there are several
+        if names[block.base] == 1:
+            block.name = block.base
+    for calls in users.values():
+        for call in calls:
+            call.name = call.block.name
+    return kept
+
+
+def calls_in(block: Block) -> Iterator[Call]:
+    """All constructions in a block, outer ones first."""
+
+    def inside(call: Call) -> Iterator[Call]:
+        yield call
+        for node in (*call.args, *call.kwargs.values()):
+            if isinstance(node, Call):
+                yield from inside(node)
+
+    for attribute in block.attributes:
+        yield from inside(attribute.call)
+
+
+def _shape(block: Block) -> str:
+    """What two blocks have in common if they differ in numbers only."""
+
+    def masked(node: Any) -> str:
+        if isinstance(node, Lit):
+            return "0" if _numeric(node.value) else node.text
+        if isinstance(node, Param):
+            return node.name
+        name = node.block.name if node.block is not None else node.name
+        named = (f"{key}={masked(value)}" for key, value in node.kwargs.items())
+        return f"{name}({', '.join((*map(masked, node.args), *named))})"
+
+    writer = Writer(block)
+    modules = [f"{attribute.name}={masked(attribute.call)}" for attribute in block.attributes]
+    return "\n".join((block.base, *modules, *writer.unpacked, *writer.lines, str(writer.returned)))
+
+
+def _numeric(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_numeric, value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
+    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
+    first = group[0]
+    rows = [[each for call in _outer(block) for each in call.literals()] for block in group]
+    chosen: dict[tuple[Any, ...], tuple[str, Any]] = {}
+    wanted: dict[tuple[Any, ...], list[str]] = {}
+    for column in zip(*rows):
+        values = tuple(literal.value for _, _, literal in column)
+        if len({repr(value) for value in values}) > 1:
+            wanted.setdefault(values, []).append(column[0][2].name)
+    for values, names in wanted.items():
+        name = _BOTH.get(frozenset(names[:2]), "") if len(names) > 1 else ""
+        name = name or next((each for each in names if each), "size")
+        taken = {each for each, _ in chosen.values()}
+        number = 2
+        while name in taken:
+            name = f"{name.rstrip('0123456789')}{number}"
+            number += 1
+        chosen[values] = (name, values)
+    for column in zip(*rows):
+        values = tuple(literal.value for _, _, literal in column)
+        if values in chosen and len({repr(value) for value in values}) > 1:
+            owner, place, _ = column[0]
+            if isinstance(place, int):
+                owner.args[place] = Param(chosen[values][0])
+            else:
+                owner.kwargs[place] = Param(chosen[values][0])
+    first.parameters = {name: _annotation(values) for name, values in chosen.values()}
+    for number, block in enumerate(group):
+        for call in users.get(id(block), []):
+            call.block = first
+            call.args = [Lit(values[number], name) for name, values in chosen.values()]
+
+
+def _annotation(values: tuple[Any, ...]) -> str:
+    """The type of a parameter that is given these values."""
+    kinds = {"tuple[int, ...]" if isinstance(value, tuple) else type(value).__name__ for value in values}
+    return " | ".join(sorted(kinds))
+
+
+def _outer(block: Block) -> list[Call]:
+    return [attribute.call for attribute in block.attributes]

@@ -1,0 +1,116 @@
+"""A forward method as steps: what is computed from what, before anything has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Union
+
+from attrs import define, field
+
+from .code import Call, sequential
+
+SUM, PRODUCT, ATOM = 1, 2, 3
+"""How tightly an expression holds together."""
+
+
+@define(frozen=True)
+class Ref:
+    """What a step computes, or an element of it.
+
+    Attributes:
+        step: its number; 0 is the input.
+        path: which elements, one inside the other: from 0, or names.
+    """
+
+    step: int
+    path: tuple[int | str, ...] = ()
+
+
+Value = Union[Ref, list["Value"]]
+"""One value, or a list of them that is not made before somebody asks for it as a whole."""
+
+
+@define(eq=False)
+class Attribute:
+    """A module that a class of the source holds.
+
+    Attributes:
+        base: what it is called, up to a number.
+        calls: the modules, one behind the other.
+        own: whether it is to stay by itself: used at several steps, or named by the user.
+        name: what it is called in the end.
+    """
+
+    base: str
+    calls: list[Call]
+    own: bool = False
+    name: str = ""
+
+    @property
+    def call(self) -> Call:
+        """The construction of the whole."""
+        return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
+
+
+APPLY = "{m}({0})"
+"""The template of a step that gives its input to its module and does nothing else."""
+
+
+@define(eq=False)
+class Step:
+    """One step.
+
+    Attributes:
+        template: its source: `{0}`, `{1}` stand for what it takes, `{m}` for its module.
+        takes: what it takes.
+        needs: how tightly each of these must hold together.
+        level: how tightly the result does.
+        attribute: its module.
+        function: the template of a function that does the same as the module, where there is one.
+        rank: dimensions of one example of the result; `None` where that is not known.
+        kind: `Tensor`, or another annotation of the result.
+        inplace: whether it changes what it takes.
+        hint: what a variable with the result is called.
+        named: whether `hint` is a name that the user gave.
+    """
+
+    template: str
+    takes: list[Value]
+    needs: list[int] = field(factory=list)
+    level: int = ATOM
+    attribute: Attribute | None = None
+    function: str = ""
+    rank: int | None = None
+    kind: str = "Tensor"
+    inplace: bool = False
+    hint: str = ""
+    named: bool = False
+
+
+def refs(value: Value) -> Iterator[Ref]:
+    """All references in a value."""
+    if isinstance(value, Ref):
+        yield value
+    else:
+        for item in value:
+            yield from refs(item)
+
+
+def pick(value: Value, index: int | str) -> Value:
+    """One element of a value."""
+    if isinstance(value, Ref):
+        return Ref(value.step, (*value.path, index))
+    assert isinstance(index, int)
+    return value[index]
+
+
+def count_uses(steps: list[Step | None], result: Value) -> dict[int, int]:
+    """How often each step's result is used."""
+    uses: dict[int, int] = {}
+    for step in steps:
+        for taken in step.takes if step else ():
+            for ref in refs(taken):
+                uses[ref.step] = uses.get(ref.step, 0) + 1
+    for ref in refs(result):
+        uses[ref.step] = uses.get(ref.step, 0) + 1
+    return uses
