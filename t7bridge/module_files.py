@@ -51,7 +51,12 @@ def write_module(
     with ByteSource.from_path(src) as source:
         trail, module = one_module(source, at, limits)
         made = generate(
-            module, trail, index_base=index_base, limits=limits, source=os.path.basename(source.name), weights="model.pt"
+            module,
+            trail,
+            index_base=index_base,
+            limits=limits,
+            source=os.path.basename(source.name),
+            weights="model.pt",
         )
         folder = os.fspath(directory)
         try:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import secrets
 import stat
-import zlib
 from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
+from .crc import combine, crc32
 from .source import ByteSource, PathLike
+from .transfer import CAN_TRANSFER, WORTH_BYTES, Transfer
 
 CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
@@ -29,6 +30,8 @@ class Output:
         self._pending = bytearray()
         self._buffer: memoryview | None = None
         self._flushed = 0
+        self._fd: int | None = None
+        """The descriptor, where bytes can be put at any place of the file."""
         self.name = name or str(getattr(file, "name", ""))
 
     @property
@@ -64,7 +67,7 @@ class Output:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
 
     def copy(self, source: ByteSource, offset: int, length: int, *, crc: int | None = None) -> int:
-        """Append `length` bytes of `source` from `offset`.
+        """Append `length` bytes of `source` from `offset`; many of them by several threads.
 
         Args:
             source: where the bytes are.
@@ -77,8 +80,14 @@ class Output:
 
         Raises:
             TruncatedError: the source has become shorter than it was.
+            WriteError: the file does not take the bytes.
         """
         self.flush()
+        if self._fd is not None and source.fd is not None and length >= WORTH_BYTES and CAN_TRANSFER:
+            found = Transfer(source, offset, self._fd, self._flushed, length, self.name, crc is not None).run()
+            self._flushed += length
+            self._file.seek(self._flushed)
+            return 0 if crc is None else combine(crc, found, length)
         if self._buffer is None:
             self._buffer = memoryview(bytearray(CHUNK_BYTES))
         end = offset + length
@@ -87,7 +96,7 @@ class Output:
             if source.read_into(offset, piece) != len(piece):
                 raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
             if crc is not None:
-                crc = zlib.crc32(piece, crc)
+                crc = crc32(piece, crc)
             self._write_all(piece)
             self._flushed += len(piece)
             offset += len(piece)
@@ -97,19 +106,28 @@ class Output:
 class FileOutput(Output):
     """An output file that takes its name only when it is complete.
 
-    The bytes go to a temporary file in the target's folder, which is flushed to the disk and renamed on success and
-    removed otherwise. A symbolic link is followed, and a file that is replaced gives its mode to the new one. Use it as
-    a context manager.
+    The bytes go to a temporary file in the target's folder, which is renamed on success and removed otherwise. A
+    symbolic link is followed, and a file that is replaced gives its mode to the new one. Use it as a context manager.
+
+    Args:
+        path: the target.
+        force: whether an existing file is replaced.
+        inputs: files that must never be the target.
+        sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
+            writes it there in its own time, as it does for `cp`.
 
     Raises:
         TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
         WriteError: the temporary file cannot be made.
     """
 
-    def __init__(self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = ()) -> None:
+    def __init__(
+        self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = (), sync: bool = False
+    ) -> None:
         given = os.fspath(path)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
+        self._sync = sync
         mode = self._check_target(inputs)
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, f".t7bridge-{secrets.token_hex(8)}.tmp")
@@ -123,6 +141,7 @@ class FileOutput(Output):
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+        self._fd = fd
 
     def _check_target(self, inputs: tuple[ByteSource, ...]) -> int | None:
         """Refuse a target that must not be replaced; the mode of one that will be."""
@@ -148,7 +167,7 @@ class FileOutput(Output):
         )
 
     def commit(self) -> None:
-        """Flush to the disk and give the file its name.
+        """Flush, to the disk if that was asked for, and give the file its name.
 
         Raises:
             TargetExistsError: somebody else has made the file meanwhile, and `force` is not set.
@@ -156,14 +175,16 @@ class FileOutput(Output):
         """
         self.flush()
         try:
-            os.fsync(self._file.fileno())
+            if self._sync:
+                os.fsync(self._file.fileno())
             self._file.close()
             self._take_name()
         except TargetExistsError:
             raise
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        _sync_folder(os.path.dirname(self.path) or ".")
+        if self._sync:
+            _sync_folder(os.path.dirname(self.path) or ".")
 
     def _take_name(self) -> None:
         if not self._force:

@@ -23,6 +23,7 @@ from ..nn.state_dict import Origin, StateDict, state_dict
 from ..pt.modules import is_module as is_pickled_module
 from ..pt.modules import module_state_dict
 from ..report import Note
+from .state_keys import plain_keys
 from .tree import to_python
 
 MAX_LISTED = 50
@@ -31,8 +32,6 @@ MAX_LISTED = 50
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPERS = 4
-_PREFIXES = ("module.", "_orig_mod.")
-"""What `DataParallel` and `torch.compile` put before every key."""
 _BATCHES = "num_batches_tracked"
 """PyTorch's count of batches; Lua has none."""
 _ABSENT: Any = object()
@@ -246,7 +245,7 @@ class _Filling:
     def _compare(self, model: _Model, state: dict[str, Any]) -> None:
         """Find out what of a state dict goes where, and what does not fit."""
         origins, converted = model.result.origins, model.result.tensors
-        state = self._plain_keys(model, state)
+        state = plain_keys(model.obj, model.result, state, self._note)
         given: dict[str, Tensor] = {}
         for key, origin in origins.items():
             value = state.get(key)
@@ -268,16 +267,6 @@ class _Filling:
                 self._extra.append(f"{model.label(_name(key))}: found {_shown(value)}")
         self._fitting += len(given)
         self._plan(model, given)
-
-    def _plain_keys(self, model: _Model, state: dict[str, Any]) -> dict[str, Any]:
-        """A state dict without the prefix that all of its keys have and none of the template's has."""
-        for prefix in _PREFIXES:
-            if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
-                continue
-            if not any(key.startswith(prefix) for key in model.result.origins):
-                state = {key[len(prefix) :]: value for key, value in state.items()}
-                self._note("info", f"all keys begin with {prefix}, which is left out")
-        return state
 
     def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
         """A value of the `.pt` as a tensor with elements of Lua's types, if it fits."""

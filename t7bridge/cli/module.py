@@ -30,9 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     from ..module_files import write_module
 
-    report = write_module(
-        options.src, options.output, options.at, index_base=options.index_base, force=options.force
-    )
+    report = write_module(options.src, options.output, options.at, index_base=options.index_base, force=options.force)
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0

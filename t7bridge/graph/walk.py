@@ -115,3 +115,20 @@ def storages(root: Value) -> Iterator[Storage]:
     for visit in walk(root):
         if isinstance(visit.value, Storage):
             yield visit.value
+
+
+def unfinished_step(value: Any) -> str:
+    """The step of a path from an object that is being read to what is being read inside it."""
+    if isinstance(value, TdsHash):
+        value = value.content
+    if isinstance(value, Table):
+        if len(value.keys) > len(value.values):
+            return step_name(value.keys[-1])
+        return f"<key {len(value.keys) + 1}>"
+    if isinstance(value, TdsVec):
+        return f"[{len(value.items) + 1}]"
+    if isinstance(value, Tensor):
+        return ".storage"
+    if isinstance(value, LuaFunction):
+        return "<upvalues>"
+    return ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from ..errors import ModelError
 from ..nn.mapping import LAYERS
@@ -25,6 +27,7 @@ class Copied:
         imports: what it uses of others: `(module, name, alias)`; the name is empty for `import module`.
         returns: for a layer, the annotation of what its `forward` returns.
         inputs: for a layer, how many inputs it takes.
+        defaults: for a layer, the arguments of its constructor that may be left out, and their values.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Copied:
     imports: frozenset[tuple[str, str, str]]
     returns: str = "Any"
     inputs: int = 1
+    defaults: Mapping[str, Any] = field(factory=dict)
 
 
 def pieces(target: str) -> list[Copied]:
@@ -74,7 +78,9 @@ def _file(module: str) -> dict[str, Copied]:
     defined: dict[str, ast.stmt] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Import):
-            imports.update((alias.asname or alias.name, (alias.name, "", alias.asname or "")) for alias in statement.names)
+            imports.update(
+                (alias.asname or alias.name, (alias.name, "", alias.asname or "")) for alias in statement.names
+            )
         elif isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
             for alias in statement.names:
                 imports[alias.asname or alias.name] = (statement.module or "", alias.name, alias.asname or "")
@@ -94,6 +100,7 @@ def _file(module: str) -> dict[str, Copied]:
             tuple(sorted(other for other in used if other in defined and other != name)),
             frozenset(imports[other] for other in used if other in imports),
             *_forward(statement),
+            _defaults(statement),
         )
     return found
 
@@ -106,10 +113,30 @@ def _forward(statement: ast.stmt) -> tuple[str, int]:
     return "Any", 1
 
 
+def _defaults(statement: ast.stmt) -> dict[str, Any]:
+    """The arguments of a class's constructor that have a default which is a literal."""
+    for inner in getattr(statement, "body", ()):
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            plain = inner.args.args[len(inner.args.args) - len(inner.args.defaults) :]
+            pairs = [*zip(plain, inner.args.defaults), *zip(inner.args.kwonlyargs, inner.args.kw_defaults)]
+            return {each.arg: ast.literal_eval(value) for each, value in pairs if value and _is_literal(value)}
+    return {}
+
+
+def _is_literal(value: ast.expr) -> bool:
+    try:
+        ast.literal_eval(value)
+    except ValueError:
+        return False
+    return True
+
+
 def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
     """Import statements, the standard library's first, each group sorted as isort does."""
     groups: list[list[str]] = [[], []]
-    whole = sorted(f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name)
+    whole = sorted(
+        f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name
+    )
     named: dict[str, set[str]] = {}
     renamed = []
     for module, name, alias in imports:
@@ -119,7 +146,9 @@ def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
             named.setdefault(module, set()).add(name)
     for line in whole:
         groups["torch" in line].append(line)
-    lines = [(module, f"from {module} import {', '.join(sorted(names, key=_isort))}") for module, names in named.items()]
+    lines = [
+        (module, f"from {module} import {', '.join(sorted(names, key=_isort))}") for module, names in named.items()
+    ]
     for module, line in sorted(lines + renamed):
         groups[module.startswith("torch")].append(line)
     return groups[0] + [""] * bool(groups[0] and groups[1]) + groups[1]

@@ -65,20 +65,19 @@ def generate(
     state = state_dict(value, trail, limits)
     plan = build_plan(value, trail, index_base, limits, state)
     owned = owned_tensors(plan, state.tensors)
-    names = {id(tensor): key for key, tensor in reversed(state.tensors.items())}
     unify_tied(plan, owned)
     builder = Builder(shared_specs(plan))
     layer = layer_of(value.class_name)
     root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)
     paths = module_paths(root)
-    tensors: dict[str, Tensor] = {}
-    keys: dict[str, list[str]] = {key: [] for key in state.tensors}
-    for path, spec in paths:
-        for name, tensor in owned.get(id(spec), {}).items():
-            key = ".".join((*path, name))
-            tensors[key] = tensor
-            keys[names[id(tensor)]].append(key)
+    tensors = {
+        ".".join((*path, name)): tensor for path, spec in paths for name, tensor in owned.get(id(spec), {}).items()
+    }
+    found: dict[object, list[str]] = {}
+    for key, tensor in tensors.items():
+        found.setdefault(view_of(tensor), []).append(key)
+    keys = {key: found.get(view_of(tensor), []) for key, tensor in state.tensors.items()}
     connections = [*_shared(paths, owned), *_referring(paths), *_ties(paths, owned, plan, state)]
     dtype, dtypes = _dtypes(paths, owned)
     text = model_source(builder, blocks, Extra(tuple(connections), dtype, tuple(dtypes)), source, weights)

@@ -37,7 +37,9 @@ def unify_tied(plan: Plan, owned: Owned) -> None:
     def signature(spec: ModuleSpec) -> Any:
         if id(spec) not in done:
             inner = tuple((name, signature(child)) for name, child in spec.children.items())
-            views = tuple((name, view_of(tensor)) for name, tensor in owned.get(id(spec), {}).items() if tensor.numel > 1)
+            views = tuple(
+                (name, view_of(tensor)) for name, tensor in owned.get(id(spec), {}).items() if tensor.numel > 1
+            )
             done[id(spec)] = (spec.target, spec.args, repr(sorted(spec.kwargs.items())), inner, views)
         return done[id(spec)]
 

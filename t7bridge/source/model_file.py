@@ -9,7 +9,7 @@ from attrs import define
 from ..nn.spec import ModuleSpec
 from ..version import __version__
 from .alike import merge_alike
-from .code import bracketed, laid_out
+from .code import WIDTH, bracketed, laid_out
 from .copied import import_lines
 from .flow import Block, Builder
 from .statements import Writer, tidy
@@ -76,13 +76,15 @@ def _code(text: str) -> str:
 
 
 def _safe(name: str) -> str:
-    return re.sub(r"[^\w .@+-]", "_", name)[:60]
+    return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
 def _class(block: Block, connections: tuple[str, ...]) -> list[str]:
     writer = Writer(block)
     parameters = "".join(f", {name}: {kind}" for name, kind in block.parameters.items())
     lines = [f"class {block.name}(nn.Module):", f'    """{_summary(block)}"""', ""]
+    if not block.attributes:
+        return lines + _forward(block, writer)
     lines += _signature(f"def __init__(self{parameters}) -> None:")
     lines.append("        super().__init__()")
     for attribute in block.attributes:
@@ -93,7 +95,7 @@ def _class(block: Block, connections: tuple[str, ...]) -> list[str]:
 
 
 def _signature(text: str) -> list[str]:
-    if len(text) + 4 <= 88:
+    if len(text) + 4 <= WIDTH:
         return [f"    {text}"]
     before, _, rest = text.partition("(")
     inner, _, after = rest.rpartition(")")
@@ -103,7 +105,7 @@ def _signature(text: str) -> list[str]:
 def _summary(block: Block) -> str:
     return {
         "Model": f"An {block.spec.class_name} of Lua Torch." if block.spec.class_name else "The model.",
-        "Residual": "The sum of two branches.",
+        "Residual": "Two branches of one input, added up.",
         "Branches": "Several branches of one input.",
         "Graph": "A graph of modules.",
     }.get(block.base, "Some steps of the model.")
@@ -117,7 +119,8 @@ def _forward(block: Block, writer: Writer) -> list[str]:
     lines = [f"    def forward(self, {source}: {taken}{target}) -> {_returns(block, writer)}:"]
     lines.append(f'        """{_takes(block, names)}"""')
     if names:
-        lines.append(f"        {', '.join(names)}{',' if len(names) == 1 else ''} = inputs")
+        joined = f"        {', '.join(names)}{',' if len(names) == 1 else ''} = inputs"
+        lines += [joined] if len(joined) <= WIDTH else bracketed("(", names, ") = inputs", 8)
     lines += [f"        {line}" for line in writer.lines]
     if isinstance(writer.returned, list):
         return lines + bracketed("return [", writer.returned, "]", 8)
@@ -135,20 +138,21 @@ def _returns(block: Block, writer: Writer) -> str:
 
 
 def _takes(block: Block, names: list[str]) -> str:
-    """What the input is, where the first module tells."""
-    if names:
-        return f"Take a list of {len(names)}." if len(names) > 1 else "Take a list of one."
+    """What goes in and comes out, as far as it can be told."""
     first = _first(block.spec)
     shapes = {
         "torch.nn.Linear": "(batch, {0})",
-        "torch.nn.Conv1d": "(batch, {0}, length)",
         "torch.nn.Conv2d": "(batch, {0}, height, width)",
         "torch.nn.Conv3d": "(batch, {0}, depth, height, width)",
     }
-    shape = shapes.get(first.target if first else "")
-    if shape and first is not None and block.base == "Model":
-        return f"Take {shape.format(first.args[0])}."
-    return "Return what the model gives." if block.base == "Model" else "Return what the steps give."
+    taken = f"a list of {len(names)}" if names else ""
+    if first is not None and first.target in shapes and block.base == "Model":
+        taken = shapes[first.target].format(first.args[0])
+    if isinstance(block.result, list):
+        given = f"a list of {len(block.result)}"
+    else:
+        given = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
+    return f"Take {taken}; return {given}." if taken else f"Return {given}."
 
 
 def _first(spec: ModuleSpec) -> ModuleSpec | None:
@@ -162,7 +166,7 @@ def _load(extra: Extra, weights: str) -> list[str]:
     make = f"model = Model(){f'.{extra.dtype}()' if extra.dtype else ''}"
     return [
         "def load(weights: str | Path | None = None) -> Model:",
-        f'    """Return the model in evaluation mode, with the weights of {weights} or those given."""',
+        f'    """Return the model in evaluation mode, with these weights or those of {weights}."""',
         f"    {make}",
         *(f"    {statement}" for statement in extra.dtypes),
         f'    path = weights or Path(__file__).with_name("{weights}")',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 
+from ..nn.names import RESERVED
 from .code import WIDTH
 from .flow import Block
 from .idioms import APPLY
@@ -40,13 +41,14 @@ def _join_chains(block: Block) -> None:
             continue
         if any(before < barrier <= number for barrier in barriers):
             continue
-        assert earlier.attribute is not None and step.attribute is not None
+        assert earlier.attribute is not None
+        assert step.attribute is not None
         joined = Attribute("layers", [*earlier.attribute.calls, *step.attribute.calls])
         if step.attribute.base in ("body", "shortcut", "branch"):
             joined.base = step.attribute.base
         block.attributes[block.attributes.index(earlier.attribute)] = joined
         block.attributes.remove(step.attribute)
-        step.attribute, step.takes, step.function = joined, earlier.takes, ""
+        step.attribute, step.takes, step.function, step.inplace = joined, earlier.takes, "", earlier.inplace
         block.steps[before] = None
 
 
@@ -69,19 +71,10 @@ def _name(attributes: list[Attribute]) -> None:
         if bases.count(base) > 1:
             numbers[base] = numbers.get(base, 0) + 1
             base = f"{base}{numbers[base]}"
-        while base in taken or base in _RESERVED or keyword.iskeyword(base):
+        while base in taken or base in RESERVED or keyword.iskeyword(base):
             base += "_"
         taken.add(base)
         attribute.name = base
-
-
-_RESERVED = {
-    *("T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double".split()),
-    *("dump_patches eval extra_repr float forward half ipu load_state_dict modules mtia parameters".split()),
-    *("register_buffer register_module register_parameter requires_grad_ share_memory state_dict to".split()),
-    *("to_empty train training type xpu zero_grad".split()),
-}
-"""What every torch.nn.Module has already, as far as a layer could be called so."""
 
 
 class Writer:
@@ -128,7 +121,9 @@ class Writer:
 
     def _unpack(self) -> list[str]:
         """The names of the elements of the input, if only they are used."""
-        used = [ref for step in self._block.steps if step for taken in step.takes for ref in refs(taken) if not ref.step]
+        used = [
+            ref for step in self._block.steps if step for taken in step.takes for ref in refs(taken) if not ref.step
+        ]
         used += [ref for ref in refs(self._block.result) if not ref.step]
         positions = [ref.path[0] if ref.path else None for ref in used]
         if not self._block.width or not all(isinstance(at, int) and at >= 0 for at in positions):
@@ -163,7 +158,7 @@ class Writer:
     def _fill(self, number: int, step: Step) -> str:
         """The source of a step; operands get variables until it is short enough."""
         while True:
-            operands = []
+            operands: list[str] = []
             for taken, need in zip(step.takes, step.needs):
                 alone = step.template.count("(") == 1 and step.template.endswith(f"({{{len(operands)}}})")
                 operands.append(self._value(taken, 0 if alone or isinstance(taken, list) else need))

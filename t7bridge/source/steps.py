@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Union
+from typing import TypeAlias
 
 from attrs import define, field
 
@@ -26,7 +26,7 @@ class Ref:
     path: tuple[int | str, ...] = ()
 
 
-Value = Union[Ref, list["Value"]]
+Value: TypeAlias = "Ref | list[Value]"
 """One value, or a list of them that is not made before somebody asks for it as a whole."""
 
 

@@ -47,9 +47,7 @@ _CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 grou
 _DECONV = "in_channels out_channels kernel_size stride=1 padding=0 output_padding=0 groups=1 bias=True dilation=1"
 _NORM = "num_features eps=1e-05 momentum=0.1 affine=True track_running_stats=True"
 _MAX_POOL = "kernel_size stride=None padding=0 dilation=1 return_indices=False ceil_mode=False"
-_AVG_POOL = (
-    "kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
-)
+_AVG_POOL = "kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
 _INPLACE = "inplace=False"
 _DROPOUT = "p=0.5 inplace=False"
 

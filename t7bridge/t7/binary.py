@@ -139,6 +139,20 @@ class BinaryInput(Window):
         self._at += length
         return data
 
+    def window_at(self, room: int, at: int | None = None) -> tuple[bytes, int]:
+        """The bytes around the position, or around `at` in the last such window, and where it is in them.
+
+        There are `room` bytes from there on, or all that the file has.
+        """
+        if at is not None:
+            self._at = at
+        self._need(min(room, self.remaining), "an entry")
+        return self._window, self._at
+
+    def move_to(self, at: int) -> None:
+        """Go to a place in the window."""
+        self._at = at
+
     def read_elements(self, element: ElementType, count: int) -> Span:
         """Pass over a storage's elements and say where they are."""
         width = self.layout.long_size if element is INT64 else element.itemsize

@@ -12,7 +12,7 @@ from ..errors import CorruptError, FormatError, LimitError
 from ..graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage, storage_for_class
 from ..graph.tensor import Tensor, view_fault
-from ..graph.walk import step_name
+from ..graph.walk import unfinished_step
 from ..limits import Limits
 from . import layout as tags
 from . import vintage
@@ -23,8 +23,11 @@ from .text import TextInput
 
 if TYPE_CHECKING:
     from .reader import T7Reader
+    from .runs import Alike
 
 _MISSING = object()
+_RUN = 4
+"""From how many entries on it pays to look whether they are alike."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
 Filler = Generator[int, Value, None]
@@ -67,6 +70,7 @@ class ObjectReader:
         self._irregular = False
         self._unnumbered = 0
         self._unowned: list[int] = []
+        self._alike: Alike | None = None
         self._trail: list[Any] = []
         """The objects that are being read, the outermost first."""
 
@@ -97,7 +101,7 @@ class ObjectReader:
             if error.offset is None:
                 error.offset = self.stream.position
             if not error.trail and not self.payload_depth:
-                error.trail = "root" + "".join(map(_step_in, self._trail))
+                error.trail = "root" + "".join(map(unfinished_step, self._trail))
             raise
 
     def _read_tree(self) -> Value:
@@ -229,7 +233,7 @@ class ObjectReader:
         match = VERSION_PATTERN.match(text)
         version = None
         if match:
-            version = self._version(match.group(1))
+            version = _version(match.group(1))
             text = stream.read_raw(stream.read_int("the length of a class name"), "a class name")
         try:
             name = text.decode()
@@ -260,12 +264,6 @@ class ObjectReader:
             return obj, self._fill_object(obj)
         self._read_payload(obj, payload)
         return obj, None
-
-    @staticmethod
-    def _version(text: bytes) -> int:
-        if not text.isdigit() or len(text) > 9:
-            raise CorruptError("is no class version", expected="V and a number", found=repr(text[:20])[1:])
-        return int(text)
 
     def _read_storage(self, index: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
         count = self.stream.read_long("a storage's size")
@@ -303,7 +301,16 @@ class ObjectReader:
             if len(values) == count:
                 return
             item = yield stream.read_int("a type tag")
-            (values if len(keys) > len(values) else keys).append(item)
+            if len(keys) == len(values):
+                keys.append(item)
+                continue
+            values.append(item)
+            if count - len(values) >= _RUN and isinstance(stream, BinaryInput):
+                if self._alike is None:
+                    from .runs import Alike
+
+                    self._alike = Alike(stream, self.objects, self._limits, self._payloads is not None)
+                self._alike.read(item, keys, values, count)
 
     def _fill_vec(self, vec: TdsVec, count: int) -> Filler:
         numbers = [float(number) for number in range(1, count + 1)]
@@ -374,18 +381,7 @@ class ObjectReader:
         function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
 
 
-def _step_in(value: Any) -> str:
-    """The step of a path from an object that is being read to what is being read inside it."""
-    if isinstance(value, TdsHash):
-        value = value.content
-    if isinstance(value, Table):
-        if len(value.keys) > len(value.values):
-            return step_name(value.keys[-1])
-        return f"<key {len(value.keys) + 1}>"
-    if isinstance(value, TdsVec):
-        return f"[{len(value.items) + 1}]"
-    if isinstance(value, Tensor):
-        return ".storage"
-    if isinstance(value, LuaFunction):
-        return "<upvalues>"
-    return ""
+def _version(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise CorruptError("is no class version", expected="V and a number", found=repr(text[:20])[1:])
+    return int(text)

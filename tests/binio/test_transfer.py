@@ -1,0 +1,100 @@
+"""Large runs of bytes from file to file: right bytes, right CRC, one error, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import zlib
+
+import pytest
+
+from t7bridge.binio import transfer
+from t7bridge.binio.crc import combine, crc32
+from t7bridge.binio.output import FileOutput
+from t7bridge.binio.source import ByteSource
+from t7bridge.errors import TruncatedError, WriteError
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Pieces of a few kilobytes, so that small files go by several threads."""
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(transfer, "WORTH_BYTES", 8192)
+    monkeypatch.setattr("t7bridge.binio.output.WORTH_BYTES", 8192)
+
+
+@pytest.mark.parametrize("lengths", [(0, 0), (1, 0), (0, 1), (5, 70_001), (123_457, 3)])
+def test_combined_crc(lengths):
+    """The CRC-32 of two runs is that of both, one behind the other; the fast function is zlib's."""
+    first, second = (random.Random(length).randbytes(length) for length in lengths)
+    assert combine(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+    assert crc32(second, crc32(first)) == zlib.crc32(first + second)
+
+
+@pytest.mark.parametrize("length", [8192, 50_000, 1_000_003])
+@pytest.mark.parametrize("crc", [None, 0, 12345])
+def test_bytes_and_crc(tmp_path, small_pieces, length, crc):
+    """What is copied between other writes stands where it belongs, and has the CRC-32 that zlib gives."""
+    data = random.Random(1).randbytes(length + 77)
+    (tmp_path / "in").write_bytes(data)
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.write(b"before")
+        found = output.copy(source, 77, length, crc=crc)
+        output.write(b"behind")
+        assert output.position == length + 12
+    assert (tmp_path / "out").read_bytes() == b"before" + data[77:] + b"behind"
+    assert found == (0 if crc is None else zlib.crc32(data[77:], crc))
+
+
+def test_source_that_became_shorter(tmp_path, small_pieces):
+    """One error, no file, and no thread left."""
+    (tmp_path / "in").write_bytes(bytes(100_000))
+    source = ByteSource.from_path(tmp_path / "in")
+    os.truncate(tmp_path / "in", 60_000)
+    with pytest.raises(TruncatedError, match="became shorter"), FileOutput(tmp_path / "out") as output:
+        output.copy(source, 0, 100_000)
+    assert os.listdir(tmp_path) == ["in"]
+    assert threading.active_count() == 1
+
+
+def test_target_that_takes_no_more(tmp_path, small_pieces, monkeypatch):
+    """An error while writing is the same from any thread."""
+    (tmp_path / "in").write_bytes(bytes(100_000))
+
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(transfer.os, "pwrite", refuse)
+    with (
+        pytest.raises(WriteError, match="No space left"),
+        ByteSource.from_path(tmp_path / "in") as source,
+        FileOutput(tmp_path / "out") as output,
+    ):
+        output.copy(source, 0, 100_000)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
+    """A file system that cannot set space aside gives the same bytes."""
+
+    def refuse(*arguments):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(transfer.os, "posix_fallocate", refuse)
+    (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.copy(source, 0, 102_400)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
+
+
+@pytest.mark.parametrize(("sync", "times"), [(False, 0), (True, 2)])
+def test_waits_for_the_disk_when_asked(tmp_path, monkeypatch, sync, times):
+    """With `sync` the file and its folder are on the disk before the name counts; otherwise the system decides."""
+    synced = []
+    original = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or original(fd))
+    with FileOutput(tmp_path / "out", sync=sync) as output:
+        output.write(b"data")
+    assert len(synced) == times

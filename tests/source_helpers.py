@@ -1,0 +1,25 @@
+"""What the tests of generated source share: a model's source, run as a module of its own."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import torch
+
+from t7bridge.graph.objects import TorchObject
+from t7bridge.runtime.live import materialize
+from t7bridge.source.generate import Generated, generate
+
+
+def run_source(
+    value: TorchObject, folder: Path, trail: str = "root", **options: int
+) -> tuple[Generated, torch.nn.Module]:
+    """Write the source of a module and load what it says, with its weights, strictly."""
+    made = generate(value, trail, **options)
+    torch.save(materialize(made.tensors), folder / "model.pt")
+    (folder / "model.py").write_text(made.text)
+    module = types.ModuleType("model")
+    module.__file__ = str(folder / "model.py")
+    exec(compile(made.text, "model.py", "exec"), module.__dict__)
+    return made, module.load()
