@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from .graph.tensor import Tensor
     from .interop.torchfile import load_as_torchfile
     from .limits import Limits
+    from .matching.matcher import match
+    from .module_files import write_module
     from .modules import load_module
+    from .nn.registry import register_module
     from .nn.state_dict import state_dict
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
@@ -40,7 +43,10 @@ _HOMES = {
     "state_dict": "nn.state_dict",
     "load_as_torchfile": "interop.torchfile",
     "load_module": "modules",
+    "write_module": "module_files",
+    "match": "matching.matcher",
     "register_class": "t7.registry",
+    "register_module": "nn.registry",
     "T7Reader": "t7.reader",
     "T7Writer": "t7.writer",
     "T7Layout": "t7.layout",
@@ -82,10 +88,13 @@ __all__ = [
     "load",
     "load_as_torchfile",
     "load_module",
+    "match",
     "register_class",
+    "register_module",
     "save",
     "state_dict",
     "verify",
+    "write_module",
 ]
 
 

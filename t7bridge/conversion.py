@@ -22,6 +22,7 @@ from .t7.layout import T7Layout
 from .t7.writer import T7Writer
 
 if TYPE_CHECKING:
+    from .nn.state_dict import StateDict
     from .pt.legacy_writer import LegacyPtWriter
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
@@ -54,6 +55,7 @@ class Options:
     limits: Limits
     template: ByteSource | None
     partial: bool
+    compact: bool
 
 
 def convert(
@@ -72,6 +74,7 @@ def convert(
     pt_format: str = "zip",
     template: PathLike | None = None,
     partial: bool = False,
+    compact: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Convert a `.t7` or `.pt` file to the other format, or a `.t7` to another encoding.
@@ -95,6 +98,8 @@ def convert(
         template: of a `.t7` made from a `.pt`: the `.t7` whose models get the state dicts of the `.pt`, under the keys
             that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
         partial: whether a state dict may lack keys of the template, and have keys that the template does not.
+        compact: whether a `.pt` made in `auto` mode gets of each storage only what tensors use: views become tensors of
+            their own, and what overlaps or is tied stays so. The record is left out then.
         limits: what the source may cost.
 
     Returns:
@@ -118,7 +123,7 @@ def convert(
         ByteSource.from_path(src) as source,
         nullcontext() if template is None else ByteSource.from_path(template) as model,
     ):
-        options = Options(as_, chosen, keep_device, record, nested, pt_format, limits, model, partial)
+        options = Options(as_, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact)
         report = Report(source.name, str(dst), source_format(source), goal, source_bytes=source.size)
         if model is not None and (report.source_format, goal) != ("pt", "t7"):
             raise ModelError(
@@ -149,6 +154,7 @@ def _note_ignored(options: Options, report: Report) -> None:
         "the format of a .pt": (options.pt_format != "zip", way[1] == "pt"),
         "nested": (options.nested, way == ("pt", "t7") and options.template is None),
         "the mode of modules": (options.as_ != "auto", way == ("t7", "pt")),
+        "compact": (options.compact, way == ("t7", "pt") and options.as_ == "auto"),
         "keeping the device": (options.keep_device, way != ("t7", "t7")),
     }
     for what, (is_set, applies) in asked.items():
@@ -224,15 +230,23 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
         report.note("warning", f"the file holds {len(roots)} values; the .pt holds them as a list")
-    has_modules = modules is not None and modules.found
+    has_modules = modules is not None and bool(modules.found)
     report.mode = "state dict" if has_modules else "tree"
     if content.trailing and not content.has_pt_record:
         report.note(
             "warning", f"{len(content.trailing)} bytes behind the last value are no values; the .pt does not show them"
         )
-    writer.write(roots if len(roots) > 1 else roots[0])
+    result: Any = roots if len(roots) > 1 else roots[0]
+    compact = options.compact and modules is not None
+    if compact:
+        from .nn.compact import compact_in
+
+        result = compact_in(result)
+    if modules is not None and has_modules:
+        modules.note_rest(result, compact)
+    writer.write(result)
     report.tensors, report.storages = writer.tensors, writer.storages
-    if options.record and not has_modules and isinstance(writer, PtWriter):
+    if options.record and not (has_modules or compact) and isinstance(writer, PtWriter):
         skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
         writer.finish(lambda content_id: encode_record(skeleton, content_id))
         return
@@ -269,12 +283,26 @@ class _Modules:
 
         self._report = report
         self._trails = {id(module): trail for root in roots for trail, module in find_modules(root)}
-        self.found = 0
+        self.found: list[tuple[TorchObject, StateDict]] = []
 
     def replace(self, obj: TorchObject) -> Any:
-        found = state_dict_of(obj, self._report, self._trails.get(id(obj), "root"))
-        self.found += found is not None
-        return found
+        from .nn.state_dict import is_module, state_dict
+
+        if not is_module(obj):
+            return None
+        result = state_dict(obj, self._trails.get(id(obj), "root"))
+        self._report.notes += result.notes
+        self.found.append((obj, result))
+        return OrderedDict(result.tensors)
+
+    def note_rest(self, value: Any, compact: bool) -> None:
+        """Note what the state dicts leave out, and what the storages hold beside what is used."""
+        from .nn.compact import note_excess
+        from .nn.left_out import note_left_out
+
+        note_left_out(self.found, self._report)
+        if not compact:
+            note_excess(value, self._report)
 
 
 def state_dict_of(

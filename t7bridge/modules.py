@@ -9,6 +9,7 @@ from .errors import ModelError, UnsupportedError
 from .files import source_format
 from .graph.objects import TorchObject
 from .limits import DEFAULT_LIMITS, Limits
+from .nn.inside import module_at
 from .nn.state_dict import find_modules
 from .t7.reader import T7Reader
 
@@ -26,7 +27,8 @@ def load_module(
 
     Args:
         source: a path, bytes, or a binary file object.
-        at: the path of the module where the file holds several: `root.protos.rnn`.
+        at: the path of the module, where the file holds several or one inside another is meant: `root.protos.rnn`,
+            `root.model.modules[3]`.
         index_base: what the first class, row or element is called: 1 as in Lua, or 0.
         limits: what the file may cost.
 
@@ -53,11 +55,13 @@ def load_module(
     return live_module(module, trail, index_base, limits)
 
 
-def one_module(source: Readable, at: str | None, limits: Limits = DEFAULT_LIMITS) -> tuple[str, TorchObject]:
+def one_module(
+    source: Readable | ByteSource, at: str | None, limits: Limits = DEFAULT_LIMITS
+) -> tuple[str, TorchObject]:
     """The module of a `.t7` file that is meant, with its path.
 
     Args:
-        source: a path, bytes, or a binary file object.
+        source: a path, bytes, a binary file object, or what is open already.
         at: the path of the module where the file holds several.
         limits: what the file may cost.
 
@@ -66,18 +70,22 @@ def one_module(source: Readable, at: str | None, limits: Limits = DEFAULT_LIMITS
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedError: the file is no `.t7`.
     """
-    opened, start = ByteSource.open(source)
+    opened, start = (source, 0) if isinstance(source, ByteSource) else ByteSource.open(source)
     if start == 0 and source_format(opened) == "pt":
         raise UnsupportedError(
             "modules are made of what .t7 files hold", file=opened.name, hint="A .pt is loaded by torch.load."
         )
-    found = find_modules(T7Reader(source if start else opened, limits=limits).read_object())
+    readable = source if start and not isinstance(source, ByteSource) else opened
+    value = T7Reader(readable, limits=limits).read_object()
+    found = find_modules(value)
     paths = ", ".join(path for path, _ in found)
     if not found:
         raise ModelError("the file holds no module", file=opened.name)
     if at is None and len(found) > 1:
         raise ModelError("the file holds several modules", file=opened.name, hint=f"Name one with at=…: {paths}.")
-    chosen = [(path, module) for path, module in found if at is None or path == at]
-    if not chosen:
+    if at is None:
+        return found[0]
+    module = module_at(value, at)
+    if module is None:
         raise ModelError(f"the file holds no module at {at}", file=opened.name, hint=f"There are: {paths}.")
-    return chosen[0]
+    return at, module

@@ -11,6 +11,7 @@ from helpers import read
 
 from t7bridge.graph.objects import Table
 from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.fields import items_of
 
 RTOL, ATOL = 1e-4, 1e-5
 
@@ -86,3 +87,34 @@ def gradient_difference(module: torch.nn.Module, input: Any, wanted: dict[str, A
     if theirs and not torch.allclose(torch.tensor(mine), torch.tensor(theirs), rtol=1e-3, atol=1e-3):
         return f"gradParameters {mine} for {theirs}"
     return ""
+
+
+# What gen/rnn_options.lua records: several calls of one module
+
+
+def calls(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a case, and what was done between them."""
+    return [{key.decode(): value for key, value in call.items()} for call in items_of(case["calls"])]
+
+
+def tell(module: torch.nn.Module, mask: Any) -> None:
+    """Give a mask to the modules inside that take one."""
+    for inside in module.children():
+        if hasattr(inside, "set_zero_mask"):
+            inside.set_zero_mask(mask)
+        else:
+            tell(inside, mask)
+
+
+def do(module: torch.nn.Module, call: dict[str, Any]) -> None:
+    """Do between two calls what Lua did."""
+    word = call["say"].decode()
+    if word == "mask":
+        tell(torch.nn.ModuleList([module]), as_torch(call["mask"]))
+    elif word in ("forget", "resetStates"):
+        for part in module.modules():
+            if hasattr(part, "forget"):
+                part.forget()
+    else:
+        assert word in ("training", "evaluate")
+        module.train(word == "training")

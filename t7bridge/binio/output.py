@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from typing import IO, Any
 
@@ -130,7 +129,7 @@ class FileOutput(Output):
         self._sync = sync
         mode = self._check_target(inputs)
         folder = os.path.dirname(self.path)
-        self._temporary = os.path.join(folder, f".t7bridge-{secrets.token_hex(8)}.tmp")
+        self._temporary = os.path.join(folder, f".t7bridge-{os.urandom(8).hex()}.tmp")
         try:
             # Mode 0o666 less the umask: what any other program's new file would get.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)

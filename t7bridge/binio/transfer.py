@@ -12,7 +12,7 @@ from .source import ByteSource
 
 PIECE_BYTES = 8 << 20
 """What one thread takes at a time."""
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 19
 """What is read before it is written: it stays in the processor's cache."""
 WORTH_BYTES = 2 * PIECE_BYTES
 """From how many bytes on several threads are worth their start."""

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put the state dict of a .pt into the models of this .t7, which stays as it is",
     )
     parser.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
+    parser.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 

@@ -51,7 +51,6 @@ def _pointwise(lua: Lua) -> Call:
 _SOFTMAX = of_runtime("activation.Softmax", plain="Softmax")
 _LOG_SOFTMAX = of_runtime("activation.LogSoftmax", plain="LogSoftmax")
 register_layer(
-    "bnn.Binary",
     defaults={"inplace": False},
     scratch=_NOISE,
     module={
@@ -82,10 +81,9 @@ register_layer(
         "nn.Sqrt": of_runtime("activation.Sqrt"),
         "nn.Square": of_runtime("activation.Square"),
         "nn.GatedLinearUnit": _glu,
-        "nn.Clip": of_torch("Hardtanh", number("minval", -1.0), number("maxval", 1.0)),
+        "nn.Clip": of_runtime("dpnn.Clip", number("minval", -1.0), number("maxval", 1.0)),
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
-        "w2nn.InplaceClip01": of_torch("Hardtanh", 0.0, 1.0, inplace=True),
     },
 )
 # A Sequential of what the runtime computes at once.
@@ -98,9 +96,19 @@ register_layer(
 _ALWAYS = flag("stochastic_inference")
 
 
+def _is_lazy(lua: Lua) -> bool:
+    """rnn: one mask for a whole sequence, until backward. Outside of sequences that is a mask for each call."""
+    if lua.flag("mono"):
+        return True
+    return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
+
+
 def _dropout(lua: Lua) -> Call:
     """Releases before `v2` multiplied by 1 - p in evaluation."""
     p = lua.number("p", 0.5)
+    if p and _is_lazy(lua) and not lua.flag("stochastic_inference"):
+        options = {"scale_training": lua.flag("v2"), "mono": lua.flag("mono")}
+        return Call("t7bridge.runtime.layers.recurrent.SequenceDropout", (p,), options)
     if lua.flag("v2") and not lua.flag("stochastic_inference"):
         return Call("torch.nn.Dropout", (p,), {"inplace": True} if lua.flag("inplace") else {})
     kwargs = {"scale_training": lua.flag("v2"), "always": lua.flag("stochastic_inference")}
@@ -114,8 +122,6 @@ register_layer(
     module=_dropout,
 )
 register_layer(
-    "nn.TotalDropout",
-    "nn.SpatialRegionDropout",
     defaults={"stochastic_inference": False},
     scratch=_NOISE,
     module={

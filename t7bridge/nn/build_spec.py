@@ -90,7 +90,8 @@ class _Planner:
             self._reject(trail, obj.class_name, reason)
             return spec
         shapes = self._shapes.get(place.prefix, {})
-        lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base)
+        above = tuple(outer.obj for outer in _above(place))
+        lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
             call: Call = module(lua)
             spec.target, spec.args, spec.kwargs, spec.plain = call.target, call.args, call.kwargs, call.plain

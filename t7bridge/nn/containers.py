@@ -31,6 +31,7 @@ _SEQUENTIAL = (
     "nn.Maxout",
     "nn.SpatialLPPooling",
     "nn.Serial",
+    "nn.FireModule",
 )
 
 
@@ -65,9 +66,6 @@ _MODULES: dict[str, Mapped] = {
 }
 register_layer(
     "nn.Container",
-    "nn.FireModule",
-    "cudnn.BatchBRNNReLU",
-    "w2nn.AuxiliaryLossTable",
     children=modules,
     scratch="inShape outShape module pool transfer squeeze expand timer",
     module=_MODULES,

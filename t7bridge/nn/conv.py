@@ -1,14 +1,16 @@
-"""Convolutions. Kernels that Lua keeps as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch, ccn2."""
+"""Convolutions. Kernels that Lua keeps as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from .layouts import FIRST, LAST, REST, Merge, Permute, Reshape
-from .mapping import LAYERS, Call, Lua, NotMappedError, extent, integer, of_runtime, pair, shape
+from .fields import Fields
+from .layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
+from .mapping import LAYERS, Call, Lua, extent, integer, of_runtime, pair, shape
 from .pooling import axes
-from .registry import buffer, param, register_layer
+from .registry import Param, buffer, param, register_layer
+from .vintage import TURNED_KERNEL, has_turned_kernel
 
 BIAS = param("bias")
 # (out, in / groups, kH, kW); SpatialConvolutionMM, and nn.SpatialConvolution of February 2015, keep it as a matrix.
@@ -21,8 +23,8 @@ _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
 
-def _convolution(dims: int) -> Callable[[Lua], Call]:
-    """torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` stood for all."""
+def convolution(dims: int) -> Callable[[Lua], Call]:
+    """How objects become torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` stood for all."""
 
     def module(lua: Lua) -> Call:
         outputs, inputs, *kernel = lua.shape("weight")
@@ -82,10 +84,8 @@ def _map(transposed: bool) -> Callable[[Lua], Call]:
 
 
 def _sub_sampling(lua: Lua) -> Call:
-    planes = lua.shape("weight")
-    if len(planes) != 1:
-        raise NotMappedError("has a kernel for each plane, as some releases of 2011 had", trail=lua.trail)
-    return Call(f"{LAYERS}conv.SubSampling2d", (planes[0], axes(lua, "k", 2), axes(lua, "d", 2, 1)))
+    (planes,) = lua.shape("weight")
+    return Call(f"{LAYERS}conv.SubSampling2d", (planes, axes(lua, "k", 2), axes(lua, "d", 2, 1)))
 
 
 def _temporal(lua: Lua) -> Call:
@@ -110,6 +110,11 @@ def _temporal_row(lua: Lua) -> Call:
     return Call(f"{LAYERS}temporal.TemporalRowConv", (features, kernel), kwargs)
 
 
+def kernel_2d(fields: Fields) -> tuple[Param, ...]:
+    """The tensors of a convolution of images, whatever the order of its kernels."""
+    return (TURNED_KERNEL if has_turned_kernel(fields) else KERNEL_2D, BIAS)
+
+
 # torch.nn.Conv2d, and Conv2d(dilation=…).
 _PLAIN = (
     "nn.SpatialConvolution",
@@ -118,18 +123,13 @@ _PLAIN = (
     "nn.SpatialConvolutionCuFFT",
     "nn.SpatialDilatedConvolution",
 )
-register_layer(
+CONVOLUTION_2D = register_layer(
     *_PLAIN,
-    "nn.SpatialBinaryConvolution",
-    "bnn.SpatialConvolution",
-    params=(KERNEL_2D, BIAS),
+    params=kernel_2d,
     defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=dict.fromkeys(_PLAIN, _convolution(2)),
+    module=dict.fromkeys(_PLAIN, convolution(2)),
 )
-# The batch is the last dimension of ccn2's tensors, and the output plane that of its kernels.
-_CCN2_KERNEL = param("weight", Reshape((REST, "kH", "kH", LAST)), Permute((3, 0, 1, 2)))
-register_layer("ccn2.SpatialConvolution", params=(_CCN2_KERNEL, BIAS), defaults={"groups": 1.0, "padding": 0.0})
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
     "nn.SpatialConvolutionCUDA",
@@ -173,15 +173,16 @@ register_layer(
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
 )
-# One factor and one offset for each plane.
+# One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
+# the layer reads as many elements as there are planes.
 register_layer(
+    params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
+    module={"nn.SpatialSubSampling": _sub_sampling},
+)
+register_layer(
+    "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
-    module={
-        "nn.SpatialSubSampling": _sub_sampling,
-        "nn.TemporalSubSampling": of_runtime(
-            "temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)
-        ),
-    },
+    module=of_runtime("temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW mean other things.
@@ -213,7 +214,7 @@ register_layer(
     params=(KERNEL_3D, BIAS),
     defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
-    module=_convolution(3),
+    module=convolution(3),
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(

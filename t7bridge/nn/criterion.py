@@ -20,11 +20,6 @@ def _class_weights(path: str) -> Param:
 
 register_layer(
     "nn.Criterion",
-    "nn.BinaryClassReward",
-    "nn.VRClassReward",
-    "nn.BinaryLogisticRegression",
-    "nn.SpatialBinaryLogisticRegression",
-    "nn.NCECriterion",
     kind="criterion",
     scratch=f"{_SCRATCH} w w1 w22 w32 simplex criterion isTarget dist",
     module={
@@ -84,6 +79,11 @@ def _cross_entropy(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
 
 
+def _volumetric_cross_entropy(lua: Lua) -> Call:
+    kwargs = {**_weighted(lua), "average": lua.flag("scec.sizeAverage", True), "index_base": lua.index_base}
+    return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), kwargs)
+
+
 def _bce(lua: Lua) -> Call:
     kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
     return Call(f"{LAYERS}criterion.BCECriterion", (), kwargs)
@@ -125,6 +125,13 @@ register_layer(
     scratch=_SCRATCH,
     module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
 )
+register_layer(
+    "cudnn.VolumetricCrossEntropyCriterion",
+    params=(_class_weights("scec.nll.weights"),),
+    kind="criterion",
+    scratch=f"{_SCRATCH} scec",
+    module=_volumetric_cross_entropy,
+)
 # torch.nn.CrossEntropyLoss.
 register_layer(
     "nn.CrossEntropyCriterion",
@@ -164,9 +171,6 @@ register_layer(
     module={"nn.MultiCriterion": _multi, "nn.ParallelCriterion": _parallel},
 )
 register_layer(
-    "nn.SequencerCriterion",
-    "nn.RepeaterCriterion",
-    "nn.MaskZeroCriterion",
     children=named_modules("criterion"),
     kind="criterion",
     scratch="clones zeroMask",

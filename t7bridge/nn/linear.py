@@ -117,7 +117,6 @@ register_layer(
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
 )
-register_layer("nn.NCEModule", params=(WEIGHT, BIAS, buffer("unigrams"), buffer("Z")), scratch="addBuffer sampleidx")
 
 # bias (n), or (1) where one number is added to everything.
 register_layer("nn.Add", params=(BIAS,), module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")))
@@ -153,15 +152,6 @@ register_layer(
         "nn.AddConstant": _add_constant,
     },
 )
-# Channel-wise scale and offset that are not learned.
-register_layer(
-    "inn.ConstAffine",
-    "nn.ConstAffine",
-    "nn.SpatialConstDiagonal",
-    params=(buffer("a"), buffer("b")),
-    scratch="repeated",
-)
-register_layer("inn.MeanSubtraction", params=(buffer("mean"), buffer("std")))
 
 # weight (out, in).
 register_layer("nn.Cosine", params=(WEIGHT,), module=of_runtime("distance.Cosine", _COLUMNS, _ROWS))

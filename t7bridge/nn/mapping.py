@@ -34,10 +34,12 @@ class Lua(Fields):
     Attributes:
         shapes: the shapes of its own tensors in the state dict, by their names there.
         index_base: what the first element of anything is called by those who use the module: 1 as in Lua, or 0.
+        above: the objects that contain it, the innermost first.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict, repr=False)
     index_base: int = 1
+    above: tuple[TorchObject, ...] = field(default=(), repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor of its state dict.
@@ -65,7 +67,7 @@ class Call:
     """The construction of a module.
 
     Attributes:
-        target: `torch.nn.Conv2d`, or a class in `LAYERS`.
+        target: `torch.nn.Conv2d`, a class in `LAYERS`, or the dotted name of any other that can be imported.
         args: positional arguments; none where the module has children.
         kwargs: arguments by keyword.
         plain: the class of `torch.nn` that does as well where every input is a tensor with a batch dimension.

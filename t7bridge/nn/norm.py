@@ -7,7 +7,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from .fields import Fields
 from .layouts import REST, DeviationToVariance, Reshape
-from .mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, of_torch, shape
+from .mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, shape
 from .registry import Param, Source, buffer, param, register_layer
 
 
@@ -57,7 +57,16 @@ register_layer(
     },
 )
 _UNUSED = "the layer computes without it, so it is left out"
-# torch.nn.InstanceNorm2d(affine=True). The batch normalization inside is rebuilt for every new batch size.
+
+
+def _instance_norm(lua: Lua) -> Call:
+    """Not all programs that have the class give it weights always; that of AdaIN-style can be `disabled`."""
+    features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
+    target = f"{LAYERS}style.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
+    return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
+
+
+# torch.nn.InstanceNorm2d. The batch normalization inside is rebuilt for every new batch size.
 register_layer(
     "nn.InstanceNormalization",
     params=(
@@ -68,7 +77,7 @@ register_layer(
     ),
     defaults={"eps": 1e-5},
     scratch="bn",
-    module=of_torch("InstanceNorm2d", extent("weight"), eps=number("eps"), affine=True),
+    module=_instance_norm,
 )
 
 
@@ -105,8 +114,6 @@ register_layer(
         ),
     },
 )
-register_layer("nn.SpatialFeatNormalization", params=(buffer("mean"), buffer("std")))
-register_layer("nn.PCAColorTransform", params=(buffer("eigenVectors"), buffer("eigenValues")))
 register_layer(
     module={
         "nn.SpatialCrossMapLRN": of_runtime(

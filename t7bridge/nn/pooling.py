@@ -1,4 +1,4 @@
-"""Pooling, padding and resampling: nothing is kept. Sources: nn 8726825, inn, nnx, cudnn.torch."""
+"""Pooling, padding and resampling: nothing is kept. Sources: nn 8726825, nnx 1c28e23, cudnn.torch 008c49d."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ register_layer(
         "nn.SpatialDilatedMaxPooling": _max_pool(2),
         "nn.VolumetricMaxPooling": _max_pool(3),
         "nn.VolumetricDilatedMaxPooling": _max_pool(3),
-        "inn.SpatialMaxPooling": _max_pool(2),
     },
 )
 
@@ -76,7 +75,6 @@ register_layer(
         "nn.VolumetricAveragePooling": _average_pool(3),
         "cudnn.SpatialAveragePooling": _average_pool(2),
         "cudnn.VolumetricAveragePooling": _average_pool(3),
-        "inn.SpatialAveragePooling": _average_pool(2),
     },
 )
 
@@ -119,9 +117,6 @@ def _nested(value: Any) -> Any:
 
 register_layer(
     "cudnn.Pooling",
-    "inn.ROIPooling",
-    "inn.SpatialPyramidPooling",
-    "inn.SpatialStochasticPooling",
     scratch=_WHERE,
     module={
         "nn.FeatureLPPooling": of_runtime(
@@ -185,11 +180,6 @@ def _shave(lua: Lua) -> Call:
 
 
 register_layer(
-    "nn.SpatialSymmetricPadding",
-    "nn.SpatialUniformCrop",
-    "nn.SpatialUpSampling",
-    "nn.SpatialReSampling",
-    "nn.SpatialReSamplingEx",
     module={
         "nn.SpatialZeroPadding": _border("ZeroPad2d"),
         "nn.SpatialReflectionPadding": _border("ReflectionPad2d"),
@@ -216,9 +206,4 @@ register_layer(
         "nn.UpSampling": _up_sampling,
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
-)
-register_layer(
-    "inn.SpatialCrossResponseNormalization",
-    "inn.SpatialSameResponseNormalization",
-    scratch="paddedRatio accumRatio scale cross norm normp buffer2 meanestimator stdestimator kernel",
 )

@@ -7,16 +7,17 @@ May import graph and errors. Knows neither formats nor PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..errors import ModelError
 from ..graph.objects import TorchObject, Value
 from ..graph.tensor import Tensor
 from .fields import Fields, items_of, lookup
 from .layouts import Layout, Step
-from .mapping import Mapped
+from .mapping import Mapped, Row
+from .names import is_free_name
 
 
 @define(frozen=True)
@@ -109,6 +110,9 @@ class Layer:
 
 
 _LAYERS: dict[str, Layer] = {}
+_CLASSES: dict[str, type] = {}
+"""Classes of users, by the dotted name that plans have for them."""
+_Class = TypeVar("_Class")
 
 # Other packages' classes of the same name keep the same fields (cudnn.torch, cunn, fbcunn, the rename of nn in 2012).
 ALIAS_PREFIXES = ("cudnn.", "cunn.", "fbcunn.", "fbnn.")
@@ -176,6 +180,73 @@ def register_layer(
             )
     _LAYERS.update(dict.fromkeys(names, layer))
     return layer
+
+
+def register_module(
+    *names: str,
+    params: tuple[Param, ...] | Callable[[Fields], tuple[Param, ...]] = (),
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    children: Children | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    scratch: str | tuple[str, ...] = (),
+    kind: str = "",
+    note: str = "",
+) -> Callable[[type[_Class]], type[_Class]]:
+    """Say that a class of yours is what a Lua class means: for its state dict, live module and source.
+
+    Args:
+        names: full Lua class names.
+        params: the tensors of its state dict, by the names that the class has for them.
+        args: where the positional arguments of the constructor come from: what `number("field")`, `integer`, `flag`,
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping` give, or plain values. None where there
+            are children, which come first.
+        kwargs: arguments by keyword, likewise.
+        children: see `register_layer`; the modules are handed to the constructor, those with names by keyword.
+        defaults: see `register_layer`.
+        scratch: see `register_layer`.
+        kind: see `register_layer`.
+        note: see `register_layer`.
+
+    Returns:
+        A decorator for a subclass of `torch.nn.Module` at the top of a module, so that generated source can import it.
+
+    Raises:
+        ModelError: a Lua class is registered already, or the class is not at the top of its module.
+
+    Example:
+        >>> @register_module("my.Twice", args=(2.0,))
+        ... class Twice:
+        ...     "A subclass of torch.nn.Module."
+        >>> unregister_layer("my.Twice")
+    """
+
+    def decorate(class_: type[_Class]) -> type[_Class]:
+        if "." in class_.__qualname__:
+            raise ModelError(
+                f"{class_.__qualname__} is defined inside something else",
+                hint="Define the class at the top of its module, where others can import it.",
+            )
+        target = f"{class_.__module__}.{class_.__qualname__}"
+        register_layer(
+            *names,
+            params=params,
+            children=children,
+            defaults=defaults,
+            scratch=scratch,
+            kind=kind,
+            note=note,
+            module=Row(target, args, kwargs or {}),
+        )
+        _CLASSES[target] = class_
+        return class_
+
+    return decorate
+
+
+def class_of(target: str) -> type | None:
+    """The class that was registered by `register_module` under a dotted name; `None` where none was."""
+    return _CLASSES.get(target)
 
 
 def unregister_layer(name: str) -> None:
@@ -248,17 +319,27 @@ def named_modules(*names: str) -> Children:
 def graph_modules(obj: TorchObject) -> Iterator[Child]:
     """The modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
 
-    Source: nngraph 3ed3b9b `gmodule.lua` `__init`; files before 2015-10-16 have no `modules`.
+    A module is called what the annotation of its first node says, if it can be a name in PyTorch and is there once;
+    the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
+    `modules`.
     """
+    nodes = items_of(obj.get("forwardnodes")) or ()
+    names: dict[int, str] = {}
+    for node in nodes:
+        module, label = lookup(node, "data.module"), lookup(node, "data.annotations.name")
+        if module is not None and isinstance(label, bytes) and id(module) not in names:
+            names[id(module)] = label.decode("utf-8", "replace")
+    usable = {key: name for key, name in names.items() if is_free_name(name) and [*names.values()].count(name) == 1}
     found = False
     for child in modules(obj):
         found = True
-        yield child
+        yield evolve(child, name=usable.pop(id(child.value), child.name))
     if found:
         return
     position = 0
-    for number, node in enumerate(items_of(obj.get("forwardnodes")) or (), 1):
+    for number, node in enumerate(nodes, 1):
         module = lookup(node, "data.module")
         if module is not None:
-            yield Child(str(position), f".forwardnodes[{number}].data.module", module)
+            name = usable.pop(id(module), str(position))
+            yield Child(name, f".forwardnodes[{number}].data.module", module)
             position += 1

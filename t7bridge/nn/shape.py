@@ -108,21 +108,11 @@ def _mixture(lua: Lua) -> Call:
 _IDENTITY = of_torch("Identity")
 register_layer(
     "nn.Module",
-    "nn.SimpleColorTransform",
-    "nn.AdaptiveInstanceNormalization",
-    "nn.CategoricalEntropy",
-    "nn.Reinforce",
-    "nn.ReinforceBernoulli",
-    "nn.ReinforceCategorical",
-    "nn.ReinforceGamma",
-    "nn.ReinforceNormal",
-    "w2nn.ScaleTable",
-    scratch="bn eye outputIndices",
+    scratch="eye outputIndices",
     module={
         "nn.Identity": _IDENTITY,
         "nn.PrintSize": _IDENTITY,
         "nn.CopyGrad": _IDENTITY,
-        "nn.TotalVariation": _IDENTITY,
         "nn.Copy": _copy,
         "nn.Contiguous": of_runtime("shape.Contiguous"),
         "nn.Collapse": of_runtime("shape.Collapse", integer("nInputDim")),

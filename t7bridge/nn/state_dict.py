@@ -12,6 +12,7 @@ from ..graph.objects import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
+from .compact import compacted
 from .fields import Fields, path_trail
 from .layouts import apply_layout, elements
 from .places import Budget, Place, Places, find_modules, is_module, is_scratch
@@ -55,7 +56,9 @@ class StateDict:
     origins: dict[str, Origin] = field(factory=dict, repr=False)
 
 
-def state_dict(value: TorchObject, trail: str = "root", limits: Limits = DEFAULT_LIMITS) -> StateDict:
+def state_dict(
+    value: TorchObject, trail: str = "root", limits: Limits = DEFAULT_LIMITS, *, compact: bool = False
+) -> StateDict:
     """Turn a Lua module into a state dict under PyTorch's names, shapes and order.
 
     The children of a container are named by their position, from 0: `0.weight`, `1.0.bias`. A layer whose class has no
@@ -65,6 +68,7 @@ def state_dict(value: TorchObject, trail: str = "root", limits: Limits = DEFAULT
         value: the module, as `T7Reader` gives it.
         trail: its own path, for notes.
         limits: what the model may cost.
+        compact: whether the tensors get storages that hold no more than they use.
 
     Returns:
         Tensors that are views of the file's storages wherever a view can express PyTorch's layout.
@@ -78,7 +82,10 @@ def state_dict(value: TorchObject, trail: str = "root", limits: Limits = DEFAULT
     """
     if not isinstance(value, TorchObject):
         raise ModelError("a state dict is made from an nn module", trail=trail, found=type(value).__name__)
-    return _Collector(Places(value, trail, limits)).run()
+    result = _Collector(Places(value, trail, limits)).run()
+    if compact:
+        result.tensors = compacted(result.tensors)
+    return result
 
 
 class _Collector:

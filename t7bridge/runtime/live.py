@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -13,11 +14,10 @@ from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.build_spec import build_plan
+from ..nn.registry import class_of
 from ..nn.spec import ModuleSpec, Plan
 from ..nn.state_dict import state_dict
-
-_HOMES = ("torch.nn", "t7bridge.runtime.layers")
-"""The packages that the classes of a plan may come from."""
+from .layers.graph import Graph
 
 
 def live_module(
@@ -66,13 +66,13 @@ def construct(root: ModuleSpec) -> nn.Module:
 
 
 def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
-    home, _, name = spec.target.rpartition(".")
-    if home not in _HOMES and not home.startswith("t7bridge.runtime.layers."):
-        raise ModelError(f"{spec.target} is no class of torch.nn", trail=spec.trail)
-    target = getattr(importlib.import_module(home), name)
+    if spec.graph is not None:
+        modules = OrderedDict((key, made[id(child)]) for key, child in spec.children.items())
+        return Graph(modules, **spec.kwargs)
     numbered = [made[id(child)] for key, child in spec.children.items() if key.isdigit()]
     named = {key: made[id(child)] for key, child in spec.children.items() if not key.isdigit()}
     named.update((key, made[id(other)]) for key, other in spec.refers.items())
+    target = class_of(spec.target) or _imported(spec)
     try:
         with torch.device("meta"):
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
@@ -80,8 +80,18 @@ def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
         raise UnsupportedError(
             f"a {spec.class_name} cannot be made a {spec.target}: {error}", trail=spec.trail
         ) from error
-    assert isinstance(module, nn.Module)
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{spec.target} is no class of modules", trail=spec.trail, found=type(module).__name__)
     return module
+
+
+def _imported(spec: ModuleSpec) -> Any:
+    """The class that an entry names. Names come from entries, never from files."""
+    home, _, name = spec.target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(home), name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ModelError(f"{spec.target} cannot be imported: {error}", trail=spec.trail) from error
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], plan: Plan, trail: str = "root") -> None:

@@ -148,6 +148,6 @@ def bracketed(before: str, items: list[str], after: str, indent: int) -> list[st
     if len(line) <= WIDTH:
         return [line]
     joined = f"{pad}    {', '.join(items)}"
-    if len(joined) <= WIDTH and before != "(":
+    if len(joined) <= WIDTH and not before.endswith("[") and before != "(":
         return [f"{pad}{before}", joined, f"{pad}{after}"]
     return [f"{pad}{before}", *(f"{pad}    {item}," for item in items), f"{pad}{after}"]

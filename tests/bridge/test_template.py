@@ -108,6 +108,7 @@ TUNED = [
     *("nn/LayerNormalization", "nn/MapTable", "nn/SpatialConvolutionMap", "nn/Euclidean", "nn/PReLU"),
     *("legacy/bn_running_std", "legacy/conv_mm_padding", "legacy/conv_weight_2d", "legacy/windows_long4_model"),
     *("rnn/language_model", "rnn/Sequencer.LSTM", "rnn/BiSequencer", "rnn/SeqGRU", "rnn/Recurrent"),
+    "rnn/Sequencer.GRU",
 ]
 
 

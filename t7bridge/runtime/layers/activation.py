@@ -7,10 +7,14 @@ from torch import Tensor, nn
 
 
 class Softmax(nn.Module):
-    """Softmax over the features, wherever they are: (n), (batch, n), (n, h, w) or (batch, n, h, w)."""
+    """Softmax over the features, wherever they are: (n), (batch, n), (n, h, w) or
+    (batch, n, h, w).
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that add up to 1 over the features, in the shape of the input."""
+        """Return positive numbers that add up to 1 over the features, in the shape of
+        the input.
+        """
         return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -18,7 +22,9 @@ class Softmin(nn.Module):
     """Softmax of the negated input; shapes as for `Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that add up to 1 over the features, in the shape of the input."""
+        """Return positive numbers that add up to 1 over the features, in the shape of
+        the input.
+        """
         return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -31,7 +37,8 @@ class LogSoftmax(nn.Module):
 
 
 class ExampleSoftmax(nn.Module):
-    """Softmax over all numbers of an example together: (n), (batch, n), (n, h, w) or (batch, n, h, w).
+    """Softmax over all numbers of an example together: (n), (batch, n), (n, h, w) or
+    (batch, n, h, w).
 
     Args:
         log: whether logarithms are wanted.
@@ -53,7 +60,11 @@ class PReLU(nn.PReLU):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n), or (batch, n, …); return the same shape."""
-        return super().forward(input) if input.dim() > 1 else super().forward(input[None])[0]
+        return (
+            super().forward(input)
+            if input.dim() > 1
+            else super().forward(input[None])[0]
+        )
 
 
 class Abs(nn.Module):

@@ -23,7 +23,11 @@ class ClassNLLCriterion(nn.Module):
     weight: Tensor | None
 
     def __init__(
-        self, classes: int | None = None, average: bool = True, ignore_index: int = -100, index_base: int = 1
+        self,
+        classes: int | None = None,
+        average: bool = True,
+        ignore_index: int = -100,
+        index_base: int = 1,
     ) -> None:
         super().__init__()
         self.average = average
@@ -32,26 +36,40 @@ class ClassNLLCriterion(nn.Module):
         self.register_buffer("weight", None if classes is None else torch.ones(classes))
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
-        """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch) or (batch, h, w)."""
+        """Take logarithms (n), (batch, n) or (batch, n, h, w) and classes (), (batch)
+        or (batch, h, w).
+        """
         wanted = torch.as_tensor(target, device=input.device).long() - self.index_base
         scores = input if input.dim() > 1 else input.unsqueeze(0)
         wanted = wanted.reshape(scores.size(0), *scores.shape[2:])
         ignored = self.ignore_index - self.index_base
-        total = F.nll_loss(scores, wanted, self.weight, ignore_index=ignored, reduction="sum")
+        total = F.nll_loss(
+            scores, wanted, self.weight, ignore_index=ignored, reduction="sum"
+        )
         if not self.average:
             return total
         counted = wanted[wanted != ignored]
-        share = counted.numel() if self.weight is None else float(self.weight[counted].sum())
+        share = (
+            counted.numel()
+            if self.weight is None
+            else float(self.weight[counted].sum())
+        )
         return total / share if share else total
 
 
 class CrossEntropyCriterion(ClassNLLCriterion):
-    """`ClassNLLCriterion` of the logarithms of the softmax of the input. Arguments as there."""
+    """`ClassNLLCriterion` of the logarithms of the softmax of the input. Arguments as
+    there.
+    """
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
-        """Take scores (n) or (batch, n) and classes, with any dimensions of one element; return a scalar."""
+        """Take scores (n) or (batch, n) and classes, with any dimensions of one
+        element; return a scalar.
+        """
         scores = input.squeeze() if input.dim() < 4 else input
-        return super().forward(torch.log_softmax(scores, 1 if scores.dim() > 1 else 0), target)
+        return super().forward(
+            torch.log_softmax(scores, 1 if scores.dim() > 1 else 0), target
+        )
 
 
 class MultiMarginCriterion(nn.Module):
@@ -68,7 +86,12 @@ class MultiMarginCriterion(nn.Module):
     weight: Tensor | None
 
     def __init__(
-        self, classes: int | None = None, p: int = 1, margin: float = 1.0, average: bool = True, index_base: int = 1
+        self,
+        classes: int | None = None,
+        p: int = 1,
+        margin: float = 1.0,
+        average: bool = True,
+        index_base: int = 1,
     ) -> None:
         super().__init__()
         self.p = p
@@ -80,9 +103,14 @@ class MultiMarginCriterion(nn.Module):
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take scores (n) or (batch, n) and classes; return a scalar."""
         scores = input if input.dim() > 1 else input.unsqueeze(0)
-        wanted = torch.as_tensor(target, device=input.device).long().reshape(-1) - self.index_base
+        wanted = (
+            torch.as_tensor(target, device=input.device).long().reshape(-1)
+            - self.index_base
+        )
         weight = None if self.weight is None else self.weight.to(scores.dtype)
-        losses = F.multi_margin_loss(scores, wanted, self.p, self.margin, weight, reduction="none")
+        losses = F.multi_margin_loss(
+            scores, wanted, self.p, self.margin, weight, reduction="none"
+        )
         return losses.mean() if self.average else losses.sum()
 
 
@@ -91,7 +119,8 @@ class MultiLabelMarginCriterion(nn.Module):
 
     Args:
         average: whether the sum is divided by the number of examples.
-        index_base: what the first class is called; the one before it ends a list of classes.
+        index_base: what the first class is called; the one before it ends a list of
+            classes.
     """
 
     def __init__(self, average: bool = True, index_base: int = 1) -> None:
@@ -100,9 +129,13 @@ class MultiLabelMarginCriterion(nn.Module):
         self.index_base = index_base
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take scores (n) or (batch, n) and lists of classes of the same shape; return a scalar."""
+        """Take scores (n) or (batch, n) and lists of classes of the same shape; return
+        a scalar.
+        """
         reduction = "mean" if self.average else "sum"
-        return F.multilabel_margin_loss(input, target.long() - self.index_base, reduction=reduction)
+        return F.multilabel_margin_loss(
+            input, target.long() - self.index_base, reduction=reduction
+        )
 
 
 class MultiLabelSoftMarginCriterion(nn.Module):
@@ -123,11 +156,14 @@ class MultiLabelSoftMarginCriterion(nn.Module):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take scores and targets 0 or 1, (n) or (batch, n); return a scalar."""
         reduction = "mean" if self.average else "sum"
-        return F.binary_cross_entropy_with_logits(input, target.reshape(input.shape), self.weight, reduction=reduction)
+        return F.binary_cross_entropy_with_logits(
+            input, target.reshape(input.shape), self.weight, reduction=reduction
+        )
 
 
 class ClassSimplexCriterion(nn.Module):
-    """Squares of differences to the corner of a regular simplex that stands for the class.
+    """Squares of differences to the corner of a regular simplex that stands for the
+    class.
 
     Args:
         classes: number of classes.
@@ -153,7 +189,9 @@ class ClassSimplexCriterion(nn.Module):
         corners = torch.zeros(self.classes, self.classes, dtype=torch.float64)
         for k in range(n):
             corners[k, k] = sqrt(1 - float(corners[k, :k].square().sum())) if k else 1.0
-            corners[k + 1 :, k] = (float(corners[k, k]) ** 2 - 1 - 1 / n) / float(corners[k, k])
+            corners[k + 1 :, k] = (float(corners[k, k]) ** 2 - 1 - 1 / n) / float(
+                corners[k, k]
+            )
         return corners
 
 
@@ -171,7 +209,10 @@ class MultiCriterion(nn.Sequential):
 
     def forward(self, input: Any, target: Any = None) -> Tensor:
         """Return a scalar."""
-        losses = [weight * criterion(input, target) for weight, criterion in zip(self.weights, self)]
+        losses = [
+            weight * criterion(input, target)
+            for weight, criterion in zip(self.weights, self)
+        ]
         return torch.stack(losses).sum()
 
 
@@ -184,7 +225,12 @@ class ParallelCriterion(nn.Sequential):
         repeat_target: whether all have the same target.
     """
 
-    def __init__(self, *criterions: nn.Module, weights: tuple[float, ...], repeat_target: bool = False) -> None:
+    def __init__(
+        self,
+        *criterions: nn.Module,
+        weights: tuple[float, ...],
+        repeat_target: bool = False,
+    ) -> None:
         super().__init__(*criterions)
         self.weights = weights
         self.repeat_target = repeat_target
@@ -193,7 +239,10 @@ class ParallelCriterion(nn.Sequential):
         """Take lists of inputs and targets; return a scalar."""
         if self.repeat_target:
             targets = [targets] * len(self)
-        losses = [w * criterion(x, y) for w, criterion, x, y in zip(self.weights, self, inputs, targets)]
+        losses = [
+            w * criterion(x, y)
+            for w, criterion, x, y in zip(self.weights, self, inputs, targets)
+        ]
         return torch.stack(losses).sum()
 
 
@@ -223,7 +272,10 @@ class ModuleCriterion(nn.Module):
     """
 
     def __init__(
-        self, criterion: nn.Module, inputModule: nn.Module | None = None, targetModule: nn.Module | None = None
+        self,
+        criterion: nn.Module,
+        inputModule: nn.Module | None = None,
+        targetModule: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.inputModule = inputModule

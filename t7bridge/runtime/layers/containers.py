@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 
 class Concat(nn.Sequential):
-    """Gives its input to each module, and their outputs one after the other along a dimension.
+    """Gives its input to each module, and their outputs one after the other along a
+    dimension.
 
     Args:
         modules: the modules.
@@ -27,7 +28,8 @@ class Concat(nn.Sequential):
 
 
 class DepthConcat(nn.Sequential):
-    """As `Concat`, for outputs of different extents: the smaller are centred among zeros.
+    """As `Concat`, for outputs of different extents: the smaller are centred among
+    zeros.
 
     Args:
         modules: the modules.
@@ -39,14 +41,22 @@ class DepthConcat(nn.Sequential):
         self.dim = dim
 
     def forward(self, input: Any) -> Tensor:
-        """Return one tensor, as large as the largest output in every other dimension."""
+        """Return one tensor, as large as the largest output in every other
+        dimension.
+        """
         outputs = [module(input) for module in self]
-        largest = [max(extents) for extents in zip(*(output.shape for output in outputs))]
+        largest = [
+            max(extents) for extents in zip(*(output.shape for output in outputs))
+        ]
         padded = []
         for output in outputs:
             borders: list[int] = []
             for dim in range(output.dim() - 1, -1, -1):
-                missing = 0 if dim == self.dim % output.dim() else largest[dim] - output.size(dim)
+                missing = (
+                    0
+                    if dim == self.dim % output.dim()
+                    else largest[dim] - output.size(dim)
+                )
                 borders += [missing // 2, missing - missing // 2]
             padded.append(F.pad(output, borders))
         return torch.cat(padded, self.dim)
@@ -69,7 +79,8 @@ class ParallelTable(nn.Sequential):
 
 
 class Parallel(nn.Sequential):
-    """Gives the slices of its input to one module each, and their outputs one after the other.
+    """Gives the slices of its input to one module each, and their outputs one after the
+    other.
 
     Args:
         modules: the modules.
@@ -84,8 +95,13 @@ class Parallel(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one tensor."""
-        slices = [input.select(self.input_dim, index) for index in range(input.size(self.input_dim))]
-        return torch.cat([module(part) for module, part in zip(self, slices)], self.output_dim)
+        slices = [
+            input.select(self.input_dim, index)
+            for index in range(input.size(self.input_dim))
+        ]
+        return torch.cat(
+            [module(part) for module, part in zip(self, slices)], self.output_dim
+        )
 
 
 class MapTable(nn.Sequential):
@@ -113,7 +129,8 @@ class SharedParallelTable(nn.Module):
 
 
 class Bottle(nn.Sequential):
-    """Lets a module work on more dimensions than it takes: those in front are one to it.
+    """Lets a module work on more dimensions than it takes: those in front are one to
+    it.
 
     Args:
         module: the module.
@@ -121,7 +138,9 @@ class Bottle(nn.Sequential):
         n_output_dims: dimensions it gives.
     """
 
-    def __init__(self, module: nn.Module, n_input_dims: int = 2, n_output_dims: int = 2) -> None:
+    def __init__(
+        self, module: nn.Module, n_input_dims: int = 2, n_output_dims: int = 2
+    ) -> None:
         super().__init__(module)
         self.n_input_dims = n_input_dims
         self.n_output_dims = n_output_dims
@@ -138,7 +157,9 @@ class Bottle(nn.Sequential):
 
 
 class Batched(nn.Sequential):
-    """Modules one after the other that see a batch, of one where they are given one image."""
+    """Modules one after the other that see a batch, of one where they are given one
+    image.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -157,7 +178,9 @@ class DontCast(nn.Sequential):
         outside: the type its outputs are turned into; `None` to leave them.
     """
 
-    def __init__(self, module: nn.Module, inside: str | None = None, outside: str | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, inside: str | None = None, outside: str | None = None
+    ) -> None:
         super().__init__(module)
         self.inside = inside
         self.outside = outside
@@ -181,7 +204,8 @@ class WeightNorm(nn.Sequential):
         dim: the dimension of the outputs in the weight.
         length_shape: of g: (outputs) or (outputs, 1).
         direction_shape: of v: (outputs, all other extents together).
-        lua_shape: of the weight where it is not that of the module, before it is viewed and permuted into that.
+        lua_shape: of the weight where it is not that of the module, before it is viewed
+            and permuted into that.
         order: the dimensions of the module's weight then.
     """
 
@@ -211,8 +235,15 @@ class WeightNorm(nn.Sequential):
         assert isinstance(kept, Tensor)
         length = (self.v.square().sum(1) + 1e-4).sqrt()
         shape = self.lua_shape or kept.shape
-        first = [shape[self.dim], *(extent for at, extent in enumerate(shape) if at != self.dim)]
-        weight = (self.v * (self.g.reshape(-1) / length)[:, None]).reshape(first).movedim(0, self.dim)
+        first = [
+            shape[self.dim],
+            *(extent for at, extent in enumerate(shape) if at != self.dim),
+        ]
+        weight = (
+            (self.v * (self.g.reshape(-1) / length)[:, None])
+            .reshape(first)
+            .movedim(0, self.dim)
+        )
         if self.order is not None:
             before = [kept.size(self.order.index(at)) for at in range(kept.dim())]
             weight = weight.reshape(before).permute(self.order)

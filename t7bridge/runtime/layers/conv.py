@@ -10,45 +10,76 @@ from torch.nn import functional as F
 
 
 class FullConvolution2d(nn.ConvTranspose2d):
-    """torch.nn.ConvTranspose2d that can be told the size of its output by a second input."""
+    """torch.nn.ConvTranspose2d that can be told the size of its output by a second
+    input.
+    """
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, h, w) or one image, or a list of such and a tensor of the wanted extents."""
-        if isinstance(input, Tensor):
-            return super().forward(input, output_size)
-        source, wanted = input
-        padding = [int(width) for width in self.padding]
-        extra = [(wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim]) % self.stride[dim] for dim in (-2, -1)]
-        return F.conv_transpose2d(
-            source, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation
-        )
-
-
-class FullConvolution3d(nn.ConvTranspose3d):
-    """torch.nn.ConvTranspose3d that can be told the size of its output by a second input."""
-
-    def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, t, h, w) or one volume, or a list of such and a tensor of the wanted extents."""
+        """Take (batch, in, h, w) or one image, or a list of such and a tensor of the
+        wanted extents.
+        """
         if isinstance(input, Tensor):
             return super().forward(input, output_size)
         source, wanted = input
         padding = [int(width) for width in self.padding]
         extra = [
-            (wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim]) % self.stride[dim] for dim in (-3, -2, -1)
+            (wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim])
+            % self.stride[dim]
+            for dim in (-2, -1)
+        ]
+        return F.conv_transpose2d(
+            source,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            extra,
+            self.groups,
+            self.dilation,
+        )
+
+
+class FullConvolution3d(nn.ConvTranspose3d):
+    """torch.nn.ConvTranspose3d that can be told the size of its output by a second
+    input.
+    """
+
+    def forward(self, input: Any, output_size: Any = None) -> Tensor:
+        """Take (batch, in, t, h, w) or one volume, or a list of such and a tensor of
+        the wanted extents.
+        """
+        if isinstance(input, Tensor):
+            return super().forward(input, output_size)
+        source, wanted = input
+        padding = [int(width) for width in self.padding]
+        extra = [
+            (wanted.size(dim) + 2 * padding[dim] - self.kernel_size[dim])
+            % self.stride[dim]
+            for dim in (-3, -2, -1)
         ]
         return F.conv_transpose3d(
-            source, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation
+            source,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            extra,
+            self.groups,
+            self.dilation,
         )
 
 
 class DepthWiseConv2d(nn.Conv2d):
-    """A convolution of each plane by itself, which takes the rows of an image of height h and width w for those of
-    one of height w and width h, as the layer in Lua does. For square images it is torch.nn.Conv2d.
+    """A convolution of each plane by itself, which takes the rows of an image of height
+    h and width w for those of one of height w and width h, as the layer in Lua does.
+    For square images it is torch.nn.Conv2d.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
-        return super().forward(input.reshape(*input.shape[:-2], input.size(-1), input.size(-2)))
+        return super().forward(
+            input.reshape(*input.shape[:-2], input.size(-1), input.size(-2))
+        )
 
 
 class LocalConv2d(nn.Module):
@@ -60,7 +91,12 @@ class LocalConv2d(nn.Module):
         padding: zeros around the input.
     """
 
-    def __init__(self, weight_shape: tuple[int, ...], stride: tuple[int, int], padding: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        weight_shape: tuple[int, ...],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> None:
         super().__init__()
         self.stride = stride
         self.padding = padding
@@ -68,10 +104,14 @@ class LocalConv2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(weight_shape[2], *weight_shape[:2]))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, in, h, w) or (in, h, w); return (batch, out, h_out, w_out) or (out, h_out, w_out)."""
+        """Take (batch, in, h, w) or (in, h, w); return (batch, out, h_out, w_out) or
+        (out, h_out, w_out).
+        """
         rows, columns, planes = self.weight.shape[:3]
         images = input if input.dim() == 4 else input.unsqueeze(0)
-        patches = F.unfold(images, self.weight.shape[-2:], padding=self.padding, stride=self.stride)
+        patches = F.unfold(
+            images, self.weight.shape[-2:], padding=self.padding, stride=self.stride
+        )
         patches = patches.reshape(*patches.shape[:2], rows, columns)
         kernels = self.weight.reshape(rows, columns, planes, -1)
         output = torch.einsum("bprc,rcop->borc", patches, kernels) + self.bias
@@ -112,13 +152,19 @@ class ConvMap2d(nn.Module):
         """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
         source, target = (self.connTable.long() - 1).unbind(1)
         pair = (source, target) if self.transposed else (target, source)
-        planes = (self.in_channels, self.out_channels) if self.transposed else (self.out_channels, self.in_channels)
+        planes = (
+            (self.in_channels, self.out_channels)
+            if self.transposed
+            else (self.out_channels, self.in_channels)
+        )
         # More planes than the layer knows are read as if they were not there.
         extents = input.shape[-2:]
         batch = input.size(0) if input.dim() == 4 else 1
         images = input.flatten()[: batch * self.in_channels * extents.numel()]
         images = images.reshape(batch, self.in_channels, *extents)
-        whole = self.weight.new_zeros(*planes, *self.weight.shape[1:]).index_put(pair, self.weight, accumulate=True)
+        whole = self.weight.new_zeros(*planes, *self.weight.shape[1:]).index_put(
+            pair, self.weight, accumulate=True
+        )
         if self.transposed:
             output = F.conv_transpose2d(images, whole, self.bias, self.stride)
         else:
@@ -135,7 +181,9 @@ class SubSampling2d(nn.Module):
         stride: between windows.
     """
 
-    def __init__(self, channels: int, kernel_size: tuple[int, int], stride: tuple[int, int]) -> None:
+    def __init__(
+        self, channels: int, kernel_size: tuple[int, int], stride: tuple[int, int]
+    ) -> None:
         super().__init__()
         self.kernel_size = kernel_size
         self.stride = stride
@@ -143,6 +191,8 @@ class SubSampling2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (batch, channels, h, w) or (channels, h, w); return the same dimensions."""
+        """Take (batch, channels, h, w) or (channels, h, w); return the same
+        dimensions.
+        """
         total = F.avg_pool2d(input, self.kernel_size, self.stride, divisor_override=1)
         return total * self.weight[:, None, None] + self.bias[:, None, None]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Inputs and targets have as many elements, in the same order; their shapes may differ, as in Lua.
+# Inputs and targets have as many elements, in the same order; their shapes may differ,
+# as in Lua.
 
 
 def _reduced(losses: Tensor, average: bool) -> Tensor:
@@ -81,8 +82,14 @@ class WeightedMSECriterion(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors of one shape; return a scalar."""
-        weight = self.weight if input.dim() - 1 == self.weight.dim() else self.weight.reshape(input.shape)
-        return _reduced((input - target.reshape(input.shape) * weight).square(), self.average)
+        weight = (
+            self.weight
+            if input.dim() - 1 == self.weight.dim()
+            else self.weight.reshape(input.shape)
+        )
+        return _reduced(
+            (input - target.reshape(input.shape) * weight).square(), self.average
+        )
 
 
 class AutoCropMSECriterion(nn.Module):
@@ -122,8 +129,12 @@ class BCECriterion(nn.Module):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take probabilities and targets with as many elements; return a scalar."""
         target = target.reshape(input.shape)
-        losses = -((input + 1e-12).log() * target + (1 - input + 1e-12).log() * (1 - target))
-        return _reduced(losses if self.weight is None else losses * self.weight, self.average)
+        losses = -(
+            (input + 1e-12).log() * target + (1 - input + 1e-12).log() * (1 - target)
+        )
+        return _reduced(
+            losses if self.weight is None else losses * self.weight, self.average
+        )
 
 
 class MarginCriterion(nn.Module):
@@ -141,7 +152,10 @@ class MarginCriterion(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Take two tensors with as many elements; return a scalar."""
-        return _reduced((self.margin - input * target.reshape(input.shape)).clamp(min=0), self.average)
+        return _reduced(
+            (self.margin - input * target.reshape(input.shape)).clamp(min=0),
+            self.average,
+        )
 
 
 class SoftMarginCriterion(nn.Module):
@@ -161,7 +175,8 @@ class SoftMarginCriterion(nn.Module):
 
 
 class DistKLDivCriterion(nn.Module):
-    """The Kullback-Leibler divergence of probabilities from logarithms of probabilities.
+    """The Kullback-Leibler divergence of probabilities from logarithms of
+    probabilities.
 
     Args:
         average: whether the sum is divided by the number of elements.
@@ -191,14 +206,20 @@ class HingeEmbeddingCriterion(nn.Module):
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take distances and targets; return a scalar."""
-        target = torch.as_tensor(target, device=input.device).reshape(-1).expand(input.numel()).reshape(input.shape)
+        target = (
+            torch.as_tensor(target, device=input.device)
+            .reshape(-1)
+            .expand(input.numel())
+            .reshape(input.shape)
+        )
         alike = torch.where(target == -1, 0, input)
         others = torch.where(target == 1, 0, (self.margin - input).clamp(min=0))
         return _reduced(alike + others, self.average)
 
 
 class L1HingeEmbeddingCriterion(nn.Module):
-    """The distance of two inputs that are alike (target 1), or what others (-1) lack of a margin.
+    """The distance of two inputs that are alike (target 1), or what others (-1) lack of
+    a margin.
 
     Args:
         margin: the margin.
@@ -211,11 +232,14 @@ class L1HingeEmbeddingCriterion(nn.Module):
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two tensors of one shape and a number; return a scalar."""
         distance = (inputs[0] - inputs[1]).abs().sum()
-        return (self.margin - distance).clamp(min=0) if float(target) == -1 else distance
+        return (
+            (self.margin - distance).clamp(min=0) if float(target) == -1 else distance
+        )
 
 
 class CosineEmbeddingCriterion(nn.Module):
-    """One less the cosine of what is alike (target 1), and by how much that of others (-1) exceeds a margin.
+    """One less the cosine of what is alike (target 1), and by how much that of others
+    (-1) exceeds a margin.
 
     Args:
         margin: the margin.
@@ -229,16 +253,21 @@ class CosineEmbeddingCriterion(nn.Module):
 
     def forward(self, inputs: list[Tensor], target: Any) -> Tensor:
         """Take two of (n) or (batch, n) and targets; return a scalar."""
-        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        first, second = (
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+        )
         target = torch.as_tensor(target, device=first.device).reshape(-1)
-        scale = 1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        scale = (
+            1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        )
         cosine = (first * second).sum(1) * scale.sqrt()
         others = torch.where(target == -1, (cosine - self.margin).clamp(min=0), cosine)
         return _reduced(torch.where(target == 1, 1 - cosine, others), self.average)
 
 
 class MarginRankingCriterion(nn.Module):
-    """By how much the first input fails to exceed the second (target 1), or the other way round (-1), by a margin.
+    """By how much the first input fails to exceed the second (target 1), or the other
+    way round (-1), by a margin.
 
     Args:
         margin: the margin.

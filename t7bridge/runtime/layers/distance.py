@@ -14,7 +14,9 @@ class DotProduct(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        first, second = (
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+        )
         return (first * second).sum(1)
 
 
@@ -23,8 +25,12 @@ class CosineDistance(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
-        scale = 1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        first, second = (
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+        )
+        scale = (
+            1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
+        )
         return (first * second).sum(1) * scale.sqrt()
 
 
@@ -41,7 +47,9 @@ class PairwiseDistance(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
-        first, second = (input.reshape(1, -1) if input.dim() == 1 else input for input in inputs)
+        first, second = (
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+        )
         distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
         return distance
 
@@ -54,7 +62,9 @@ class MM(nn.Module):
         transpose_second: whether the second is.
     """
 
-    def __init__(self, transpose_first: bool = False, transpose_second: bool = False) -> None:
+    def __init__(
+        self, transpose_first: bool = False, transpose_second: bool = False
+    ) -> None:
         super().__init__()
         self.transpose_first = transpose_first
         self.transpose_second = transpose_second
@@ -122,12 +132,15 @@ class Euclidean(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (in) or (batch, in); return (out) or (batch, out)."""
-        distance: Tensor = torch.linalg.vector_norm(input.unsqueeze(-1) - self.weight, dim=-2)
+        distance: Tensor = torch.linalg.vector_norm(
+            input.unsqueeze(-1) - self.weight, dim=-2
+        )
         return distance
 
 
 class WeightedEuclidean(nn.Module):
-    """The distances of the input to learned points, with a learned scale for each direction.
+    """The distances of the input to learned points, with a learned scale for each
+    direction.
 
     Args:
         in_features: size of each input.
@@ -148,7 +161,9 @@ class WeightedEuclidean(nn.Module):
 
 class _Nearest(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: Tensor, points: Tensor, scale: float, index_base: int) -> Tensor:
+    def forward(
+        ctx: Any, input: Tensor, points: Tensor, scale: float, index_base: int
+    ) -> Tensor:
         nearest = (input.unsqueeze(1) - points).square().sum(-1).argmin(1)
         ctx.save_for_backward(input, points, nearest)
         ctx.scale = scale
@@ -159,14 +174,20 @@ class _Nearest(torch.autograd.Function):
         input, points, nearest = ctx.saved_tensors
         members = nn.functional.one_hot(nearest, len(points)).to(points.dtype)
         pull = members.t() @ (points[nearest] - input) * ctx.scale
-        return torch.zeros_like(input), pull / (members.sum(0) + 1e-7).unsqueeze(1), None, None
+        return (
+            torch.zeros_like(input),
+            pull / (members.sum(0) + 1e-7).unsqueeze(1),
+            None,
+            None,
+        )
 
 
 _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
 class Kmeans(nn.Module):
-    """The number of the nearest of some points, whose gradient draws them to the mean of what is nearest to them.
+    """The number of the nearest of some points, whose gradient draws them to the mean
+    of what is nearest to them.
 
     Args:
         k: number of points.
@@ -175,7 +196,9 @@ class Kmeans(nn.Module):
         index_base: what the first point is called.
     """
 
-    def __init__(self, k: int, features: int, scale: float = 1.0, index_base: int = 1) -> None:
+    def __init__(
+        self, k: int, features: int, scale: float = 1.0, index_base: int = 1
+    ) -> None:
         super().__init__()
         self.scale = scale
         self.index_base = index_base

@@ -11,12 +11,14 @@ class Dropout(nn.Module):
 
     Args:
         p: how likely an element becomes zero.
-        scale_training: whether what is left is divided by 1 - p in training; the first releases multiplied everything
-            by 1 - p in evaluation instead.
+        scale_training: whether what is left is divided by 1 - p in training; the first
+            releases multiplied everything by 1 - p in evaluation instead.
         always: whether elements are dropped in evaluation too.
     """
 
-    def __init__(self, p: float = 0.5, scale_training: bool = True, always: bool = False) -> None:
+    def __init__(
+        self, p: float = 0.5, scale_training: bool = True, always: bool = False
+    ) -> None:
         super().__init__()
         self.p = p
         self.scale_training = scale_training
@@ -33,7 +35,8 @@ class Dropout(nn.Module):
 
 
 class FeatureDropout(nn.Module):
-    """Sets whole features to zero at random in training, and multiplies everything by 1 - p in evaluation.
+    """Sets whole features to zero at random in training, and multiplies everything by 1
+    - p in evaluation.
 
     Args:
         p: how likely a feature becomes zero.
@@ -41,7 +44,9 @@ class FeatureDropout(nn.Module):
         always: whether features are dropped in evaluation too.
     """
 
-    def __init__(self, p: float = 0.5, n_input_dims: int = 3, always: bool = False) -> None:
+    def __init__(
+        self, p: float = 0.5, n_input_dims: int = 3, always: bool = False
+    ) -> None:
         super().__init__()
         self.p = p
         self.n_input_dims = n_input_dims
@@ -52,7 +57,12 @@ class FeatureDropout(nn.Module):
         if not (self.training or self.always):
             return input * (1 - self.p)
         kept = input.shape[: input.dim() - self.n_input_dims + 1]
-        noise = torch.full((*kept, *[1] * (self.n_input_dims - 1)), 1 - self.p, dtype=input.dtype, device=input.device)
+        noise = torch.full(
+            (*kept, *[1] * (self.n_input_dims - 1)),
+            1 - self.p,
+            dtype=input.dtype,
+            device=input.device,
+        )
         return input * noise.bernoulli()
 
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 
 class LookupTable(nn.Embedding):
-    """torch.nn.Embedding whose rows may be counted from 1, and named by numbers of any type.
+    """torch.nn.Embedding whose rows may be counted from 1, and named by numbers of any
+    type.
 
     Args:
         num_embeddings: number of rows.
@@ -14,7 +15,8 @@ class LookupTable(nn.Embedding):
         padding_idx: the row that gets no gradient, from 0.
         max_norm: how long a row may be; longer ones are shortened when they are used.
         norm_type: p of that norm.
-        scale_grad_by_freq: whether gradients are divided by how often their row was used.
+        scale_grad_by_freq: whether gradients are divided by how often their row was
+            used.
         index_base: what the first row is called.
     """
 
@@ -28,9 +30,29 @@ class LookupTable(nn.Embedding):
         scale_grad_by_freq: bool = False,
         index_base: int = 1,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+        )
         self.index_base = index_base
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return one dimension more."""
         return super().forward(input.long() - self.index_base)
+
+
+class LookupTableMaskZero(nn.Embedding):
+    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are named
+    by numbers of any type.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n) or (batch, n), of 0 to the number of rows less one; return one
+        dimension more.
+        """
+        self.weight.data[0] = 0
+        return super().forward(input.long())

@@ -74,7 +74,9 @@ class L1Penalty(nn.Module):
         hand_back: whether the gradient of the output is handed back too.
     """
 
-    def __init__(self, weight: float, size_average: bool = False, hand_back: bool = True) -> None:
+    def __init__(
+        self, weight: float, size_average: bool = False, hand_back: bool = True
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.size_average = size_average

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from torch import nn
@@ -13,21 +14,23 @@ class Graph(nn.Sequential):
     """Modules that take one another's outputs.
 
     Args:
-        modules: the modules.
-        nodes: for each step the name of its module, or `None` to hand on, and what it takes: the numbers of other
-            nodes and which elements of their outputs. Node 0 is the input, the first step node 1.
+        modules: the modules by name.
+        nodes: for each step the name of its module, or `None` to hand on, and what it
+            takes: the numbers of other nodes and which elements of their outputs. Node
+                0 is the input, the first step node 1.
         gives: what is returned, likewise.
         gives_list: whether a list is returned.
     """
 
     def __init__(
         self,
-        *modules: nn.Module,
+        modules: OrderedDict[str, nn.Module],
+        *,
         nodes: tuple[tuple[str | None, tuple[Link, ...]], ...],
         gives: tuple[Link, ...],
         gives_list: bool,
     ) -> None:
-        super().__init__(*modules)
+        super().__init__(modules)
         self.nodes = nodes
         self.gives = gives
         self.gives_list = gives_list
@@ -38,7 +41,7 @@ class Graph(nn.Sequential):
         for name, takes in self.nodes:
             taken = [self._fetch(values, link) for link in takes]
             value = taken[0] if len(taken) == 1 else taken
-            values.append(value if name is None else getattr(self, name)(value))
+            values.append(value if name is None else self._modules[name](value))
         given = [self._fetch(values, link) for link in self.gives]
         return given if self.gives_list else given[0]
 

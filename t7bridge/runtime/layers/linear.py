@@ -21,7 +21,9 @@ class LinearWeightNorm(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, eps: float = 1e-16) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, eps: float = 1e-16
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.register_buffer("weight", torch.zeros(out_features, in_features))
@@ -43,7 +45,11 @@ class Bilinear(nn.Bilinear):
 
     def forward(self, inputs: Any, other: Any = None) -> Tensor:
         """Take (batch, in1) and (batch, in2); return (batch, out)."""
-        return super().forward(inputs[0], inputs[1]) if other is None else super().forward(inputs, other)
+        return (
+            super().forward(inputs[0], inputs[1])
+            if other is None
+            else super().forward(inputs, other)
+        )
 
 
 class PartialLinear(nn.Linear):
@@ -56,7 +62,14 @@ class PartialLinear(nn.Linear):
         partition: the outputs that are computed, from 0.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, partition: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        partition: tuple[int, ...],
+    ) -> None:
         super().__init__(in_features, out_features, bias)
         self.partition = list(partition)
 
@@ -75,14 +88,18 @@ class SparseLinear(nn.Module):
         index_base: what the first element of an input is called.
     """
 
-    def __init__(self, in_features: int, out_features: int, index_base: int = 1) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, index_base: int = 1
+    ) -> None:
         super().__init__()
         self.index_base = index_base
         self.weight = nn.Parameter(torch.zeros(out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, input: Any) -> Tensor:
-        """Take rows (k, 2) of index and value, or a list or batch of such; return (out) or (batch, out)."""
+        """Take rows (k, 2) of index and value, or a list or batch of such; return (out)
+        or (batch, out).
+        """
         if isinstance(input, Tensor) and input.dim() == 2:
             return self._one(input)
         return torch.stack([self._one(rows) for rows in input])
@@ -99,18 +116,29 @@ class IndexLinear(nn.Module):
         in_features: number of keys.
         out_features: size of each output.
         index_base: what the first key is called.
-        normalize: whether values are divided by the largest seen of their key; the weight has four columns more then.
+        normalize: whether values are divided by the largest seen of their key; the
+            weight has four columns more then.
     """
 
-    def __init__(self, in_features: int, out_features: int, index_base: int = 1, normalize: bool = False) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        index_base: int = 1,
+        normalize: bool = False,
+    ) -> None:
         super().__init__()
         self.index_base = index_base
         self.normalize = normalize
-        self.weight = nn.Parameter(torch.zeros(in_features, out_features + 4 * normalize))
+        self.weight = nn.Parameter(
+            torch.zeros(in_features, out_features + 4 * normalize)
+        )
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, inputs: Any) -> Tensor:
-        """Take keys and values (k), or lists of such, or both joined and lengths; return (out) or (batch, out)."""
+        """Take keys and values (k), or lists of such, or both joined and lengths;
+        return (out) or (batch, out).
+        """
         keys, values = inputs[0], inputs[1]
         if len(inputs) == 3:
             lengths = [int(length) for length in torch.as_tensor(inputs[2]).reshape(-1)]
@@ -123,7 +151,10 @@ class IndexLinear(nn.Module):
         rows = self.weight[keys.long() - self.index_base]
         if self.normalize:
             largest, factor, offset = rows[:, 0], rows[:, 1], rows[:, 3]
-            values = torch.where(values.abs() > largest, values.sign(), values * factor) + offset
+            values = (
+                torch.where(values.abs() > largest, values.sign(), values * factor)
+                + offset
+            )
             rows = rows[:, 4:]
         return values.to(rows.dtype) @ rows + self.bias
 
@@ -142,7 +173,9 @@ class Add(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (…) or (batch, …) with `size` elements an example; return the same shape."""
+        """Take (…) or (batch, …) with `size` elements an example; return the same
+        shape.
+        """
         if self.scalar or input.shape == self.bias.shape:
             return input + self.bias
         return (input.reshape(input.size(0), -1) + self.bias).reshape(input.shape)
@@ -152,7 +185,8 @@ class CAdd(nn.Module):
     """Adds learned offsets of any shape.
 
     Args:
-        shape: of the offsets; it broadcasts if it has as many dimensions as the input, else it is that of an example.
+        shape: of the offsets; it broadcasts if it has as many dimensions as the input,
+            else it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -165,14 +199,17 @@ class CAdd(nn.Module):
             return input + self.bias.reshape(input.shape)
         if input.dim() == self.bias.dim():
             return input + self.bias
-        return (input.reshape(input.size(0), -1) + self.bias.reshape(1, -1)).reshape(input.shape)
+        return (input.reshape(input.size(0), -1) + self.bias.reshape(1, -1)).reshape(
+            input.shape
+        )
 
 
 class CMul(nn.Module):
     """Multiplies by learned factors of any shape.
 
     Args:
-        shape: of the factors; it broadcasts if it has as many dimensions as the input, else it is that of an example.
+        shape: of the factors; it broadcasts if it has as many dimensions as the input,
+            else it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -185,7 +222,9 @@ class CMul(nn.Module):
             return input * self.weight.reshape(input.shape)
         if input.dim() == self.weight.dim():
             return input * self.weight
-        return (input.reshape(input.size(0), -1) * self.weight.reshape(1, -1)).reshape(input.shape)
+        return (input.reshape(input.size(0), -1) * self.weight.reshape(1, -1)).reshape(
+            input.shape
+        )
 
 
 class Mul(nn.Module):
@@ -247,4 +286,6 @@ class AddConstant(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return input + torch.as_tensor(self.constant, dtype=input.dtype, device=input.device)
+        return input + torch.as_tensor(
+            self.constant, dtype=input.dtype, device=input.device
+        )

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 
 class BatchNorm1d(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d that takes one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm1d that takes one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n) or (n); return the former."""
@@ -18,7 +20,9 @@ class BatchNorm1d(nn.BatchNorm1d):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d that takes one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm2d that takes one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the former."""
@@ -26,7 +30,9 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class BatchNorm3d(nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d that takes one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm3d that takes one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the former."""
@@ -38,7 +44,11 @@ class LocalResponseNorm(nn.LocalResponseNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
-        return super().forward(input) if input.dim() == 4 else super().forward(input[None])[0]
+        return (
+            super().forward(input)
+            if input.dim() == 4
+            else super().forward(input[None])[0]
+        )
 
 
 class Normalize(nn.Module):
@@ -63,9 +73,11 @@ class Normalize(nn.Module):
 
 
 class LayerNormalization(nn.Module):
-    """Normalizes each row; the means of a batch are subtracted in the order in which Lua's layer took them.
+    """Normalizes each row; the means of a batch are subtracted in the order in which
+    Lua's layer took them.
 
-    Row b, column j loses the mean of row (b * n + j) % batch, where torch.nn.LayerNorm takes that of row b.
+    Row b, column j loses the mean of row (b * n + j) % batch, where torch.nn.LayerNorm
+    takes that of row b.
 
     Args:
         features: length of the rows.
@@ -84,17 +96,23 @@ class LayerNormalization(nn.Module):
         """Take (n) or (batch, n); return the same shape."""
         means = input.mean(-1).reshape(-1)
         centred = input - means.repeat(self.features).reshape(input.shape)
-        output = centred / (centred.square().sum(-1, keepdim=True) + self.eps).sqrt() * sqrt(self.features)
+        output = (
+            centred
+            / (centred.square().sum(-1, keepdim=True) + self.eps).sqrt()
+            * sqrt(self.features)
+        )
         if self.weight is not None and self.bias is not None:
             output = output * self.weight + self.bias
         return output
 
 
 class LocalNormalization(nn.Module):
-    """Subtracts the weighted mean around each place of an image, or divides by the deviation there, or both.
+    """Subtracts the weighted mean around each place of an image, or divides by the
+    deviation there, or both.
 
     Args:
-        kernel_shape: of the weights around a place: two extents, or one for the same in both directions.
+        kernel_shape: of the weights around a place: two extents, or one for the same in
+            both directions.
         subtract: whether the mean is subtracted.
         divide: whether the deviation divides.
         threshold: the deviations that are large enough.
@@ -125,13 +143,21 @@ class LocalNormalization(nn.Module):
         if self.subtract:
             images = images - self._around(images) / coverage
         if self.divide:
-            images = images / F.threshold(self._deviation(images) / coverage, self.threshold, self.value)
+            images = images / F.threshold(
+                self._deviation(images) / coverage, self.threshold, self.value
+            )
         return images if input.dim() == 4 else images.squeeze(0)
 
     def _around(self, images: Tensor) -> Tensor:
-        kernel = self.kernel if self.kernel.dim() == 2 else torch.outer(self.kernel, self.kernel)
+        kernel = (
+            self.kernel
+            if self.kernel.dim() == 2
+            else torch.outer(self.kernel, self.kernel)
+        )
         padding = (kernel.size(0) // 2, kernel.size(1) // 2)
-        return F.conv2d(images, kernel.expand(1, images.size(1), *kernel.shape), padding=padding)
+        return F.conv2d(
+            images, kernel.expand(1, images.size(1), *kernel.shape), padding=padding
+        )
 
     def _deviation(self, images: Tensor) -> Tensor:
         variance = self._around(images.square())

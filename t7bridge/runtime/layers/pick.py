@@ -29,8 +29,10 @@ class Narrow(nn.Module):
 
     Args:
         dim: the dimension.
-        start: its first element; where it is negative, the part is what `length` leaves from the start.
-        length: how many; where it is negative, all up to so many from the end, -1 being the end itself.
+        start: its first element; where it is negative, the part is what `length` leaves
+            from the start.
+        length: how many; where it is negative, all up to so many from the end, -1 being
+            the end itself.
     """
 
     def __init__(self, dim: int, start: int, length: int) -> None:
@@ -107,7 +109,11 @@ class Sum(nn.Module):
     """
 
     def __init__(
-        self, dim: int = 0, n_input_dims: int | None = None, average: bool = False, squeeze: bool = True
+        self,
+        dim: int = 0,
+        n_input_dims: int | None = None,
+        average: bool = False,
+        squeeze: bool = True,
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -178,7 +184,11 @@ class ArgMax(nn.Module):
     """
 
     def __init__(
-        self, dim: int = 0, n_input_dims: int | None = None, index_base: int = 1, dtype: str = "int64"
+        self,
+        dim: int = 0,
+        n_input_dims: int | None = None,
+        index_base: int = 1,
+        dtype: str = "int64",
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -189,7 +199,9 @@ class ArgMax(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return the input without `dim`, or (1) for (n)."""
         batched = self.n_input_dims is not None and input.dim() > self.n_input_dims
-        index = input.argmax(self.dim + 1 if batched else self.dim, keepdim=input.dim() == 1)
+        index = input.argmax(
+            self.dim + 1 if batched else self.dim, keepdim=input.dim() == 1
+        )
         return (index + self.index_base).to(self.dtype)
 
 

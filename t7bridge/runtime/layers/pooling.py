@@ -11,43 +11,67 @@ from torch.nn import functional as F
 
 
 class SumPool2d(nn.AvgPool2d):
-    """The means of windows, times the extent of a window: sums, but at a border that a window reaches beyond."""
+    """The means of windows, times the extent of a window: sums, but at a border that a
+    window reaches beyond.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
         size = self.kernel_size
-        return super().forward(input) * (size * size if isinstance(size, int) else prod(size))
+        return super().forward(input) * (
+            size * size if isinstance(size, int) else prod(size)
+        )
 
 
 class SumPool3d(nn.AvgPool3d):
-    """The means of windows, times the extent of a window: sums, but at a border that a window reaches beyond."""
+    """The means of windows, times the extent of a window: sums, but at a border that a
+    window reaches beyond.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
         size = self.kernel_size
-        return super().forward(input) * (size**3 if isinstance(size, int) else prod(size))
+        return super().forward(input) * (
+            size**3 if isinstance(size, int) else prod(size)
+        )
 
 
 class IndexedMaxPool2d(nn.MaxPool2d):
-    """torch.nn.MaxPool2d that remembers where it found the largest elements, for `MaxUnpool2d`."""
+    """torch.nn.MaxPool2d that remembers where it found the largest elements, for
+    `MaxUnpool2d`.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
         self.input_shape = input.shape
         output, self.indices = F.max_pool2d(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.ceil_mode,
+            return_indices=True,
         )
         return output
 
 
 class IndexedMaxPool3d(nn.MaxPool3d):
-    """torch.nn.MaxPool3d that remembers where it found the largest elements, for `MaxUnpool3d`."""
+    """torch.nn.MaxPool3d that remembers where it found the largest elements, for
+    `MaxUnpool3d`.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
         self.input_shape = input.shape
         output, self.indices = F.max_pool3d(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, return_indices=True
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.ceil_mode,
+            return_indices=True,
         )
         return output
 
@@ -86,7 +110,8 @@ class FractionalMaxPool(nn.Module):
         kernel_size: of the windows.
         output_size: how many windows; or
         output_ratio: how many, as a part of the input's extents.
-        samples: the random numbers (batch, planes, dimensions) of the last run, in nested tuples.
+        samples: the random numbers (batch, planes, dimensions) of the last run, in
+            nested tuples.
         keep: whether they are used again as long as the batch stays as large.
     """
 
@@ -109,14 +134,22 @@ class FractionalMaxPool(nn.Module):
         """Take (batch, n, …) or (n, …); return the same dimensions."""
         dims = len(self.kernel_size)
         batch = input if input.dim() == dims + 2 else input.unsqueeze(0)
-        size = self.output_size or [floor(n * r) for n, r in zip(input.shape[-dims:], self.output_ratio or ())]
+        size = self.output_size or [
+            floor(n * r) for n, r in zip(input.shape[-dims:], self.output_ratio or ())
+        ]
         shape = (*batch.shape[:2], dims)
-        samples = torch.rand(shape, dtype=input.dtype) if self.samples is None else torch.as_tensor(self.samples)
+        samples = (
+            torch.rand(shape, dtype=input.dtype)
+            if self.samples is None
+            else torch.as_tensor(self.samples)
+        )
         if samples.shape != shape or not self.keep:
             samples = torch.rand(shape)
         self.samples = samples.to(input) if self.keep else None
         pool = F.fractional_max_pool2d if dims == 2 else F.fractional_max_pool3d
-        output = pool(batch, list(self.kernel_size), list(size), _random_samples=samples.to(input))
+        output = pool(
+            batch, list(self.kernel_size), list(size), _random_samples=samples.to(input)
+        )
         assert isinstance(output, Tensor)
         return output if input.dim() == dims + 2 else output.squeeze(0)
 
@@ -131,7 +164,9 @@ class FeatureLPPool(nn.Module):
         batched: whether the first dimension of the input is the batch.
     """
 
-    def __init__(self, width: int, stride: int, power: float, batched: bool = False) -> None:
+    def __init__(
+        self, width: int, stride: int, power: float, batched: bool = False
+    ) -> None:
         super().__init__()
         self.width = width
         self.stride = stride

@@ -19,7 +19,9 @@ class UpsamplingNearest2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
-        return input.repeat_interleave(self.scale_factor, -1).repeat_interleave(self.scale_factor, -2)
+        return input.repeat_interleave(self.scale_factor, -1).repeat_interleave(
+            self.scale_factor, -2
+        )
 
 
 class UpsamplingBilinear2d(nn.Module):
@@ -30,7 +32,9 @@ class UpsamplingBilinear2d(nn.Module):
         size: its height and width.
     """
 
-    def __init__(self, scale_factor: int | None = None, size: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, scale_factor: int | None = None, size: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
         self.scale_factor = scale_factor
         self.size = size
@@ -38,13 +42,16 @@ class UpsamplingBilinear2d(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
         images = input if input.dim() == 4 else input.unsqueeze(0)
-        size = self.size or tuple(extent * (self.scale_factor or 1) for extent in input.shape[-2:])
+        size = self.size or tuple(
+            extent * (self.scale_factor or 1) for extent in input.shape[-2:]
+        )
         output = F.interpolate(images, list(size), mode="bilinear", align_corners=True)
         return output if input.dim() == 4 else output.squeeze(0)
 
 
 class UpSampling(nn.Module):
-    """Repeats or interpolates between the rows and columns of images, and the layers of volumes.
+    """Repeats or interpolates between the rows and columns of images, and the layers of
+    volumes.
 
     Args:
         scale_factor: how many times larger the output is; or
@@ -53,7 +60,10 @@ class UpSampling(nn.Module):
     """
 
     def __init__(
-        self, scale_factor: int | None = None, size: tuple[int, ...] | None = None, linear: bool = False
+        self,
+        scale_factor: int | None = None,
+        size: tuple[int, ...] | None = None,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         self.scale_factor = scale_factor
@@ -63,7 +73,14 @@ class UpSampling(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (batch, n, t, h, w); return the same dimensions."""
         extents = input.shape[2:]
-        size = list(self.size or (extent * (self.scale_factor or 1) for extent in extents))
+        size = list(
+            self.size or (extent * (self.scale_factor or 1) for extent in extents)
+        )
         if not self.linear:
             return F.interpolate(input, size, mode="nearest")
-        return F.interpolate(input, size, mode="bilinear" if len(extents) == 2 else "trilinear", align_corners=True)
+        return F.interpolate(
+            input,
+            size,
+            mode="bilinear" if len(extents) == 2 else "trilinear",
+            align_corners=True,
+        )

@@ -14,7 +14,8 @@ class View(nn.Module):
 
     Args:
         size: the shape; -1 is what the others leave.
-        n_input_dims: dimensions of one example in the input; `None` to go by the number of elements.
+        n_input_dims: dimensions of one example in the input; `None` to go by the number
+            of elements.
     """
 
     def __init__(self, *size: int, n_input_dims: int | None = None) -> None:
@@ -24,7 +25,9 @@ class View(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (batch, *size), or (*size) where the input is one example."""
-        batch_dims = 0 if self.n_input_dims is None else max(0, input.dim() - self.n_input_dims)
+        batch_dims = (
+            0 if self.n_input_dims is None else max(0, input.dim() - self.n_input_dims)
+        )
         batch = prod(input.shape[:batch_dims])
         if -1 not in self.size:
             batch *= prod(input.shape[batch_dims:]) // prod(self.size)
@@ -38,7 +41,8 @@ class Reshape(nn.Module):
 
     Args:
         size: the shape.
-        batch_mode: whether the first dimension of the input is the batch; `None` to go by the number of elements.
+        batch_mode: whether the first dimension of the input is the batch; `None` to go
+            by the number of elements.
     """
 
     def __init__(self, *size: int, batch_mode: bool | None = None) -> None:
@@ -122,7 +126,9 @@ class Transpose(nn.Module):
         n_input_dims: dimensions of one example; those in front are not counted.
     """
 
-    def __init__(self, *pairs: tuple[int, int], n_input_dims: int | None = None) -> None:
+    def __init__(
+        self, *pairs: tuple[int, int], n_input_dims: int | None = None
+    ) -> None:
         super().__init__()
         self.pairs = pairs
         self.n_input_dims = n_input_dims
@@ -144,7 +150,9 @@ class Replicate(nn.Module):
         n_input_dims: dimensions of one example.
     """
 
-    def __init__(self, times: int, dim: int = 0, n_input_dims: int | None = None) -> None:
+    def __init__(
+        self, times: int, dim: int = 0, n_input_dims: int | None = None
+    ) -> None:
         super().__init__()
         self.times = times
         self.dim = dim
@@ -154,7 +162,9 @@ class Replicate(nn.Module):
         """Return one dimension more, of extent `times`."""
         batched = self.n_input_dims is not None and input.dim() > self.n_input_dims
         dim = self.dim + 1 if batched else self.dim
-        return input.unsqueeze(dim).expand(*input.shape[:dim], self.times, *input.shape[dim:])
+        return input.unsqueeze(dim).expand(
+            *input.shape[:dim], self.times, *input.shape[dim:]
+        )
 
 
 class Padding(nn.Module):
@@ -162,13 +172,21 @@ class Padding(nn.Module):
 
     Args:
         dim: the dimension, in one example.
-        pad: how many elements; before `index` where it is negative, behind what `index` leaves from the end otherwise.
+        pad: how many elements; before `index` where it is negative, behind what `index`
+            leaves from the end otherwise.
         n_input_dims: dimensions of one example.
         value: the constant.
         index: how many elements are passed over before it begins.
     """
 
-    def __init__(self, dim: int, pad: int, n_input_dims: int | None = None, value: float = 0.0, index: int = 0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        pad: int,
+        n_input_dims: int | None = None,
+        value: float = 0.0,
+        index: int = 0,
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.pad = pad
@@ -183,7 +201,10 @@ class Padding(nn.Module):
         before = input.size(dim) - self.index if self.pad > 0 else self.index
         filled = list(input.shape)
         filled[dim] = abs(self.pad)
-        start, end = input.narrow(dim, 0, before), input.narrow(dim, before, input.size(dim) - before)
+        start, end = (
+            input.narrow(dim, 0, before),
+            input.narrow(dim, before, input.size(dim) - before),
+        )
         return torch.cat((start, input.new_full(filled, self.value), end), dim)
 
 
@@ -224,7 +245,8 @@ class Constant(nn.Module):
 
     Args:
         shape: of the constant.
-        n_input_dims: dimensions of one example of the input; `None` where the constant is given once in any case.
+        n_input_dims: dimensions of one example of the input; `None` where the constant
+            is given once in any case.
     """
 
     value: Tensor
@@ -242,7 +264,8 @@ class Constant(nn.Module):
 
 
 class Convert(nn.Module):
-    """From one order of dimensions to another; each letter names one: b the batch, f features, t time, d, h, w.
+    """From one order of dimensions to another; each letter names one: b the batch, f
+    features, t time, d, h, w.
 
     Args:
         before: the letters of the input; `b*` for any.
@@ -250,14 +273,18 @@ class Convert(nn.Module):
         dtype: the element type of the output; `None` for that of the input.
     """
 
-    def __init__(self, before: str = "b*", after: str = "b*", dtype: str | None = None) -> None:
+    def __init__(
+        self, before: str = "b*", after: str = "b*", dtype: str | None = None
+    ) -> None:
         super().__init__()
         self.before = before
         self.after = after
         self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the dimensions in the order of `after`; without a batch where the input has none."""
+        """Return the dimensions in the order of `after`; without a batch where the
+        input has none.
+        """
         if self.dtype is not None:
             input = input.to(self.dtype)
         if self.before == self.after:
@@ -309,7 +336,14 @@ class SpatialPadding(nn.Module):
     """
 
     def __init__(
-        self, left: int, right: int, top: int, bottom: int, rows: int = 1, columns: int = 2, value: float = 0.0
+        self,
+        left: int,
+        right: int,
+        top: int,
+        bottom: int,
+        rows: int = 1,
+        columns: int = 2,
+        value: float = 0.0,
     ) -> None:
         super().__init__()
         self.borders = {rows: (top, bottom), columns: (left, right)}
@@ -317,5 +351,9 @@ class SpatialPadding(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same dimensions."""
-        borders = [width for dim in reversed(range(input.dim())) for width in self.borders.get(dim, (0, 0))]
+        borders = [
+            width
+            for dim in reversed(range(input.dim()))
+            for width in self.borders.get(dim, (0, 0))
+        ]
         return F.pad(input, borders, value=self.value)

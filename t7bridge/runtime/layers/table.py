@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Lua combines tensors element by element in the order of memory, whatever their shapes; the first gives the shape.
+# Lua combines tensors element by element in the order of memory, whatever their shapes;
+# the first gives the shape.
 
 
 class CAddTable(nn.Module):
@@ -49,7 +50,9 @@ class CDivTable(nn.Module):
 
 
 class CMaxTable(nn.Module):
-    """The largest of all inputs, element by element; the first of equal ones gets the gradient."""
+    """The largest of all inputs, element by element; the first of equal ones gets the
+    gradient.
+    """
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
@@ -61,7 +64,9 @@ class CMaxTable(nn.Module):
 
 
 class CMinTable(nn.Module):
-    """The smallest of all inputs, element by element; the first of equal ones gets the gradient."""
+    """The smallest of all inputs, element by element; the first of equal ones gets the
+    gradient.
+    """
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
@@ -96,8 +101,12 @@ class JoinTable(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors that differ in `dim` only; return one."""
-        batched = self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
-        return torch.cat(tuple(inputs), self.dim + 1 if batched and self.dim >= 0 else self.dim)
+        batched = (
+            self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
+        )
+        return torch.cat(
+            tuple(inputs), self.dim + 1 if batched and self.dim >= 0 else self.dim
+        )
 
 
 class SplitTable(nn.Module):
@@ -208,7 +217,9 @@ class MixtureTable(nn.Module):
         self.dim = dim
 
     def forward(self, inputs: list[Any]) -> Tensor:
-        """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with `dim` of extent n."""
+        """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with
+        `dim` of extent n.
+        """
         gates, experts = inputs
         batched = gates.dim() > 1
         dim = self.dim if self.dim is not None else int(batched)

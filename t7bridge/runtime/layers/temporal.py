@@ -13,7 +13,9 @@ class TemporalConv(nn.Conv1d):
     """torch.nn.Conv1d over sequences with the features last."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take (time, in) or (batch, time, in); return (steps, out) or (batch, steps, out)."""
+        """Take (time, in) or (batch, time, in); return (steps, out) or (batch, steps,
+        out).
+        """
         return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
 
 
@@ -29,9 +31,16 @@ class TemporalRowConv(nn.Conv1d):
     """
 
     def __init__(
-        self, features: int, kernel_size: int, stride: int = 1, bias: bool = True, features_first: bool = False
+        self,
+        features: int,
+        kernel_size: int,
+        stride: int = 1,
+        bias: bool = True,
+        features_first: bool = False,
     ) -> None:
-        super().__init__(features, features, kernel_size, stride, groups=features, bias=bias)
+        super().__init__(
+            features, features, kernel_size, stride, groups=features, bias=bias
+        )
         self.features_first = features_first
 
     def forward(self, input: Tensor) -> Tensor:
@@ -56,7 +65,9 @@ class TemporalMaxPool(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
-        return F.max_pool1d(input.transpose(-1, -2), self.kernel_size, self.stride).transpose(-1, -2)
+        return F.max_pool1d(
+            input.transpose(-1, -2), self.kernel_size, self.stride
+        ).transpose(-1, -2)
 
 
 class TemporalDynamicKMaxPool(nn.Module):
@@ -97,4 +108,7 @@ class TemporalSubSampling(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, n) or (batch, time, n); return the same dimensions."""
-        return input.unfold(-2, self.kernel_size, self.stride).sum(-1) * self.weight + self.bias
+        return (
+            input.unfold(-2, self.kernel_size, self.stride).sum(-1) * self.weight
+            + self.bias
+        )

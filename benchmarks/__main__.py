@@ -1,0 +1,248 @@
+"""All benchmarks in one run: `python benchmarks` prints one table of ratios and writes `benchmarks.json`.
+
+Everything that is compared runs in turns on the same files and the same disk. Needs torch and torchfile; the rows
+against Lua Torch need its command: `--lua th`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import files
+from attrs import asdict, define
+from measure import calls, commands
+
+TOOL = Path(sys.executable).with_name("t7bridge")
+
+
+@define(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        what: what was done.
+        against: what it is compared with.
+        ratio: median time of ours, divided by that of the other where `faster` is not set, else the other way round.
+        goal: what the ratio should be; empty where there is none.
+        met: whether it is.
+        peak_mib: the peak memory of our process, where it is one.
+    """
+
+    what: str
+    against: str
+    ratio: float
+    goal: str = ""
+    met: bool | None = None
+    peak_mib: float = 0.0
+
+
+def copying(folder: Path, runs: int) -> Iterator[Row]:
+    """Large files, against `cp` and against what people use today."""
+    t7, pt = folder / "large.t7", folder / "large.pt"
+    files.large(t7)
+    first = commands(
+        runs,
+        cp=(folder / "copy", "cp", t7, folder / "copy"),
+        ours=(pt, TOOL, "convert", t7, pt),
+        theirs=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), t7, folder / "t.pt"),
+    )
+    (folder / "t.pt").unlink()
+    yield at_most(".t7 to .pt, 560 MB", "cp", first["ours"].median / first["cp"].median, 0.6, first["ours"].peak_mib)
+    yield at_most(
+        "torchfile and torch.save", "cp", first["theirs"].median / first["cp"].median, None, first["theirs"].peak_mib
+    )
+    second = commands(
+        runs,
+        cp=(folder / "copy", "cp", pt, folder / "copy"),
+        back=(folder / "back.t7", TOOL, "convert", pt, folder / "back.t7"),
+        same=(folder / "same.t7", TOOL, "convert", t7, folder / "same.t7"),
+        torch=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), pt, folder / "t.pt"),
+    )
+    for name, what in (("back", ".pt to .t7, 560 MB"), ("same", ".t7 to .t7, 560 MB")):
+        yield at_most(what, "cp", second[name].median / second["cp"].median, 0.6, second[name].peak_mib)
+    yield at_most(
+        "torch.load and torch.save", "cp", second["torch"].median / second["cp"].median, None, second["torch"].peak_mib
+    )
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def converting(folder: Path, runs: int) -> Iterator[Row]:
+    """Elements that are not yet what the target wants, in pieces."""
+    big, text, wide, out = folder / "big.t7", folder / "text.t7", folder / "long.t7", folder / "out"
+    files.large(big, 5, order=">")
+    files.large(wide, 3, kind="Long")
+    files.ascii_text(text)
+    for path, what, options in (
+        (big, "big-endian .t7 to .pt, 200 MB", ()),
+        (wide, "longs to 4 bytes, 240 MB", ("--to", "t7", "--long-size", "4")),
+        (text, "ascii .t7 to .pt, 20 MB", ("--to", "pt")),
+    ):
+        target = out.with_suffix(".t7" if "t7" in options else ".pt")
+        found = commands(
+            runs,
+            cp=(folder / "copy", "cp", path, folder / "copy"),
+            ours=(target, TOOL, "convert", *options, path, target),
+        )
+        yield at_most(what, "cp", found["ours"].median / found["cp"].median, None, found["ours"].peak_mib)
+        target.unlink()
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
+    """Many small objects, against torchfile and Lua Torch."""
+    import torchfile
+
+    import t7bridge
+
+    makers: dict[str, tuple[Callable[[Path], None], str, float | None]] = {
+        "numbers": (files.numbers, "a table of 300 000 numbers", 20),
+        "records": (files.records, "40 000 records", 2.5),
+        "tensors": (files.small_tensors, "50 000 small tensors", None),
+    }
+    for name, (make, what, goal) in makers.items():
+        path = folder / f"{name}.t7"
+        make(path)
+        known = {"ours": lambda path=path: t7bridge.load(path)}
+        if name != "tensors":  # torchfile compares every element of a list with the list, which fails for arrays
+            known["torchfile"] = lambda path=path: torchfile.load(str(path))
+        found = calls(runs, **known)
+        if "torchfile" in found:
+            yield at_least(f"load {what}", "torchfile", found["torchfile"].median / found["ours"].median, goal)
+        value = t7bridge.load(path)
+        saved = calls(runs, ours=lambda value=value: t7bridge.save(value, folder / "out.t7", force=True))
+        if lua:
+            times = lua_times(lua, path, runs)
+            yield at_least(f"load {what}", "Lua Torch", times["load"] / found["ours"].median, 1)
+            yield at_least(f"save {what}", "Lua Torch", times["save"] / saved["ours"].median, 1)
+
+
+def lua_times(lua: str, path: Path, runs: int) -> dict[str, float]:
+    """Median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
+    import subprocess
+
+    script = Path(__file__).with_name("time.lua")
+    run = subprocess.run([lua, script, path, str(runs)], capture_output=True, text=True, check=True)
+    load, save = run.stdout.split()[-2:]
+    return {"load": float(load), "save": float(save)}
+
+
+def starting(folder: Path, runs: int) -> Iterator[Row]:
+    """How long it takes until something happens."""
+    import t7bridge
+
+    small = folder / "small.t7"
+    files.numbers(small, 3)
+    found = commands(
+        3 * runs,
+        numpy=(folder / "none", sys.executable, "-c", "import numpy"),
+        ours=(folder / "none", TOOL, "describe", small),
+    )
+    yield at_most(
+        "describe a small file",
+        "import numpy",
+        found["ours"].median / found["numpy"].median,
+        1.5,
+        found["ours"].peak_mib,
+    )
+    huge = folder / "huge.t7"
+    files.sparse(huge)
+    opened = calls(runs, ours=lambda: t7bridge.load(huge))["ours"].median
+    yield at_most("load a file of 10 GB", "50 ms", opened / 0.05, 1)
+    huge.unlink()
+
+
+def growing(folder: Path, runs: int) -> Iterator[Row]:
+    """Ten times as much, at most eleven times as long."""
+    import t7bridge
+
+    cases: dict[str, tuple[Callable[[Path, int], None], int]] = {
+        "numbers": (files.numbers, 300_000),
+        "records": (files.records, 20_000),
+        "tensors": (files.small_tensors, 20_000),
+        "levels": (files.nested, 9_000),
+    }
+    for name, (make, count) in cases.items():
+        once, tenfold = folder / f"{name}1.t7", folder / f"{name}10.t7"
+        make(once, count)
+        make(tenfold, 10 * count)
+        limits = t7bridge.Limits(depth=200_000)
+        found = calls(
+            runs,
+            one=lambda path=once, limits=limits: t7bridge.load(path, limits=limits),
+            ten=lambda path=tenfold, limits=limits: t7bridge.load(path, limits=limits),
+        )
+        yield at_most(f"load {10 * count} {name}", f"{count} {name}", found["ten"].median / found["one"].median, 11)
+    small, large = folder / "large1.t7", folder / "large10.t7"
+    files.large(small, 14, 1_000_000)
+    files.large(large, 14, 10_000_000)
+    found = commands(
+        runs,
+        one=(folder / "out.pt", TOOL, "convert", small, folder / "out.pt"),
+        ten=(folder / "out.pt", TOOL, "convert", large, folder / "out.pt"),
+    )
+    yield at_most("convert 560 MB", "56 MB", found["ten"].median / found["one"].median, 11, found["ten"].peak_mib)
+
+
+def at_most(what: str, against: str, ratio: float, goal: float | None, peak_mib: float = 0.0) -> Row:
+    """A row whose ratio should be small."""
+    return Row(what, against, ratio, "" if goal is None else f"at most {goal:g}", goal and ratio <= goal, peak_mib)
+
+
+def at_least(what: str, against: str, ratio: float, goal: float | None) -> Row:
+    """A row whose ratio should be large: how many times faster ours is."""
+    return Row(
+        what, f"{against}, times faster", ratio, "" if goal is None else f"at least {goal:g}", goal and ratio >= goal
+    )
+
+
+def machine() -> str:
+    """The machine's kind."""
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{os.cpu_count()} x {model or platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown."""
+    lines = ["| what | against | ratio | goal | peak memory |", "| --- | --- | ---: | --- | ---: |"]
+    for row in rows:
+        goal = row.goal and f"{row.goal}: {'met' if row.met else 'missed'}"
+        memory = f"{row.peak_mib:.0f} MiB" if row.peak_mib else ""
+        lines.append(f"| {row.what} | {row.against} | {row.ratio:.2f} | {goal} | {memory} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="how often everything is run; the median counts")
+    parser.add_argument("--folder", help="where the files go; the disk that is measured")
+    parser.add_argument("--json", default="benchmarks.json", help="where the results go")
+    parser.add_argument("--lua", help="the command of Lua Torch, for the rows against it")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        for part in (copying, converting, starting, growing):
+            rows += part(folder, options.runs)
+        rows += loading(folder, options.runs, options.lua)
+    about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "runs": options.runs}
+    Path(options.json).write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    print(f"{about['day']}, {about['machine']}, median of {options.runs} runs\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Find out which key of a state dict is which of another model's, by structure, order and shape.
+
+What is ambiguous is listed and not guessed. --map FILE settles it: a pair a line, source first, `#` before comments;
+two keys, or two modules whose names end in a dot; `-` for what has no counterpart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from . import DONE, FAILED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("src", metavar="SRC", help="a .t7, or a .pt with a state dict: the weights")
+    parser.add_argument("target", metavar="TARGET", help="a .pt with a state dict of the model that is to get them")
+    parser.add_argument("-o", dest="out", metavar="OUT.pt", help="write the weights under TARGET's keys")
+    parser.add_argument("--map", metavar="FILE", help="what is settled: `source.key target.key`, a pair a line")
+    parser.add_argument("--at", metavar="PATH", help="the model in SRC, where it holds several: root.protos.rnn")
+    parser.add_argument("--target-at", metavar="PATH", help="the state dict in TARGET, where it holds several")
+    parser.add_argument(
+        "--partial", action="store_true", help="leave out what TARGET lacks, and keep what only TARGET has"
+    )
+    parser.add_argument("--compact", action="store_true", help="write of each storage only what tensors use")
+    parser.add_argument("--force", action="store_true", help="replace OUT.pt if it exists")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Match, write if it is complete, and print."""
+    from ..matching.matcher import match
+    from ..matching.output import write_match
+
+    found = match(options.src, options.target, options.map, at=options.at, target_at=options.target_at)
+    done = found.complete or (options.partial and not found.ambiguous)
+    if done and options.out is not None:
+        inputs = (options.src, options.target)
+        write_match(found, options.out, inputs, partial=options.partial, compact=options.compact, force=options.force)
+    if options.json:
+        print(json.dumps(found.as_dict()))
+        return DONE if done else FAILED
+    for note in found.report.notes:
+        print(f"t7bridge: {note}", file=sys.stderr)
+    if options.out is None:
+        width = max((len(pair.source or "-") for pair in found.pairs), default=0)
+        for pair in found.pairs:
+            print(f"{pair.source or '-':{width}}  {pair.target}  {list(pair.target_shape)} {pair.why}")
+    elif done:
+        print(f"{options.out}: {len(found.pairs)} tensors, {found.report.target_bytes} bytes")
+    if not found.complete:
+        print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
+    return DONE if done else FAILED

@@ -1,0 +1,344 @@
+"""Modules that take one step of a sequence at each call and go on from the last, until
+they are told to forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def _forget(module: nn.Module) -> None:
+    for inside in module.modules():
+        if "state" in vars(inside):
+            vars(inside)["state"] = None
+
+
+class Recursor(nn.Sequential):
+    """Modules one after the other, of which some remember their last call."""
+
+    def forget(self) -> None:
+        """Let all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class RecLSTM(nn.Sequential):
+    """A module that computes a step of an LSTM, from the state after its last step.
+
+    Args:
+        step: takes a list of input, last output and last cell; returns a list of output
+            and cell.
+        output_size: size of each output.
+        cell_size: size of the cell.
+        start: output and cell before a sequence; `None` for zeros.
+        state: output and cell after the last call; `None` where a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        step: nn.Module,
+        output_size: int,
+        cell_size: int,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__(step)
+        self.sizes = (output_size, cell_size)
+        self.start = start
+        self.state = state
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        zeros = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
+        last = [
+            torch.as_tensor(part).to(input)
+            for part in self.state or self.start or zeros
+        ]
+        self.state = self[0]([input, *last])
+        output: Tensor = self.state[0]
+        return output
+
+    def forget(self) -> None:
+        """Let this and all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class RecGRU(nn.Sequential):
+    """A module that computes a step of a GRU, from its last output.
+
+    Args:
+        step: takes a list of input and last output; returns the output.
+        output_size: size of each output.
+        start: the output before a sequence; `None` for zeros.
+        state: the output of the last call; `None` where a sequence is to start.
+    """
+
+    def __init__(
+        self, step: nn.Module, output_size: int, start: Any = None, state: Any = None
+    ) -> None:
+        super().__init__(step)
+        self.output_size = output_size
+        self.start = start
+        self.state = state
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (out) or (batch, out)."""
+        last = self.state if self.state is not None else self.start
+        if last is None:
+            last = input.new_zeros(*input.shape[:-1], self.output_size)
+        output: Tensor = self[0]([input, torch.as_tensor(last).to(input)])
+        self.state = output
+        return output
+
+    def forget(self) -> None:
+        """Let this and all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class Recurrence(nn.Sequential):
+    """A module whose last output is one of its inputs.
+
+    Args:
+        step: takes a list of input and last output; returns the output: a tensor, or a
+            list of such.
+        output_size: the shape of an output, without the batch; of a list of outputs,
+            the shapes.
+        n_input_dims: dimensions of one input without a batch, of the first tensor where
+            it is a list.
+        start: the output before a sequence; `None` for zeros.
+        state: the output of the last call; `None` where a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        step: nn.Module,
+        output_size: Any,
+        n_input_dims: int,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__(step)
+        self.output_size = output_size
+        self.n_input_dims = n_input_dims
+        self.start = start
+        self.state = state
+
+    def forward(self, input: Any) -> Any:
+        """Take what `step` takes beside its last output; return what it gives."""
+        first = input
+        while isinstance(first, (list, tuple)):
+            first = first[0]
+        last = self.state if self.state is not None else self.start
+        if last is None:
+            last = self._zeros(
+                self.output_size, first.shape[: first.dim() - self.n_input_dims]
+            )
+        weight = next(
+            (part for part in self.parameters() if part.is_floating_point()), first
+        )
+        self.state = self[0]([input, self._tensors(last, weight)])
+        return self.state
+
+    def _zeros(self, size: Any, batch: tuple[int, ...]) -> Any:
+        if isinstance(size[0], int):
+            return torch.zeros(*batch, *size)
+        return [self._zeros(part, batch) for part in size]
+
+    def _tensors(self, value: Any, like: Tensor) -> Any:
+        if isinstance(value, list):
+            return [self._tensors(part, like) for part in value]
+        return torch.as_tensor(value).to(like)
+
+    def forget(self) -> None:
+        """Let this and all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class Recurrent(nn.Sequential):
+    """A simple recurrent network: its input and its last output go through a module
+    each and are merged.
+
+    Args:
+        start: takes, in place of the merging, what `input` gives at the first step.
+        input: takes the inputs.
+        feedback: takes the last outputs.
+        transfer: gives the outputs.
+        merge: takes a list of what `input` and `feedback` give.
+        state: the output of the last call; `None` where a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        start: nn.Module,
+        input: nn.Module,
+        feedback: nn.Module,
+        transfer: nn.Module,
+        merge: nn.Module,
+        state: Any = None,
+    ) -> None:
+        super().__init__(start, input, feedback, transfer, merge)
+        self.state = state
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take one step's input; return its output."""
+        start, take, feedback, transfer, merge = self
+        seen = take(input)
+        if self.state is not None:
+            seen = [seen, feedback(torch.as_tensor(self.state).to(seen))]
+        output: Tensor = transfer(start(seen) if self.state is None else merge(seen))
+        self.state = output
+        return output
+
+    def forget(self) -> None:
+        """Let this and all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class MaskZero(nn.Sequential):
+    """Zeros for those examples of a batch that are zeros.
+
+    Args:
+        module: what takes the inputs.
+        n_input_dims: dimensions of one example of the first tensor; `None` where there
+            is always a batch.
+        mask_input: whether inputs are set to zeros too where the mask says so.
+        mask_output: whether outputs are.
+        zero_mask: whether examples are zeros is not seen but said, by `zero_mask` of
+            (batch), 1 where they are.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        n_input_dims: int | None = None,
+        mask_input: bool = False,
+        mask_output: bool = True,
+        zero_mask: bool = False,
+    ) -> None:
+        super().__init__(module)
+        self.n_input_dims = n_input_dims
+        self.mask_input = mask_input
+        self.mask_output = mask_output
+        self.told = zero_mask
+        self.zero_mask: Any = None
+
+    def forward(self, input: Any) -> Any:
+        """Take a tensor, or a list whose first tensor tells; return what the module
+        gives, masked.
+        """
+        empty = self._empty(input)
+        if empty is None:
+            return self[0](input)
+        output = self[0](self._masked(input, empty) if self.mask_input else input)
+        return self._masked(output, empty) if self.mask_output else output
+
+    def _empty(self, input: Any) -> Tensor | None:
+        if self.told:
+            if self.zero_mask is None:
+                raise RuntimeError(
+                    "set_zero_mask must be called first, with a mask or False"
+                )
+            return self.zero_mask.bool() if isinstance(self.zero_mask, Tensor) else None
+        while isinstance(input, (list, tuple)):
+            input = input[0]
+        zero: Tensor = input == 0
+        if input.dim() == self.n_input_dims:
+            return zero.all()
+        return zero.flatten(1).all(1) if input.dim() > 1 else zero
+
+    def _masked(self, value: Any, empty: Tensor) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._masked(part, empty) for part in value]
+        return value.masked_fill(
+            empty.reshape(*empty.shape, *[1] * (value.dim() - empty.dim())), 0
+        )
+
+    def set_zero_mask(self, mask: Any) -> None:
+        """Say which examples of the next batch are zeros: (batch), or False for
+        none.
+        """
+        self.zero_mask = mask
+
+
+class _AddedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, penalty: Tensor) -> Tensor:
+        ctx.like = penalty.new_ones(())
+        return input.view_as(input)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], ctx.like
+
+
+_add_gradient: Callable[..., Tensor] = _AddedGradient.apply
+
+
+class NormStabilizer(nn.Module):
+    """Hands on one step of a sequence; in training, changes of the length from step to
+    step are penalized.
+
+    Args:
+        beta: weight of the penalty, which is the mean of the squared changes.
+    """
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        self.beta = beta
+        self.state: Tensor | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, features); return the same."""
+        if not self.training:
+            return input.clone()
+        output = input
+        if self.state is not None:
+            change = input.norm(dim=1) - self.state.norm(dim=1)
+            output = _add_gradient(input, self.beta * change.square().mean())
+        self.state = input
+        return output
+
+    def forget(self) -> None:
+        """Start a new sequence with the next call."""
+        self.state = None
+
+
+class SequenceDropout(nn.Module):
+    """Sets the same elements to zero in all steps of a sequence, in training: others
+    after backward, and `forget`.
+
+    Args:
+        p: how likely an element becomes zero.
+        scale_training: whether what is left is divided by 1 - p in training, instead of
+            multiplying everything by 1 - p in evaluation.
+        mono: whether the examples of a batch lose the same elements.
+    """
+
+    def __init__(
+        self, p: float = 0.5, scale_training: bool = True, mono: bool = False
+    ) -> None:
+        super().__init__()
+        self.p = p
+        self.scale_training = scale_training
+        self.mono = mono
+        self.state: Tensor | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take one step, (batch, features); return the same shape."""
+        if not self.training:
+            return input.clone() if self.scale_training else input * (1 - self.p)
+        like = input[:1] if self.mono else input
+        if self.state is None or self.state.shape != like.shape:
+            noise = torch.full_like(like, 1 - self.p, requires_grad=False).bernoulli()
+            self.state = noise / (1 - self.p) if self.scale_training else noise
+        output = input * self.state
+        if output.requires_grad and output.grad_fn is not None:
+            output.grad_fn.register_prehook(lambda _: self.forget())
+        return output
+
+    def forget(self) -> None:
+        """Drop other elements from the next step on."""
+        self.state = None

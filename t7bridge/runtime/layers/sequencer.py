@@ -1,0 +1,155 @@
+"""Modules that are given whole sequences and give them to others step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def _forget(module: nn.Module) -> None:
+    for inside in module.modules():
+        if "state" in vars(inside):
+            vars(inside)["state"] = None
+
+
+class Sequencer(nn.Sequential):
+    """Gives the steps of a sequence to a module, one after the other.
+
+    Args:
+        module: takes one step.
+        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+            `neither`.
+    """
+
+    def __init__(self, module: nn.Module, remember: str = "neither") -> None:
+        super().__init__(module)
+        self.remember = remember
+        self.trained_last: bool | None = None
+
+    def forward(self, inputs: Any) -> Any:
+        """Take a list of steps, or a tensor with time as first dimension; return the
+        outputs in the same way.
+        """
+        remembers = self.remember in ("both", "train" if self.training else "eval")
+        if not remembers or self.trained_last == (not self.training):
+            self.forget()
+        self.trained_last = self.training
+        outputs = [self[0](input) for input in inputs]
+        for module in self.modules():
+            if "state" in vars(module):
+                vars(module)["state"] = _detached(vars(module)["state"])
+        return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
+
+    def forget(self) -> None:
+        """Let all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+def _detached(state: Any) -> Any:
+    if isinstance(state, (list, tuple)):
+        return [_detached(part) for part in state]
+    return state.detach() if isinstance(state, Tensor) else state
+
+
+class Repeater(nn.Sequential):
+    """Gives the same input to a module several times, from the start of a sequence.
+
+    Args:
+        module: takes one step.
+        steps: how often.
+    """
+
+    def __init__(self, module: nn.Module, steps: int) -> None:
+        super().__init__(module)
+        self.steps = steps
+
+    def forward(self, input: Any) -> list[Any]:
+        """Return a list of the outputs."""
+        self.forget()
+        return [self[0](input) for _ in range(self.steps)]
+
+    def forget(self) -> None:
+        """Let all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class BiSequencerLM(nn.Sequential):
+    """A forward network that sees what is before each step, and a backward one that
+    sees what is after it.
+
+    Args:
+        forward: takes all steps but the last.
+        backward: takes all steps but the first; reverses them itself.
+        merge: takes two lists, of what is known from before and from after each step;
+            the ends are zeros.
+    """
+
+    def forward(self, inputs: list[Any]) -> Any:
+        """Take a list of at least two steps; return what the merging gives."""
+        before, after, merge = self
+        known = before(inputs[:-1])
+        ahead = after(inputs[1:])
+        return merge([[self._zeros(known[0]), *known], [*ahead, self._zeros(ahead[0])]])
+
+    def _zeros(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._zeros(part) for part in value]
+        return torch.zeros_like(value)
+
+    def forget(self) -> None:
+        """Let all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class RecurrentAttention(nn.Sequential):
+    """A recurrent network that chooses at each step where to look at its input.
+
+    Args:
+        network: takes a list of the input and where to look.
+        action: takes the last output of the network, zeros at first, and says where to
+            look.
+        steps: how many.
+        hidden_size: the shape of an output of the network, without the batch.
+        gives_actions: whether outputs are lists of what the network gave and where it
+            looked.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        action: nn.Module,
+        steps: int,
+        hidden_size: tuple[int, ...],
+        gives_actions: bool,
+    ) -> None:
+        super().__init__(network, action)
+        self.steps = steps
+        self.hidden_size = hidden_size
+        self.gives_actions = gives_actions
+
+    def forward(self, input: Tensor) -> list[Any]:
+        """Take a batch; return a list of the outputs of all steps."""
+        self.forget()
+        network, action = self
+        last: Any = input.new_zeros(input.size(0), *self.hidden_size)
+        outputs = []
+        for _ in range(self.steps):
+            place = action(last)
+            output = network([input, place])
+            last = [output, place] if self.gives_actions else output
+            outputs.append(last)
+        return outputs
+
+    def forget(self) -> None:
+        """Let all modules inside start a new sequence with the next call."""
+        _forget(self)
+
+
+class ReverseSequence(nn.Module):
+    """The steps of a sequence in the opposite order."""
+
+    def forward(self, inputs: Any) -> Any:
+        """Take a list, or a tensor with time as first dimension; return the same."""
+        return inputs.flip(0) if isinstance(inputs, Tensor) else list(inputs[::-1])

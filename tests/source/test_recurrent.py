@@ -1,0 +1,56 @@
+"""Generated models of recurrent networks against Lua: what they remember from call to call, masks, options."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from helpers import TESTFILES, read
+from runtime_helpers import as_torch, calls, difference, do
+from source_helpers import run_source
+
+PACKAGES = ("rnn", "rnn2", "torch_rnn")
+# In evaluation Lua writes all outputs into the same memory, so that the first ones are overwritten.
+UNEQUAL = {"rnn/attention.all", "rnn2/attention.all"}
+
+
+@cache
+def cases() -> dict[str, dict[str, Any]]:
+    """The cases in evaluation mode, by package and name."""
+    found = {}
+    for package in PACKAGES:
+        for name, case in read(TESTFILES / f"{package}_options.t7").items():
+            if not case.get(b"train"):
+                found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.items()}
+    return dict(sorted(found.items()))
+
+
+def disagreement(name: str, folder: Any) -> str:
+    """Where the outputs of a case differ from Lua's, or nothing."""
+    case = cases()[name]
+    _, model = run_source(case["module"], folder)
+    for number, call in enumerate(calls(case), 1):
+        if "say" in call:
+            do(model, call)
+            continue
+        given = [as_torch(call[key]) for key in ("input", "target") if key in call]
+        with torch.no_grad():
+            why = difference(model(*given), as_torch(call["output"]))
+        if why:
+            return f"call {number}: {why}"
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", [name for name in cases() if name not in UNEQUAL])
+def test_outputs_are_those_of_lua(name, tmp_path):
+    """Every call gives what Lua's module gave."""
+    assert not disagreement(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(UNEQUAL))
+def test_exceptions_are_still_needed(name, tmp_path):
+    """A case that is named as unequal is."""
+    assert disagreement(name, tmp_path)

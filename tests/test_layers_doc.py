@@ -1,0 +1,60 @@
+"""docs/layers.md says what the registry says."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+from t7bridge.nn.registry import registered_layers
+
+GENERATOR = ROOT / "docs" / "generate_layers.py"
+DOCUMENT = ROOT / "docs" / "layers.md"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("generate_layers", GENERATOR)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_layers_are_documented():
+    """The page is what the generator writes now, in a process in which nobody has registered more."""
+    code = f"import runpy; print(runpy.run_path({str(GENERATOR)!r})['page'](), end='')"
+    page = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8")
+    assert page.stdout == DOCUMENT.read_text(encoding="utf-8"), "run `python docs/generate_layers.py`"
+
+
+def test_every_class_has_one_row(generator):
+    """Each class of the registry is in one table, and none is among the others."""
+    rows = [line.split("|")[1].split("`")[1] for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    assert sorted(rows) == list(registered_layers())
+    assert "other" not in generator.families()
+
+
+def test_tables_are_whole():
+    """Every row of a table has four columns."""
+    for line in DOCUMENT.read_text().splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 5, line
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("nn.LeakyReLU", "`nn.LeakyReLU(negval \\| negative_scale = 0.01, inplace=inplace)`"),
+        ("nn.Linear", "`nn.Linear(weight.shape[1], weight.shape[0], bias=has bias)`"),
+        ("nn.SpatialConvolution", "`nn.Conv2d`"),
+        ("nn.CAdd", "`linear.CAdd`: Adds learned offsets of any shape."),
+    ],
+)
+def test_rows_say_what_becomes_of_a_class(name, shown):
+    """Declarative entries are shown as calls; functions by the classes that they may give."""
+    row = next(line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| `{name}`"))
+    assert shown in row
