@@ -43,6 +43,7 @@ def write_module(
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the directory or a file cannot be written.
     """
+    from .nn.compact import compacted
     from .pt.writer import PtWriter
     from .source.generate import generate
 
@@ -71,7 +72,7 @@ def write_module(
             FileOutput(weights, force=force, inputs=(source,)) as state,
         ):
             writer = PtWriter(state)
-            writer.write(OrderedDict(made.tensors))
+            writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
             text.write(made.text.encode())
         report.tensors, report.storages = writer.tensors, writer.storages

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from t7bridge import load, save
+
 ROOT = Path(__file__).parents[1] / "testfiles"
 
 
@@ -232,3 +234,37 @@ def test_ignored_options(tmp_path: Path) -> None:
 
     assert run.returncode == 0
     assert run.stderr.count("has no meaning") == 2
+
+
+def test_module(tmp_path: Path) -> None:
+    """A model becomes two files that need only PyTorch; what cannot become one is listed, and nothing is written."""
+    run = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
+    assert run.returncode == 0
+    assert sorted(os.listdir(tmp_path / "new" / "lstm")) == ["model.pt", "model.py"]
+    code = "import sys; sys.modules['t7bridge'] = None; import model; print(type(model.load()).__name__)"
+    alone = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "new" / "lstm", capture_output=True, text=True)
+    assert alone.stdout == "Model\n", alone.stderr
+
+    again = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    assert t7bridge("module", ROOT / "models/lenet_mm.t7", "-o", tmp_path / "new" / "lstm", "--force").returncode == 0
+    assert "nn.Conv2d" in (tmp_path / "new" / "lstm" / "model.py").read_text()
+
+    unknown = t7bridge("module", ROOT / "rnn/Serial.t7", "-o", tmp_path / "other")
+    assert unknown.returncode == 1
+    assert "\n  root.modules: nn.Serial holds a bytes where a module belongs. " in unknown.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_module_of_several(tmp_path: Path) -> None:
+    """A file with several modules needs to be told which; the message names them."""
+    save(
+        {"protos": {"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")}}, tmp_path / "two.t7"
+    )
+    run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x")
+    assert run.returncode == 1
+    assert "root.protos.rnn, root.protos.cnn" in run.stderr
+    run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x", "--at", "root.protos.cnn")
+    assert run.returncode == 0
+    assert "nn.Linear" in (tmp_path / "x" / "model.py").read_text()

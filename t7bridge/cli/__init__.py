@@ -78,9 +78,14 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _fail(message: str) -> int:
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    # Lists in a message begin their lines so; any other line feed is part of a name.
+    shown = "\n  ".join(map(_printable, message.split("\n  ")))
     print(f"t7bridge: error: {shown}", file=sys.stderr)
     return FAILED
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _general(arguments: Sequence[str]) -> int:

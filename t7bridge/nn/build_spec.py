@@ -17,6 +17,8 @@ from .places import Place, Places
 from .spec import GraphSpec, ModuleSpec, Plan
 from .state_dict import StateDict, state_dict
 
+_MAX_LISTED = 500
+"""How many layers a message lists; the error itself has all of them."""
 _INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
 """Poolings, and those that remember what unpooling needs."""
 
@@ -153,11 +155,11 @@ def _above(place: Place) -> Any:
 
 def _error(layers: list[tuple[str, str, str]]) -> UnsupportedLayerError:
     classes = sorted({class_name for _, class_name, _ in layers})
-    lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:20]]
-    if len(layers) > 20:
-        lines.append(f"and {len(layers) - 20} more")
+    lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:_MAX_LISTED]]
+    if len(layers) > _MAX_LISTED:
+        lines.append(f"and {len(layers) - _MAX_LISTED} more")
     return UnsupportedLayerError(
-        f"{len(layers)} layers have no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines) + "\n",
+        f"{len(layers)} layers have no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
         hint="`t7bridge convert` gives their tensors all the same.",
     )

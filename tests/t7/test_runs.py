@@ -16,7 +16,7 @@ from t7bridge.t7 import object_reader
 from t7bridge.t7.reader import T7Reader
 from t7bridge.t7.runs import Alike
 
-RUNS = TESTFILES / "format/runs.t7"
+RUNS = TESTFILES / "runs.t7"
 
 
 def outcome(data: bytes, limits: Limits | None = None) -> Any:
