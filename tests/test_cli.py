@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from t7bridge import load, save
+from t7bridge import Table, load, save
 
 ROOT = Path(__file__).parents[1] / "testfiles"
 
@@ -259,9 +259,8 @@ def test_module(tmp_path: Path) -> None:
 
 def test_module_of_several(tmp_path: Path) -> None:
     """A file with several modules needs to be told which; the message names them."""
-    save(
-        {"protos": {"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")}}, tmp_path / "two.t7"
-    )
+    protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})
+    save(Table.of({"protos": protos}), tmp_path / "two.t7")
     run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x")
     assert run.returncode == 1
     assert "root.protos.rnn, root.protos.cnn" in run.stderr
