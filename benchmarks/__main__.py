@@ -167,7 +167,7 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
 
     cases: dict[str, tuple[Callable[[Path, int], None], int]] = {
         "numbers": (files.numbers, 300_000),
-        "records": (files.records, 20_000),
+        "records": (files.records, 40_000),
         "tensors": (files.small_tensors, 20_000),
         "levels": (files.nested, 9_000),
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,12 +30,24 @@ class Result:
         return statistics.median(self.seconds)
 
 
+# A process counts as its own the memory that its parent had when it was started; so a small one starts it.
+_LAUNCHER = """
+import os, sys, time
+start = time.perf_counter()
+quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+child = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
+_, status, usage = os.wait4(child, 0)
+sys.stdout.write(f"{time.perf_counter() - start} {usage.ru_maxrss / 1024}")
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
+
+
 def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
-    """Run commands in turns. One that begins with a path to remove (`-path`) starts without that file.
+    """Run commands in turns.
 
     Args:
         runs: how often each.
-        named: command lines by name.
+        named: by name a file to remove beforehand, and the command line.
 
     Raises:
         SystemExit: a command fails.
@@ -45,17 +57,13 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
     for _ in range(runs):
         for name, (target, *command) in named.items():
             Path(str(target)).unlink(missing_ok=True)
-            start = time.perf_counter()
-            process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            _, status, usage = os.wait4(process.pid, 0)
-            seconds[name].append(time.perf_counter() - start)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
-                assert process.stderr is not None
-                raise SystemExit(f"{name} fails: {process.stderr.read().decode()[-500:]}")
-            assert process.stderr is not None
-            process.stderr.close()
-            peaks[name] = max(peaks[name], usage.ru_maxrss / 1024)
+            launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *map(str, command)]
+            run = subprocess.run(launcher, capture_output=True, text=True)
+            if run.returncode:
+                raise SystemExit(f"{name} fails: {run.stderr[-500:]}")
+            elapsed, peak = map(float, run.stdout.split())
+            seconds[name].append(elapsed)
+            peaks[name] = max(peaks[name], peak)
     return {name: Result(tuple(seconds[name]), peaks[name]) for name in named}
 
 

@@ -40,6 +40,12 @@ class Output:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size >= _FLUSH_BYTES:
+            self.flush()
+            self._write_all(data)
+            self._flushed += size
+            return
         self._pending += data
         if len(self._pending) >= _FLUSH_BYTES:
             self.flush()
@@ -55,9 +61,9 @@ class Output:
             self._flushed += len(self._pending)
             self._pending.clear()
 
-    def _write_all(self, data: bytearray | memoryview) -> None:
+    def _write_all(self, data: bytes | bytearray | memoryview) -> None:
         try:
-            view = memoryview(data)
+            view = memoryview(data).cast("B")
             done = 0
             while done < len(view):
                 count = self._file.write(view[done:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+from _thread import allocate_lock
 
 from ..errors import T7BridgeError, TruncatedError, WriteError
 from .crc import combine, crc32
@@ -46,7 +46,7 @@ class Transfer:
         self._name = name
         self._check = check
         self._next = 0
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._crcs: dict[int, int] = {}
         self._error: BaseException | None = None
 
@@ -60,6 +60,8 @@ class Transfer:
             TruncatedError: the source has become shorter.
             WriteError: the target does not take the bytes.
         """
+        import threading
+
         with contextlib.suppress(OSError):  # a file system that cannot: then blocks are found while writing
             os.posix_fallocate(self._target, self._position, self._length)
         threads = min(MAX_THREADS, os.cpu_count() or 1, 1 + self._length // WORTH_BYTES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from ..binio.crc import crc32
 from ..binio.output import Output
 from ..graph.storage import Span, Storage
 from . import layout
@@ -147,6 +147,6 @@ def content_id(members: list[tuple[str, int, int]]) -> str:
 
 def _serialization_id(members: list[Member]) -> bytes:
     """Forty digits from the members' names and contents: the same for the same content, as PyTorch's is."""
-    names = zlib.crc32("\0".join(member.name for member in members).encode())
+    names = crc32("\0".join(member.name for member in members).encode())
     content = int(hashlib.sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
     return b"%020d%020d" % (names, content)

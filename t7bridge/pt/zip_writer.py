@@ -7,12 +7,12 @@ files that PyTorch 2.13 wrote, and the application notes of the zip format (APPN
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Union
 
 from attrs import define
 
+from ..binio.crc import crc32
 from ..binio.output import Output
 from ..binio.source import ByteSource
 from .layout import ALIGNMENT_BYTES, PADDING_FIELD
@@ -109,7 +109,7 @@ class ZipWriter:
             return copied
         crc = 0
         for piece in (content,) if isinstance(content, bytes) else content:
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             self._output.write(piece)
         return crc
 
