@@ -226,7 +226,9 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
             _finish_pt(writer, value, report)
             return
         report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
-    modules = _Modules(content.roots, report) if options.as_ == "auto" else None
+    # What layers mean is not even loaded for a file without objects.
+    has_objects = any(isinstance(found, TorchObject) for found in content.objects)
+    modules = _Modules(content.roots, report) if options.as_ == "auto" and has_objects else None
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     if len(roots) > 1:
         report.note("warning", f"the file holds {len(roots)} values; the .pt holds them as a list")
