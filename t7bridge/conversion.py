@@ -239,7 +239,7 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
             "warning", f"{len(content.trailing)} bytes behind the last value are no values; the .pt does not show them"
         )
     result: Any = roots if len(roots) > 1 else roots[0]
-    compact = options.compact and modules is not None
+    compact = options.compact and options.as_ == "auto"
     if compact:
         from .nn.compact import compact_in
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from .code import Call, Lit, Param
@@ -13,11 +13,12 @@ _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_
 """What an argument is called that is two things at once."""
 
 
-def merge_alike(blocks: list[Block]) -> list[Block]:
+def merge_alike(blocks: list[Block], taken: Container[str]) -> list[Block]:
     """Give every block the name of its class, and keep one block for each class.
 
     Args:
         blocks: all blocks, those first that others contain, as `Builder` makes them.
+        taken: names of other classes in the same source.
 
     Returns:
         The classes in the same order. Calls of the others are calls of these, with arguments.
@@ -41,11 +42,13 @@ def merge_alike(blocks: list[Block]) -> list[Block]:
         for group in groups.values():
             block = group[0]
             names[block.base] = names.get(block.base, 0) + 1
+            while f"{block.base}{names[block.base]}" in taken:
+                names[block.base] += 1
             block.name = f"{block.base}{names[block.base]}"
             kept.append(block)
             _parametrize(group, users)
     for block in kept:  # a number only where there are several
-        if names[block.base] == 1:
+        if names[block.base] == 1 and block.base not in taken:
             block.name = block.base
     for calls in users.values():
         for call in calls:

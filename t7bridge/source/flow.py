@@ -11,6 +11,7 @@ from .code import Call, Lit, Node, sequential
 from .copied import Copied, pieces
 from .idioms import around_module, as_expression, as_module, function_of, short
 from .lists import CONTAINERS, FLOWS, OPENED, SEQUENTIAL, gives_list, takes_list
+from .memory import effects
 from .steps import APPLY, SUM, Attribute, Ref, Step, Value
 from .torch_classes import base_name
 
@@ -204,7 +205,7 @@ class Body:
             expression = as_expression(spec, rank)
             if expression is not None:
                 template, need, level, rank_after = expression
-                return self.add(Step(template, [value], [need], level, rank=rank_after))
+                return self.add(Step(template, [value], [need], level, rank=rank_after, same=effects(spec)[1]))
         call, rank_after = self.builder.construct(spec, rank)
         return self.module(spec, call, value, base, rank_after)
 
@@ -219,27 +220,27 @@ class Body:
     ) -> Ref:
         """A step that applies a module; a module that is applied before is not held twice."""
         attribute = self._held.get(id(spec))
-        if attribute is None:
+        if attribute is not None:
+            attribute.own = True
+        else:
             attribute = Attribute(base or base_name(call.name), [call], own=self.builder.is_shared(spec))
             self._held[id(spec)] = attribute
             self.block.attributes.append(attribute)
         function = "" if attribute.own else function_of(call)
-        inplace = changes_input(spec)
+        inplace, handed_on = effects(spec)
         kind = self.builder.annotation(call) if call.block is None else "Any"
         return self.add(
-            Step(template, [value], attribute=attribute, function=function, rank=rank, kind=kind, inplace=inplace)
+            Step(
+                template,
+                [value],
+                attribute=attribute,
+                function=function,
+                rank=rank,
+                kind=kind,
+                inplace=inplace,
+                same=handed_on,
+            )
         )
-
-
-def changes_input(spec: ModuleSpec) -> bool:
-    """Whether a module may change what it is given, in place."""
-    children = list(spec.children.values())
-    if spec.target == SEQUENTIAL:
-        return bool(children) and changes_input(children[0])
-    if spec.graph is not None:
-        first = {node.module for node in spec.graph.nodes if any(not number for number, _ in node.takes)}
-        children = [spec.children[name] for name in first if name is not None]
-    return bool(spec.kwargs.get("inplace")) or any(map(changes_input, children))
 
 
 def _block_base(spec: ModuleSpec) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from attrs import define
 
+from ..errors import UnsupportedError
 from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
@@ -60,8 +61,20 @@ def generate(
 
     Raises:
         UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedError: its modules are nested too deep.
         LimitError: the model is nested or shared too much.
     """
+    try:
+        return _generate(value, trail, index_base, limits, source, weights)
+    except RecursionError as error:
+        raise UnsupportedError(
+            "the modules of this model are nested too deep to be written down",
+            trail=trail,
+            hint="`t7bridge convert` gives the weights.",
+        ) from error
+
+
+def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
     state = state_dict(value, trail, limits)
     plan = build_plan(value, trail, index_base, limits, state)
     owned = owned_tensors(plan, state.tensors)

@@ -14,7 +14,7 @@ from typing import Any
 from ..nn.mapping import LAYERS
 from ..nn.spec import ModuleSpec
 from .code import Call, literal
-from .steps import APPLY, ATOM, PRODUCT, SUM
+from .steps import ATOM, PRODUCT, SUM
 from .torch_classes import SAME, TORCH, torch_call
 
 Rank = int | None
@@ -219,6 +219,3 @@ def function_of(call: Call) -> str:
     for argument, node in [*zip(known.arguments, call.args), *call.kwargs.items()]:
         template = template.replace(f"{{{argument}}}", node.text)
     return template
-
-
-__all__ = ["APPLY", "around_module", "as_expression", "as_module", "function_of", "short"]

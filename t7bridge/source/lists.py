@@ -151,7 +151,7 @@ def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
     dim = _dimension(spec, body.rank(value))
     if dim is None:
         return None
-    return body.add(Step(f"{{0}}.unbind({dim})", [value], [ATOM], kind="tuple[Tensor, ...]", hint="parts"))
+    return body.add(Step(f"{{0}}.unbind({dim})", [value], [ATOM], kind="tuple[Tensor, ...]", hint="parts", same=True))
 
 
 def _picked(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:

@@ -179,4 +179,4 @@ def prepared(builder: Builder) -> list[Block]:
     """The classes of a model, tidied and merged, those first that others contain."""
     for block in builder.blocks:
         tidy(block)
-    return merge_alike(builder.blocks)
+    return merge_alike(builder.blocks, {*builder.copied, *builder.foreign})

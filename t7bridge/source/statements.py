@@ -8,8 +8,7 @@ import re
 from ..nn.names import RESERVED
 from .code import WIDTH
 from .flow import Block
-from .idioms import APPLY
-from .steps import ATOM, Attribute, Ref, Step, Value, count_uses, refs
+from .steps import APPLY, ATOM, Attribute, Ref, Step, Value, count_uses, refs
 
 _TEXT = WIDTH - 24
 """How long an expression may grow by taking others in."""
@@ -31,7 +30,7 @@ def tidy(block: Block) -> None:
 def _join_chains(block: Block) -> None:
     """Modules that only feed one another become one Sequential; across what changes its input nothing moves."""
     uses = count_uses(block.steps, block.result)
-    barriers = [number for number, step in enumerate(block.steps) if step and _changes_others(step, uses)]
+    barriers = [number for number, step in enumerate(block.steps) if step and _changes_others(block, step, uses)]
     for number, step in enumerate(block.steps):
         if step is None or not _chainable(step) or not isinstance(step.takes[0], Ref):
             continue
@@ -39,7 +38,8 @@ def _join_chains(block: Block) -> None:
         earlier = block.steps[before]
         if path or earlier is None or uses[before] != 1 or not _chainable(earlier) or earlier.named:
             continue
-        if any(before < barrier <= number for barrier in barriers):
+        moves = any(block.steps[before + 1 : number])
+        if moves and any(before <= barrier <= number for barrier in barriers):
             continue
         assert earlier.attribute is not None
         assert step.attribute is not None
@@ -48,7 +48,8 @@ def _join_chains(block: Block) -> None:
             joined.base = step.attribute.base
         block.attributes[block.attributes.index(earlier.attribute)] = joined
         block.attributes.remove(step.attribute)
-        step.attribute, step.takes, step.function, step.inplace = joined, earlier.takes, "", earlier.inplace
+        step.attribute, step.takes, step.function = joined, earlier.takes, ""
+        step.inplace, step.same = earlier.inplace or (earlier.same and step.inplace), earlier.same and step.same
         block.steps[before] = None
 
 
@@ -56,9 +57,21 @@ def _chainable(step: Step) -> bool:
     return step.template == APPLY and step.attribute is not None and not step.attribute.own and len(step.takes) == 1
 
 
-def _changes_others(step: Step, uses: dict[int, int]) -> bool:
-    """Whether a step changes, in place, a value that others use too."""
-    return step.inplace and any(ref.path or uses[ref.step] > 1 for taken in step.takes for ref in refs(taken))
+def _changes_others(block: Block, step: Step, uses: dict[int, int]) -> bool:
+    """Whether a step changes, in place, memory that others use too: of its input, or of what that was made from."""
+    if not step.inplace:
+        return False
+    numbers = [ref.step for taken in step.takes for ref in refs(taken)]
+    if any(ref.path for taken in step.takes for ref in refs(taken)):
+        return True
+    while numbers:
+        number = numbers.pop()
+        if uses.get(number, 0) > 1:
+            return True
+        source = block.steps[number]
+        if source is not None and source.same:
+            numbers += [ref.step for taken in source.takes for ref in refs(taken)]
+    return False
 
 
 def _name(attributes: list[Attribute]) -> None:
@@ -132,23 +145,26 @@ class Writer:
         names = []
         for at in range(self._block.width):
             name = self._block.inputs.get(at, f"input{at + 1}")
-            name = name if name not in names and not keyword.iskeyword(name) else f"input{at + 1}"
+            name = f"input{at + 1}" if name in names or name in _TAKEN or keyword.iskeyword(name) else name
             names.append(name if at in positions else "_")
             self._busy[names[-1]] = len(self._block.steps)
         return names
 
     def _write(self, number: int, step: Step) -> None:
-        if _changes_others(step, self._uses):
+        changes = _changes_others(self._block, step, self._uses)
+        if changes:
             for pending in list(self._pending):
                 self._assign(pending)
         text = self._fill(number, step)
         for taken in step.takes:
             self._pending = [each for each in self._pending if each not in {ref.step for ref in refs(taken)}]
         if number not in self._uses:
+            if changes:
+                self.lines.append(text)
             return
         self._text[number] = (text, step.level)
         self._pending.append(number)
-        if self._uses[number] > 1 or self._wanted(step) or _changes_others(step, self._uses):
+        if self._uses[number] > 1 or self._wanted(step) or changes:
             self._assign(number)
 
     def _wanted(self, step: Step) -> bool:
@@ -213,4 +229,4 @@ class Writer:
         return name
 
 
-_TAKEN = {"self", "torch", "nn", "F", "input", "inputs", "Tensor", "target"}
+_TAKEN = {"self", "torch", "nn", "F", "input", "inputs", "Tensor", "target", "list"}

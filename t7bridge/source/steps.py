@@ -70,6 +70,7 @@ class Step:
         rank: dimensions of one example of the result; `None` where that is not known.
         kind: `Tensor`, or another annotation of the result.
         inplace: whether it changes what it takes.
+        same: whether the result may be the memory of what it takes.
         hint: what a variable with the result is called.
         named: whether `hint` is a name that the user gave.
     """
@@ -83,6 +84,7 @@ class Step:
     rank: int | None = None
     kind: str = "Tensor"
     inplace: bool = False
+    same: bool = False
     hint: str = ""
     named: bool = False
 

@@ -36,7 +36,7 @@ def recorded_cases(name: str) -> dict[str, dict[str, Any]]:
     return {key.decode(): {inner.decode(): value for inner, value in case.items()} for key, case in table.items()}
 
 
-FILES = ("nn_options.t7", "architectures.t7")
+FILES = ("nn_options.t7", "architectures.t7", "match_models.t7", "zoo_classes.t7", "nested.t7")
 NAMED = [(name, case) for name in FILES for case in sorted(recorded_cases(name))]
 
 
@@ -67,6 +67,7 @@ def test_further_cases(file, name, tmp_path):
     """Other options and sizes, and networks with the shapes of well-known ones, with names that do not collide."""
     case = recorded_cases(file)[name]
     made, model = run_source(case["module"], tmp_path, name)
+    model.train(bool(case.get("train")))
     case = {key: as_torch(value) for key, value in case.items()}
     with torch.no_grad():
         assert not difference(run(model, case), case["output"])
@@ -82,10 +83,10 @@ def test_one_example_is_refused_where_a_batch_is_meant(name, tmp_path):
         model(as_torch(case["input"]))
 
 
-@pytest.mark.parametrize("name", sorted(recorded_cases("architectures.t7")))
-def test_live_module_of_architectures(name):
+@pytest.mark.parametrize(("file", "name"), [row for row in NAMED if row[0] in ("architectures.t7", "nested.t7")])
+def test_live_modules(file, name):
     """The live modules of the same networks agree with Lua, too."""
-    case = recorded_cases("architectures.t7")[name]
+    case = recorded_cases(file)[name]
     module = live_module(case["module"], name)
     case = {key: as_torch(value) for key, value in case.items()}
     with torch.no_grad():
