@@ -113,11 +113,12 @@ def _folded(symbol: str, level: int, right: int) -> Callable[..., Value | None]:
         ranks = {body.rank(item) for item in value} - {None}
         if len(ranks) > 1:  # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes
             return None
+        rank = ranks.pop() if ranks else None
+        if len(value) == 1:
+            return body.add(Step("{0}.clone()", list(value), [ATOM], rank=rank))
         template = f" {symbol} ".join(f"{{{at}}}" for at in range(len(value)))
         needs = [level] + [right] * (len(value) - 1)
-        return body.add(
-            Step(template, list(value), needs, level if len(value) > 1 else SUM, rank=ranks.pop() if ranks else None)
-        )
+        return body.add(Step(template, list(value), needs, level, rank=rank))
 
     return build
 

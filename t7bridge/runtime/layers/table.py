@@ -16,7 +16,7 @@ class CAddTable(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
-        output = inputs[0]
+        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             output = output + other.reshape(output.shape)
         return output
@@ -27,7 +27,7 @@ class CMulTable(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
-        output = inputs[0]
+        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             output = output * other.reshape(output.shape)
         return output
@@ -56,7 +56,7 @@ class CMaxTable(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
-        output = inputs[0]
+        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             other = other.reshape(output.shape)
             output = torch.where(other > output, other, output)
@@ -70,7 +70,7 @@ class CMinTable(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
-        output = inputs[0]
+        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             other = other.reshape(output.shape)
             output = torch.where(other < output, other, output)
