@@ -28,17 +28,21 @@ if TYPE_CHECKING:
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
     from .report import Note, Report
+    from .scanning import scan
     from .t7.layout import T7Layout
     from .t7.reader import T7Reader
     from .t7.registry import register_class
     from .t7.writer import T7Writer
     from .verification import verify
+    from .zoo.run import convert_zoo
 
 _HOMES = {
     "convert": "conversion",
+    "convert_zoo": "zoo.run",
     "describe": "api",
     "load": "api",
     "save": "api",
+    "scan": "scanning",
     "verify": "verification",
     "state_dict": "nn.state_dict",
     "load_as_torchfile": "interop.torchfile",
@@ -84,6 +88,7 @@ __all__ = [
     "TorchObject",
     "__version__",
     "convert",
+    "convert_zoo",
     "describe",
     "load",
     "load_as_torchfile",
@@ -92,6 +97,7 @@ __all__ = [
     "register_class",
     "register_module",
     "save",
+    "scan",
     "state_dict",
     "verify",
     "write_module",

@@ -7,7 +7,8 @@ from typing import Any
 
 from .binio.output import FileOutput
 from .binio.source import ByteSource, PathLike, Readable
-from .files import source_format, target_format
+from .errors import T7BridgeError
+from .files import refuse_zip_behind, source_format, target_format
 from .graph.describe import Node, describe_with_depth
 from .graph.objects import Value
 from .limits import DEFAULT_LIMITS, Limits
@@ -40,7 +41,14 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
         from .pt.reader import PtReader
 
         return PtReader(opened, limits=limits).read()
-    return T7Reader(source if start else opened, limits=limits).read_object()
+    return _first_value(T7Reader(source if start else opened, limits=limits))
+
+
+def _first_value(reader: T7Reader) -> Value:
+    value = reader.read_object()
+    if not reader.at_end:
+        refuse_zip_behind(reader.source, reader.position)
+    return value
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
@@ -91,8 +99,13 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
         from .graph.describe_python import describe_python
         from .pt.reader import PtReader
 
-        return describe_python(PtReader(opened, limits=limits).read())
-    node, depth = describe_with_depth(T7Reader(opened, limits=limits).read_object())
+        value = PtReader(opened, limits=limits).read()
+        try:
+            return describe_python(value, limits)
+        except T7BridgeError as error:
+            error.file = error.file or opened.name
+            raise
+    node, depth = describe_with_depth(_first_value(T7Reader(opened, limits=limits)))
     needed = depth + 200
     if sys.getrecursionlimit() < needed <= _DEEPEST:
         sys.setrecursionlimit(needed)

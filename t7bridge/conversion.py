@@ -6,10 +6,11 @@ from collections import OrderedDict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve
+from attrs import evolve
 
 from .binio.output import FileOutput, Output
 from .binio.source import ByteSource, PathLike
+from .conversion_options import Options, check_choices, note_ignored
 from .errors import FormatError, ModelError, WriteError
 from .files import T7File, read_t7, source_format, target_format
 from .graph.objects import COMPOSITE, TorchObject, Value
@@ -18,6 +19,7 @@ from .graph.tensor import Tensor
 from .graph.walk import walk
 from .limits import DEFAULT_LIMITS, Limits
 from .report import Report
+from .strictness import check_strict
 from .t7.layout import T7Layout
 from .t7.writer import T7Writer
 
@@ -26,36 +28,6 @@ if TYPE_CHECKING:
     from .pt.legacy_writer import LegacyPtWriter
     from .pt.reader import PtReader
     from .pt.writer import PtWriter
-
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": ("auto", "tree"),
-    "format": ("t7", "pt"),
-    ".pt format": ("zip", "legacy"),
-    "encoding": ("binary", "ascii"),
-    "byte_order": ("little", "big"),
-    "long_size": (4, 8),
-}
-
-
-@define(frozen=True)
-class Options:
-    """What was asked for; see `convert`.
-
-    Attributes:
-        layout: the stated parts of a `.t7`'s layout.
-        template: the Lua model that a state dict is put into, open.
-    """
-
-    as_: str
-    layout: dict[str, Any]
-    keep_device: bool
-    record: bool
-    nested: bool
-    pt_format: str
-    limits: Limits
-    template: ByteSource | None
-    partial: bool
-    compact: bool
 
 
 def convert(
@@ -75,6 +47,8 @@ def convert(
     template: PathLike | None = None,
     partial: bool = False,
     compact: bool = False,
+    strict: bool = False,
+    sync: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Convert a `.t7` or `.pt` file to the other format, or a `.t7` to another encoding.
@@ -100,6 +74,9 @@ def convert(
         partial: whether a state dict may lack keys of the template, and have keys that the template does not.
         compact: whether a `.pt` made in `auto` mode gets of each storage only what tensors use: views become tensors of
             their own, and what overlaps or is tied stays so. The record is left out then.
+        strict: whether it is an error if the target holds less than the source: a type that it does not have, numbers
+            that lose precision, memory that is shared no more, or anything else of which the report would warn.
+        sync: whether to return only when the target is on the disk, so that it survives a power cut.
         limits: what the source may cost.
 
     Returns:
@@ -110,11 +87,10 @@ def convert(
         ModelError: the state dict does not fit the template; the message lists every key that does not.
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
+        StrictError: with `strict`: the target would hold less; the error has all the notes.
     """
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
-    for name, choice in {"mode": as_, "format": to, ".pt format": pt_format, **layout}.items():
-        if choice is not None and choice not in CHOICES[name]:
-            raise ModelError(f"there is no {name} {choice!r}", expected=" or ".join(map(str, CHOICES[name])))
+    check_choices({"mode": as_, "format": to, ".pt format": pt_format, **layout})
     goal = to or target_format(dst)
     chosen = {name: choice for name, choice in layout.items() if choice is not None}
     if partial and template is None:
@@ -131,37 +107,18 @@ def convert(
                 expected="from pt to t7",
                 found=f"from {report.source_format} to {goal}",
             )
-        _note_ignored(options, report)
+        note_ignored(options, report)
         inputs = (source,) if model is None else (source, model)
-        with FileOutput(dst, force=force, inputs=inputs) as output:
+        with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output:
             if report.source_format == "pt":
                 (_pt_to_t7 if goal == "t7" else _pt_to_pt)(source, output, options, report)
             else:
                 content = read_t7(source, limits)
                 report.tensors, report.storages = content.tensors, content.storages
                 (_copy_t7 if goal == "t7" else _t7_to_pt)(content, output, options, report)
+            check_strict(report, strict)
         report.target_bytes = output.position
     return report
-
-
-def _note_ignored(options: Options, report: Report) -> None:
-    """Note what was asked for and has no meaning for these formats."""
-    way = (report.source_format, report.target_format)
-    rest = set(options.layout) - {"encoding"}
-    asked = {
-        "the layout of a .t7": (bool(options.layout), way[1] == "t7"),
-        "byte order or size of long in ascii": (bool(rest) and options.layout.get("encoding") == "ascii", False),
-        "the format of a .pt": (options.pt_format != "zip", way[1] == "pt"),
-        "nested": (options.nested, way == ("pt", "t7") and options.template is None),
-        "the mode of modules": (options.as_ != "auto", way == ("t7", "pt")),
-        "compact": (options.compact, way == ("t7", "pt") and options.as_ == "auto"),
-        "keeping the device": (options.keep_device, way != ("t7", "t7")),
-    }
-    for what, (is_set, applies) in asked.items():
-        if is_set and not applies:
-            report.note("warning", f"{what} has no meaning from .{way[0]} to .{way[1]} here, and is ignored")
-    if options.pt_format == "legacy" and options.record and way == ("t7", "pt"):
-        report.note("info", "the legacy format has no place for the record that gives the same .t7 back")
 
 
 def write_t7(output: Output, value: Value, layout: T7Layout) -> None:
@@ -301,8 +258,10 @@ class _Modules:
         """Note what the state dicts leave out, and what the storages hold beside what is used."""
         from .nn.compact import note_excess
         from .nn.left_out import note_left_out
+        from .nn.lost_sharing import note_lost_sharing
 
         note_left_out(self.found, self._report)
+        note_lost_sharing([state for _, state in self.found], self._report)
         if not compact:
             note_excess(value, self._report)
 

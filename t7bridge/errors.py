@@ -74,7 +74,26 @@ class CorruptError(FormatError):
 
 
 class LimitError(FormatError):
-    """A limit was met. The message names the limit, its value and how to raise it."""
+    """A limit was met. The message names the limit, its value and how to raise it.
+
+    Attributes:
+        limit: name of the field of `Limits`; empty for what is fixed.
+        value: what it was.
+    """
+
+    def __init__(self, message: str = "", *, limit: str = "", value: int = 0, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.limit = limit
+        self.value = value
+        if limit:
+            self.expected = self.expected or f"at most {value:,} (the limit {limit})".replace(",", " ")
+            self.hint = self.hint or (
+                f"If the file is to be trusted, raise it: --limit {limit}=N, or limits=Limits({limit}=N) in Python."
+            )
+
+
+class ForbiddenGlobalError(FormatError):
+    """A pickle names what runs code or reaches the system when a reader that calls things loads the file."""
 
 
 class UnsupportedError(T7BridgeError, NotImplementedError):
@@ -103,3 +122,15 @@ class WriteError(T7BridgeError):
 
 class TargetExistsError(WriteError, FileExistsError):
     """The output file exists and overwriting it was not asked for."""
+
+
+class StrictError(WriteError):
+    """The target would hold less than the source, and `strict` was asked for.
+
+    Attributes:
+        notes: what it would lose, as the report would have it.
+    """
+
+    def __init__(self, message: str = "", *, notes: tuple[Any, ...] = (), **where: Any) -> None:
+        super().__init__(message, **where)
+        self.notes = notes

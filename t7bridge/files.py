@@ -7,10 +7,10 @@ import os
 from attrs import define, field
 
 from .binio.source import ByteSource, PathLike, Readable
-from .errors import FormatError, UnknownFormatError, UnsupportedError
+from .errors import CorruptError, FormatError, UnknownFormatError, UnsupportedError
 from .graph.objects import Value
 from .limits import DEFAULT_LIMITS, Limits
-from .signatures import HEAD_BYTES, identify
+from .signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .t7.layout import T7Layout
 from .t7.reader import T7Reader
 
@@ -94,7 +94,7 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
     """
     reader = T7Reader(source, limits=limits)
     roots = [reader.read_object()]
-    trailing = b""
+    trailing, start = b"", 0
     while not reader.at_end:
         start = reader.position
         try:
@@ -105,4 +105,28 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
             trailing = reader.source.read(start, reader.source.size - start)
             break
         roots.append(value)
+    if trailing:
+        refuse_zip_behind(reader.source, start)
     return T7File(roots, reader.layout, trailing, list(reader.objects), *reader.count_views())
+
+
+def refuse_zip_behind(source: ByteSource, position: int) -> None:
+    """Refuse a `.t7` that is a zip archive to readers that begin at the end.
+
+    Args:
+        source: the file.
+        position: where its value ends, in bytes.
+
+    Raises:
+        CorruptError: it is one.
+    """
+    tail = max(position, source.size - ZIP_TAIL_BYTES)
+    if ends_as_zip(source.read(tail, ZIP_TAIL_BYTES)):
+        raise CorruptError(
+            "is a .t7 by its first bytes, and a zip archive by its last",
+            file=source.name,
+            offset=position,
+            expected="one file",
+            found="two in one, of which each reader takes another",
+            hint="Do not trust it: such files are made to deceive.",
+        )

@@ -11,6 +11,7 @@ from .errors import ModelError, WriteError
 from .limits import DEFAULT_LIMITS, Limits
 from .modules import one_module
 from .report import Report
+from .strictness import check_strict
 
 
 def write_module(
@@ -20,6 +21,8 @@ def write_module(
     *,
     index_base: int = 1,
     force: bool = False,
+    strict: bool = False,
+    sync: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
@@ -34,6 +37,8 @@ def write_module(
         at: the path of the module where the file holds several: `root.protos.rnn`.
         index_base: what the first class, row or element is called: 1 as in Lua, or 0.
         force: whether existing files are replaced.
+        strict: whether anything of which the report would warn is an error.
+        sync: whether to return only when both files are on the disk, so that they survive a power cut.
         limits: what the file may cost.
 
     Raises:
@@ -42,6 +47,7 @@ def write_module(
         UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the directory or a file cannot be written.
+        StrictError: with `strict`: the model would lose something; the error has the notes.
     """
     from .nn.compact import compacted
     from .pt.writer import PtWriter
@@ -60,16 +66,17 @@ def write_module(
             weights="model.pt",
         )
         folder = os.fspath(directory)
+        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
+        check_strict(report, strict)
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
-        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         # The source takes its name last: a model.py is never there without its weights.
         with (
-            FileOutput(code, force=force, inputs=(source,)) as text,
-            FileOutput(weights, force=force, inputs=(source,)) as state,
+            FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
+            FileOutput(weights, force=force, inputs=(source,), sync=sync) as state,
         ):
             writer = PtWriter(state)
             writer.write(OrderedDict(compacted(made.tensors)))

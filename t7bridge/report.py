@@ -15,11 +15,13 @@ class Note:
         level: `info`, or `warning` where the result holds less than the source.
         trail: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
         message: one sentence.
+        loss: what the target could not keep: `type`, `precision` or `sharing`; empty where nothing was lost.
     """
 
     level: str
     trail: str
     message: str
+    loss: str = ""
 
     def __str__(self) -> str:
         return f"{self.level}: {self.trail}: {self.message}" if self.trail else f"{self.level}: {self.message}"
@@ -54,9 +56,9 @@ class Report:
     target_bytes: int = 0
     notes: list[Note] = field(factory=list)
 
-    def note(self, level: str, message: str, trail: str = "") -> None:
+    def note(self, level: str, message: str, trail: str = "", loss: str = "") -> None:
         """Add a note."""
-        self.notes.append(Note(level, trail, message))
+        self.notes.append(Note(level, trail, message, loss))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as data for JSON."""

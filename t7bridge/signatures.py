@@ -1,4 +1,4 @@
-"""What a file is by its first bytes: the one table of formats that are met under the name `.t7` or `.pt`."""
+"""What a file is by its first and last bytes: the one table of formats met under the name `.t7` or `.pt`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from attrs import define
 
 HEAD_BYTES = 512
+ZIP_TAIL_BYTES = 22 + 0xFFFF
+"""What an archive has behind its directory, at most: the end record and a comment."""
 
 
 @define(frozen=True)
@@ -35,6 +37,11 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("zip", "a zip archive, as PyTorch 1.6 and newer write", _starts(b"PK\x03\x04")),
     Signature("zip", "a zip archive without members", _starts(b"PK\x05\x06")),
     Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", re.compile(rb"\x80[\x02-\x05]", re.DOTALL)),
+    Signature(
+        "pickle",
+        "a Python pickle of an old protocol",
+        re.compile(rb"[(\]}]{0,9}(c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)"),
+    ),
     Signature(
         "lfs",
         "a Git LFS pointer, not the file itself",
@@ -73,3 +80,15 @@ def identify(head: bytes) -> Signature | None:
         if signature.pattern.match(head):
             return signature
     return None
+
+
+def ends_as_zip(tail: bytes) -> bool:
+    """Whether a file whose last `ZIP_TAIL_BYTES` bytes are given is a zip archive to readers that begin at the end."""
+    place = tail.rfind(b"PK\x05\x06")
+    while place >= 0:
+        record = tail[place : place + 22]
+        if len(record) == 22 and place + 22 + int.from_bytes(record[20:], "little") == len(tail):
+            directory = place - int.from_bytes(record[12:16], "little")
+            return tail[directory : directory + 4] == b"PK\x01\x02" or (directory < 0 and any(record[10:12]))
+        place = tail.rfind(b"PK\x05\x06", 0, place)
+    return False

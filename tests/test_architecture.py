@@ -31,12 +31,20 @@ ALLOWED = {
 # Rooms and modules above those; each of them may import everything below, and none of these may import `cli`.
 UPPER = {
     *("modules", "module_files", "interop", "zoo", "files", "bridge", "matching"),
-    *("conversion", "verification", "api"),
+    *("conversion", "conversion_options", "strictness", "verification", "scanning", "api"),
 }
 TOP = {"cli", "__main__", "__init__"}
 
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
 NUMPY_MODULES = {"graph/arrays.py", "graph/widened.py", "t7/bulk.py", "pt/numpy_tensors.py", "interop", "runtime"}
+# Libraries of the extras, and their only importers.
+OPTIONAL = {
+    "safetensors": "interop/safetensors.py",
+    "h5py": "interop/hdf5.py",
+    "fsspec": "zoo/places.py",
+    "distributed": "zoo/dask.py",
+    "rich": "cli/zoo_display.py",
+}
 MAX_LINES = 400
 # Longer files, each with the reason why it is one.
 LONGER: dict[str, str] = {}
@@ -119,6 +127,16 @@ def test_torch_and_torchfile_have_one_place_each(path):
     if not name_of(path).startswith("interop/torchfile"):
         assert "torchfile" not in imported
     assert "pickle" not in imported, "nothing in a pickle is ever called"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_optional_libraries_have_one_place_each(path):
+    """Each library that is not installed everywhere is imported by one module, and there when it is wanted."""
+    for library, home in OPTIONAL.items():
+        if name_of(path) != home:
+            assert library not in foreign_imports(path)
+        else:
+            assert library not in foreign_imports(path, at_start=True)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "runtime" / "layers").glob("*.py")), ids=name_of)

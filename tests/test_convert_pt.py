@@ -19,7 +19,7 @@ from pt_helpers import golden, saved, storage_id, text, torch_describe, zipped
 from pt_helpers import tensor as view
 
 import t7bridge
-from t7bridge.errors import FormatError, T7BridgeError, UnsupportedError
+from t7bridge.errors import ForbiddenGlobalError, FormatError, T7BridgeError, UnsupportedError
 from t7bridge.files import PT_RECORD_START, read_t7
 from t7bridge.graph.objects import Table
 from t7bridge.graph.tensor import Tensor
@@ -623,22 +623,24 @@ EVIL = {
 @pytest.mark.parametrize("kind", ["zip", "pickle"])
 @pytest.mark.parametrize("name", EVIL)
 @pytest.mark.usefixtures("alarm")
-def test_malice_is_reported_and_not_run(name: str, kind: str, tmp_path: Path) -> None:
-    """A pickle that would run code on loading gives tables and warnings with the names, to Lua and to PyTorch."""
+def test_malice_is_refused_and_not_run(name: str, kind: str, tmp_path: Path) -> None:
+    """A pickle that would run code on loading is refused by every name that it would run, and nothing is written."""
     opcodes, names = EVIL[name]
     data = b"\x80\x02}(" + text("evil") + opcodes + text("fine") + b"K\x05u."
     (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": data, "a/version": b"3\n"}) if kind == "zip" else data)
 
     for target in ("x.t7", "y.pt"):
-        report = t7bridge.convert(tmp_path / "x.pt", tmp_path / target)
-        warned = [note.message for note in report.notes if note.level == "warning"]
-        for path in names:
-            assert any(f"names {path}," in message for message in warned), (path, warned)
-    lua = t7bridge.load(tmp_path / "x.t7")
-    back = t7bridge.convert(tmp_path / "x.t7", tmp_path / "back.pt")
-    assert lua["fine"] == 5
-    assert "evil" in lua
-    assert any(f"names {names[0]}," in note.message for note in back.notes)
+        with pytest.raises(ForbiddenGlobalError, match="runs code or reaches the system") as caught:
+            t7bridge.convert(tmp_path / "x.pt", tmp_path / target)
+        assert any(f"names {path}," in caught.value.message for path in names)
+        assert caught.value.file == str(tmp_path / "x.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+
+    inert = PtReader(tmp_path / "x.pt", forbid=False)
+    value = inert.read()
+    assert value["fine"] == 5
+    assert "evil" in value
+    assert inert.foreign == names
 
 
 def test_malice_would_have_run(tmp_path: Path) -> None:
@@ -647,12 +649,13 @@ def test_malice_would_have_run(tmp_path: Path) -> None:
     opcodes = call("os", "system", text(f"touch {marker}"))
     data = b"\x80\x02" + opcodes + b"."
     (tmp_path / "x.pt").write_bytes(data)
-    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7")
-    t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.pt")
+    PtReader(tmp_path / "x.pt", forbid=False).read()
+    with pytest.raises(ForbiddenGlobalError):
+        t7bridge.load(tmp_path / "x.pt")
     assert not marker.exists()
 
     with pytest.raises(pickle.UnpicklingError):
-        torch.load(tmp_path / "y.pt", weights_only=True)
+        torch.load(tmp_path / "x.pt", weights_only=True)
     assert not marker.exists()
     pickle.loads(data)
     assert marker.exists()
@@ -660,7 +663,7 @@ def test_malice_would_have_run(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("alarm")
 def test_malice_in_a_record(tmp_path: Path) -> None:
-    """A record whose pickle would run code is read as data, and the note names what it would have called."""
+    """A record whose pickle would run code is refused as a file would be."""
     converted({"a": 1}, tmp_path)
     data = (tmp_path / "x.t7").read_bytes()
     start = data.index(PT_RECORD_START)
@@ -668,10 +671,9 @@ def test_malice_in_a_record(tmp_path: Path) -> None:
     pickled = b"\x80\x02" + call("os", "system", text("echo")) + b"."
     line = line[: line.rindex(b":") + 1] + str(len(pickled)).encode() + b"}"
     (tmp_path / "x.t7").write_bytes(data[:start] + line + b"\n" + pickled)
-    report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.pt")
-
-    assert report.mode == "record"
-    assert any("names os.system," in note.message for note in report.notes)
+    with pytest.raises(ForbiddenGlobalError, match=r"record: .*names os\.system,"):
+        t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.pt")
+    assert not (tmp_path / "y.pt").exists()
 
 
 def test_names_cannot_smuggle_opcodes(tmp_path: Path) -> None:

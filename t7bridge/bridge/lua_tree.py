@@ -92,19 +92,19 @@ class _Builder:
         self._count_notes()
         return self.tree
 
-    def _note(self, level: str, trail: Trail, message: str, about: str = "") -> None:
+    def _note(self, level: str, trail: Trail, message: str, about: str = "", *, loss: str = "") -> None:
         """Add a note, unless there are enough of those that are `about` the same."""
-        about = f"{level}: {about or message}"
+        about = f"{level}: {loss}: {about or message}"
         self._alike[about] += 1
         if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
-            self.tree.notes.append(Note(level, path_text(trail), message))
+            self.tree.notes.append(Note(level, path_text(trail), message, loss))
 
     def _count_notes(self) -> None:
         """Say what was not said: how often more each thing was so."""
         for about, count in self._alike.items():
             if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
-                level, _, message = about.partition(": ")
-                self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places"))
+                level, loss, message = about.split(": ", 2)
+                self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places", loss))
 
     def _convert(self, value: Any, trail: Trail) -> Value:
         if isinstance(value, _SCALARS):
@@ -122,11 +122,11 @@ class _Builder:
             try:
                 number = float(value)
             except OverflowError:
-                self._note("info", trail, "an integer beyond Lua's numbers is written as text")
+                self._note("info", trail, "an integer beyond Lua's numbers is written as text", loss="precision")
                 return str(value).encode()
             if number != value:
                 message = f"the integer {value} is the nearest Lua number, {number:.17g}"
-                self._note("info", trail, message, "an integer beyond 2^53 is the nearest Lua number")
+                self._note("info", trail, message, "an integer beyond 2^53 is the nearest Lua number", loss="precision")
             return number
         return value
 
@@ -175,7 +175,9 @@ class _Builder:
             "scheme": value.scheme,
         }
         if tensor.element.name in PACKED and tensor.storage is not None:
-            self._note("info", trail, f"{tensor.element.name} is written as its bytes, each with several numbers")
+            self._note(
+                "info", trail, f"{tensor.element.name} is written as its bytes, each with several numbers", loss="type"
+            )
             parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
             parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
         return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
@@ -208,7 +210,9 @@ class _Builder:
             step = inner(trail, key)
             name = self._key(key, step)
             if name in table:
-                self._note("warning", step, "a key that is another one's in Lua is left out; the record keeps it")
+                self._note(
+                    "warning", step, "a key that is another one's in Lua is left out; the record keeps it", loss="type"
+                )
                 continue
             table[name] = None
             inside.append((item, step))
@@ -217,7 +221,7 @@ class _Builder:
 
     def _key(self, key: Any, trail: Trail) -> Value:
         if key is None or (isinstance(key, float) and key != key):
-            self._note("info", trail, f"the key {key} is text in Lua")
+            self._note("info", trail, f"the key {key} is text in Lua", loss="type")
             return str(key).encode()
         if isinstance(key, _SCALARS):
             return self._scalar(key, trail)
@@ -225,16 +229,16 @@ class _Builder:
             return self._convert(key, trail)
         if isinstance(key, NAMED):
             return self._convert(key, trail)
-        self._note("info", trail, "a key that Lua cannot look up is written as its text")
+        self._note("info", trail, "a key that Lua cannot look up is written as its text", loss="type")
         return _text_bytes(key_text(key))
 
     def _python_object(self, value: PythonObject, trail: Trail) -> Value:
         from ..pt.modules import is_module, module_state_dict
 
         if is_module(value):
-            self._note("info", trail, f"the {value.path} is written as its state dict")
+            self._note("info", trail, f"the {value.path} is written as its state dict", loss="type")
             return self._dict(module_state_dict(value), trail)
-        self._note("warning", trail, f"an object of class {value.path} is a table of what it holds")
+        self._note("warning", trail, f"an object of class {value.path} is a table of what it holds", loss="type")
         parts: dict[Any, Any] = {"__class__": value.path}
         if value.args not in ((), UNSET):
             parts["__args__"] = value.args
@@ -276,22 +280,31 @@ class _Builder:
         extras = tensor.extras
         source = tensor.storage
         if extras and source is not None and (extras.conj or extras.neg):
-            self._note("info", trail, "a conjugated or negated view has memory of its own in Lua")
+            self._note("info", trail, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
             source = self._resolve(source, extras.conj, extras.neg)
         if extras and (extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None):
-            self._note("warning", trail, "a tensor's Python attributes, hooks and class are not in the Lua value")
+            self._note(
+                "warning", trail, "a tensor's Python attributes, hooks and class are not in the Lua value", loss="type"
+            )
         if source is None:
             return Tensor(tensor.element, None, device=self._device(tensor.device))
         if source.base is not None:
-            self._note("info", trail, "memory that is seen as two types, or in part, is two storages in Lua")
+            self._note(
+                "info", trail, "memory that is seen as two types, or in part, is two storages in Lua", loss="sharing"
+            )
         storage, ratio = self._storage(source)
         if storage.element.name == "float64" and tensor.element.name == "uint64":
-            self._note("warning", trail, "uint64 is written as float64, as a number is beyond int64: exact to 2^53")
+            self._note(
+                "warning",
+                trail,
+                "uint64 is written as float64, as a number is beyond int64: exact to 2^53",
+                loss="precision",
+            )
         elif storage.element.name != tensor.element.name:
-            self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}")
+            self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}", loss="type")
         if 0 in tensor.size:
             if len(tensor.size) > 1:
-                self._note("info", trail, "a tensor without elements has no dimensions in Lua")
+                self._note("info", trail, "a tensor without elements has no dimensions in Lua", loss="type")
             return Tensor(storage.element, storage, device=self._device(tensor.device))
         size, stride = tensor.size, tensor.stride
         if tensor.is_scalar and ratio == 1:
@@ -317,7 +330,7 @@ class _Builder:
         if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
             raise CorruptError("a numpy scalar's bytes do not fit its type", trail=path_text(trail))
         if isinstance(array.data, list):
-            self._note("info", trail, "a numpy array of objects is a table in Lua, without its shape")
+            self._note("info", trail, "a numpy array of objects is a table in Lua, without its shape", loss="type")
             return self._list(array.data, trail)
         items = text_items(array)
         if items is not None:
@@ -325,7 +338,9 @@ class _Builder:
         element = _NUMPY_ELEMENTS.get(value.dtype.code)
         tensor = tensor_of_array(array, element, "cpu") if element else None
         if tensor is None:
-            self._note("warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua")
+            self._note(
+                "warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type"
+            )
             return value.data if isinstance(value.data, bytes) else None
         return self._tensor(tensor, trail) if is_array else self._convert(tensor.numpy().item(), trail)
 

@@ -110,13 +110,16 @@ def decode_pt_record(data: bytes) -> PtRecord:
         ) from error
 
 
-def restore_value(record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]]:
+def restore_value(
+    record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
+) -> tuple[Any, list[str]]:
     """The value of the original `.pt`.
 
     Args:
         record: what `decode_pt_record` gave.
         storages: those of the `.t7`, in order.
         limits: what it may cost.
+        forbid: whether names that run code are refused.
 
     Returns:
         The value, and the globals in its pickle that have no meaning here.
@@ -136,15 +139,16 @@ def restore_value(record: PtRecord, storages: list[Storage], limits: Limits = DE
             raise _misfit(key, count, name)
         found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
         taken += count * element.itemsize
-    return read_pickle_with(record.pickle, found, limits)
+    return read_pickle_with(record.pickle, found, limits, forbid)
 
 
-def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, list[str]] | None:
+def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> tuple[Any, list[str]] | None:
     """The value of the `.pt` that a `.t7` with a record was made from.
 
     Args:
         content: the `.t7`, with the record behind its value.
         limits: what it may cost.
+        forbid: whether names that run code are refused.
 
     Returns:
         What `restore_value` gives; `None` where anything but weights of the `.t7` was changed since.
@@ -155,7 +159,7 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, 
     record = decode_pt_record(content.trailing)
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
         return None
-    return restore_value(record, [found for found in content.objects if isinstance(found, Storage)], limits)
+    return restore_value(record, [found for found in content.objects if isinstance(found, Storage)], limits, forbid)
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:

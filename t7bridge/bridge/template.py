@@ -215,8 +215,8 @@ class _Filling:
             self._note("info", f"{_BATCHES} is left out, {self._batches} times: Lua does not count batches")
         return self._notes
 
-    def _note(self, level: str, message: str) -> None:
-        self._notes.append(Note(level, "", message))
+    def _note(self, level: str, message: str, loss: str = "") -> None:
+        self._notes.append(Note(level, "", message, loss))
 
     def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
         """Take the `.pt`'s one state dict for the template's one module; gives what is not taken."""
@@ -346,7 +346,7 @@ class _Filling:
             ("changed", "warning", "tensors have numbers that Lua's element type cannot hold"),
         ):
             if lost[loss]:
-                self._note(level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}")
+                self._note(level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}", loss="precision")
 
 
 def _is_criterion(obj: TorchObject) -> bool:

@@ -19,7 +19,9 @@ VERBS = {
     "inspect": "print what a file holds, for people",
     "match": "find out which key of a state dict is which of another model's",
     "module": "write a model as Python source that needs only PyTorch, with its weights",
+    "scan": "say what files would do in readers that trust them",
     "verify": "check that two files hold the same values, sharing and views",
+    "zoo": "convert thousands of files, and go on where it was stopped",
 }
 
 

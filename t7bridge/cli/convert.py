@@ -7,6 +7,7 @@ import json
 import sys
 
 from . import WRONG_USAGE
+from .shared import add_limits, add_output, limits_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
     parser.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_output(parser)
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         return WRONG_USAGE
     from ..conversion import convert
 
-    report = convert(**{name: value for name, value in vars(options).items() if name != "json"})
+    asked = {name: value for name, value in vars(options).items() if name != "json"}
+    report = convert(**{**asked, "limits": limits_of(options)})
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0

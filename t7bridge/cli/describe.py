@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .shared import add_limits, limits_of
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 or .pt file")
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,6 +19,6 @@ def run(options: argparse.Namespace) -> int:
     from ..api import describe
     from ..graph.describe import json_pieces
 
-    sys.stdout.writelines(json_pieces(describe(options.file)))
+    sys.stdout.writelines(json_pieces(describe(options.file, limits=limits_of(options))))
     print()
     return 0

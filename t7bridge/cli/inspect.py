@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .shared import add_limits, limits_of
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -13,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--items", type=_count, default=40, metavar="N", help="entries to show of each table (default: 40)"
     )
+    add_limits(parser)
 
 
 def _count(text: str) -> int:
@@ -27,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     from ..api import load
     from ..graph.outline import outline
 
-    for line in outline(load(options.file), depth=options.depth, items=options.items):
+    for line in outline(load(options.file, limits=limits_of(options)), depth=options.depth, items=options.items):
         sys.stdout.write(line + "\n")
     return 0

@@ -11,6 +11,7 @@ import json
 import sys
 
 from . import DONE, FAILED
+from .shared import add_limits, add_output, limits_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compact", action="store_true", help="write of each storage only what tensors use")
     parser.add_argument("--force", action="store_true", help="replace OUT.pt if it exists")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_output(parser)
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,11 +37,19 @@ def run(options: argparse.Namespace) -> int:
     from ..matching.matcher import match
     from ..matching.output import write_match
 
-    found = match(options.src, options.target, options.map, at=options.at, target_at=options.target_at)
+    found = match(
+        options.src,
+        options.target,
+        options.map,
+        at=options.at,
+        target_at=options.target_at,
+        limits=limits_of(options),
+    )
     done = found.complete or (options.partial and not found.ambiguous)
     if done and options.out is not None:
         inputs = (options.src, options.target)
-        write_match(found, options.out, inputs, partial=options.partial, compact=options.compact, force=options.force)
+        asked = {name: getattr(options, name) for name in ("partial", "compact", "force", "strict", "sync")}
+        write_match(found, options.out, inputs, **asked)
     if options.json:
         print(json.dumps(found.as_dict()))
         return DONE if done else FAILED

@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from .shared import add_limits, add_output, limits_of
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -24,13 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace model.py and model.pt if they exist")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_output(parser)
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     from ..module_files import write_module
 
-    report = write_module(options.src, options.output, options.at, index_base=options.index_base, force=options.force)
+    report = write_module(
+        options.src,
+        options.output,
+        options.at,
+        index_base=options.index_base,
+        force=options.force,
+        strict=options.strict,
+        sync=options.sync,
+        limits=limits_of(options),
+    )
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0

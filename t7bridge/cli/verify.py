@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from .shared import add_limits, limits_of
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -12,13 +14,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="another")
     parser.add_argument("--quick", action="store_true", help="do not ask torchfile and PyTorch as well")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print what differs, and say who read."""
     from ..verification import verify
 
-    report = verify(options.first, options.second, independent=not options.quick)
+    report = verify(options.first, options.second, independent=not options.quick, limits=limits_of(options))
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0 if report.same else 1

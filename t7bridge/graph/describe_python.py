@@ -105,8 +105,9 @@ class _Describer:
             self._repeated += 1 + len(parts)
             if self._repeated > self._limits.repeated_nodes:
                 raise LimitError(
-                    f"a description would repeat shared values more than {self._limits.repeated_nodes:,} times",
-                    hint="Raise Limits.repeated_nodes if the file is to be trusted.",
+                    "a description would repeat shared values too often",
+                    limit="repeated_nodes",
+                    value=self._limits.repeated_nodes,
                 )
         self._seen.add(id(value))
         self._path[id(value)] = len(self._path)

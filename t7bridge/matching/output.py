@@ -8,6 +8,7 @@ from ..binio.output import FileOutput
 from ..binio.source import ByteSource, PathLike
 from ..errors import ModelError
 from ..files import target_format
+from ..strictness import check_strict
 from .result import Match
 
 
@@ -19,6 +20,8 @@ def write_match(
     partial: bool = False,
     compact: bool = False,
     force: bool = False,
+    strict: bool = False,
+    sync: bool = False,
 ) -> None:
     """Write a `.pt` with exactly the target's keys, in its order and with its shapes; completes the report.
 
@@ -29,10 +32,13 @@ def write_match(
         partial: see `Match.state_dict`.
         compact: whether only what tensors use of their storages is written.
         force: whether an existing file is replaced.
+        strict: whether anything of which the report would warn is an error.
+        sync: whether to return only when the file is on the disk, so that it survives a power cut.
 
     Raises:
         ModelError: the match is not complete, or the path names no `.pt`.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
+        StrictError: with `strict`: the file would lose something; the error has the notes.
     """
     from ..nn.compact import compacted, note_excess
     from ..pt.writer import PtWriter
@@ -44,9 +50,10 @@ def write_match(
         state = compacted(state)
     else:
         note_excess(state, found.report)
+    check_strict(found.report, strict)
     with ExitStack() as stack:
         sources = tuple(stack.enter_context(ByteSource.from_path(each)) for each in inputs)
-        output = stack.enter_context(FileOutput(path, force=force, inputs=sources))
+        output = stack.enter_context(FileOutput(path, force=force, inputs=sources, sync=sync))
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()

@@ -244,8 +244,10 @@ class Places:
             if place.entered - len(self.last) > self.limits.repeated_nodes:
                 raise LimitError(
                     "the modules of this model are shared in too many places",
-                    expected=f"at most {self.limits.repeated_nodes} repetitions (Limits.repeated_nodes)",
-                    hint="Convert it with --as tree, which keeps every module once.",
+                    limit="repeated_nodes",
+                    value=self.limits.repeated_nodes,
+                    hint="Convert it with --as tree, which keeps every module once, or raise it: --limit "
+                    "repeated_nodes=N, or limits=Limits(repeated_nodes=N) in Python.",
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))

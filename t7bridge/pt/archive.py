@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from attrs import define, evolve
 
+from ..binio.crc import crc32
 from ..binio.source import ByteSource
 from ..errors import CorruptError, FormatError, LimitError, TruncatedError, UnsupportedError
 from ..limits import DEFAULT_LIMITS, Limits
@@ -71,6 +72,7 @@ class ZipArchive:
 
     def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
         self.source = source
+        self._limits = limits
         self._inflatable = max(limits.inflate_bytes, limits.inflate_ratio * source.size)
         self._starts: dict[str, int] = {}
         self._inflated: dict[str, ByteSource] = {}
@@ -102,7 +104,15 @@ class ZipArchive:
         """
         member = self._member(name)
         if member.size > self._inflatable:
-            raise self._fault(member, "is too large to be read into memory", LimitError)
+            raise LimitError(
+                "is too large to be read into memory",
+                file=self.source.name,
+                offset=member.header,
+                trail=name,
+                found=f"{member.size} bytes",
+                limit="inflate_bytes",
+                value=self._limits.inflate_bytes,
+            )
         self.check(name)
         source, offset = self.span(name)
         return source.read_exact(offset, member.size, name)
@@ -120,7 +130,7 @@ class ZipArchive:
         crc = 0
         for place in range(offset, offset + member.size, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, offset + member.size - place)
-            crc = zlib.crc32(source.read_exact(place, length, member.name), crc)
+            crc = crc32(source.read_exact(place, length, member.name), crc)
         self._check(member, crc)
 
     def verify(self) -> None:
@@ -158,6 +168,15 @@ class ZipArchive:
 
     def _directory(self) -> dict[str, Member]:
         start, length, count = self._end()
+        if count > self._limits.archive_members:
+            raise LimitError(
+                "the archive has too many members",
+                file=self.source.name,
+                offset=start,
+                found=f"{count}",
+                limit="archive_members",
+                value=self._limits.archive_members,
+            )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))
         headers = [*sorted(entry.header for entry in entries), start]
@@ -259,7 +278,8 @@ class ZipArchive:
         name = rest[:name_length].decode("utf-8", "surrogateescape")
         wide = [size == 0xFFFFFFFF, packed == 0xFFFFFFFF, False]
         if any(wide):
-            size, packed, _ = _zip64(rest[name_length:], wide) or (size, packed, None)
+            wider = _zip64(rest[name_length:], wide) or (None, None, None)
+            size, packed = (old if new is None else new for new, old in zip(wider, (size, packed)))
         # With bit 3 the sizes may stand behind the data, and are 0 here.
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
         agreed = all(here == there or (flags & 8 and not here) for here, there in numbers)
@@ -295,8 +315,11 @@ class ZipArchive:
                 file=self.source.name,
                 offset=member.header,
                 trail=member.name,
+                expected=f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
+                f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all members",
                 found=f"{member.size} bytes",
-                hint="Raise Limits.inflate_ratio if the file is to be trusted.",
+                limit="inflate_ratio",
+                value=self._limits.inflate_ratio,
             )
         if member.size <= _SPOOL_BYTES:
             inflated = ByteSource.from_bytes(b"".join(self._pieces(member, start)))
@@ -327,7 +350,7 @@ class ZipArchive:
                 left -= len(piece)
                 if left < 0:
                     raise self._fault(member, "inflates to more than its size")
-                crc = zlib.crc32(piece, crc)
+                crc = crc32(piece, crc)
                 yield piece
         except zlib.error as error:
             raise self._fault(member, f"cannot be inflated: {error}") from error

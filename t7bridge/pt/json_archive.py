@@ -20,7 +20,6 @@ from .torchscript import ScriptEntry, ScriptModule
 from .zip_reader import MODEL_MEMBER, PtArchive
 
 ATTRIBUTES_MEMBER = "attributes.pkl"
-_MAX_DEPTH = 1000
 
 # Source: `caffe2/proto/caffe2.proto` `TensorProto.DataType`: name and number.
 _DATA_TYPES: dict[Any, str] = {
@@ -61,8 +60,10 @@ def read_json_archive(archive: PtArchive, limits: Limits) -> ScriptModule:
     stack: list[tuple[str, dict[str, Any], int]] = [("", _dict(model.get("mainModule", {})), 0)]
     while stack:
         prefix, module, depth = stack.pop()
-        if depth > _MAX_DEPTH:
-            raise LimitError("the archive's modules are nested too deep")
+        if depth > limits.module_depth:
+            raise LimitError(
+                "the archive's modules are nested too deep", limit="module_depth", value=limits.module_depth
+            )
         found.entries += _entries(prefix, module, meaning.tensors, values)
         inner = [(f"{prefix}{_name(sub)}.", sub, depth + 1) for sub in map(_dict, _list(module, "submodules"))]
         stack.extend(reversed(inner))

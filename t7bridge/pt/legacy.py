@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..binio.source import ByteSource
-from ..errors import CorruptError, FormatError, TruncatedError, UnknownFormatError
+from ..errors import CorruptError, ForbiddenGlobalError, FormatError, TruncatedError, UnknownFormatError
 from ..graph.elements import ElementType
 from ..graph.python import PythonGlobal
 from ..graph.storage import Span, Storage
@@ -25,7 +25,8 @@ from .storages import StorageId, StorageTable, shown, text
 from .unpickle import Unpickler
 
 _MAGIC_BYTES = b"\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little")
-Nested = Callable[[bytes], Any]
+NewMeaning = Callable[[StorageTable, Callable[[Any], Any] | None], PtMeaning]
+"""What the names in a file mean, given its storages and what gives the value of a persistent id."""
 
 
 def is_legacy(head: bytes) -> bool:
@@ -33,23 +34,23 @@ def is_legacy(head: bytes) -> bool:
     return _MAGIC_BYTES in head[:32]
 
 
-def read_legacy(source: ByteSource, start: int, limits: Limits, nested: Nested) -> tuple[PtMeaning, Any]:
+def read_legacy(source: ByteSource, start: int, limits: Limits, new_meaning: NewMeaning) -> Any:
     """Read a file in the magic-number format.
 
     Args:
         source: the file.
         start: where it begins, in bytes.
         limits: what it may cost.
-        nested: reads a file that stands in a pickle as bytes.
+        new_meaning: gives the names in it a meaning.
 
     Returns:
-        What its names mean, and its value.
+        Its value.
 
     Raises:
         FormatError: the file is damaged.
     """
     table = StorageTable()
-    meaning = PtMeaning(table, lambda saved_id: _persistent(table, saved_id), nested, limits, source.size)
+    meaning = new_meaning(table, lambda saved_id: _persistent(table, saved_id))
     pickles = Unpickler(source, start, source.size, meaning, limits)
     if pickles.load() != LEGACY_MAGIC:
         raise CorruptError("does not begin with PyTorch's magic number", file=source.name, offset=start)
@@ -68,7 +69,7 @@ def read_legacy(source: ByteSource, start: int, limits: Limits, nested: Nested) 
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", file=source.name, offset=pickles.position)
     _place_storages(source, pickles.position, keys, table)
-    return meaning, value
+    return value
 
 
 def _persistent(table: StorageTable, saved_id: Any) -> Any:
@@ -146,7 +147,7 @@ def check_room(source: ByteSource, position: int, count: int, element: ElementTy
         )
 
 
-def read_pickle(source: ByteSource, start: int, limits: Limits, nested: Nested) -> tuple[PtMeaning, Any]:
+def read_pickle(source: ByteSource, start: int, limits: Limits, new_meaning: NewMeaning) -> Any:
     """Read a plain pickle. What follows it in the file, if anything, is not looked at.
 
     Raises:
@@ -154,14 +155,14 @@ def read_pickle(source: ByteSource, start: int, limits: Limits, nested: Nested) 
         UnknownFormatError: it is none at all.
     """
     table = StorageTable()
-    meaning = PtMeaning(table, None, nested, limits, source.size)
+    meaning = new_meaning(table, None)
     try:
         value = Unpickler(source, start, source.size, meaning, limits).load()
     except FormatError as error:
-        if source.read(start, 1) == b"\x80":
+        if source.read(start, 1) == b"\x80" or isinstance(error, ForbiddenGlobalError):
             raise
         raise UnknownFormatError(
             "is no file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
         ) from error
     table.finish()
-    return meaning, value
+    return value

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CorruptError
+from ..errors import CorruptError, ForbiddenGlobalError
 from ..graph.elements import ELEMENT_TYPES
 from ..graph.python import (
     UNSET,
@@ -29,6 +29,7 @@ from ..graph.python import (
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
+from .forbidden import is_forbidden
 from .opcodes import SIMPLE_KEYS, check_key
 from .storages import StorageTable, element_named, storage_element
 
@@ -95,6 +96,7 @@ class PtMeaning:
         nested: reads a whole PyTorch file that stands in a pickle as bytes.
         limits: what the file may cost.
         size: bytes of the file, which bound what it can hold.
+        forbid: whether names that run code or reach the system are refused.
 
     Attributes:
         foreign: globals that have no meaning here, as `posix.system`, in the order in which they were met.
@@ -107,11 +109,13 @@ class PtMeaning:
         nested: Callable[[bytes], Any] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         size: int = 0,
+        forbid: bool = False,
     ) -> None:
         self.storages = storages
         self.nested = nested
         self.limits = limits
         self.size = size
+        self._forbid = forbid
         self.tensors: list[Tensor] = []
         """What `torch.jit._pickle.build_tensor_from_id` numbers."""
         self.foreign: dict[str, None] = {}
@@ -134,6 +138,11 @@ class PtMeaning:
             if handler:
                 self._handlers[id(value)] = handler
             elif not _is_harmless(value):
+                if self._forbid and is_forbidden(value.module, value.name):
+                    raise ForbiddenGlobalError(
+                        f"the pickle names {value.path}, which runs code or reaches the system",
+                        hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
+                    )
                 self.foreign[value.path] = None
         self._globals[module, name] = value
         return value

@@ -16,8 +16,6 @@ from ..limits import DEFAULT_LIMITS, Limits
 from .storages import shown
 from .torchscript import detached
 
-_MAX_DEPTH = 1000
-
 
 def is_module(value: Any) -> bool:
     """Whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and submodules."""
@@ -60,8 +58,12 @@ def module_state_dict(
         if id(entry.module) in seen:
             repeated += 1 + sum(len(attributes[name]) for name in ("_parameters", "_buffers", "_modules"))
         seen.add(id(entry.module))
-        if entry.depth > _MAX_DEPTH or repeated > limits.repeated_nodes:
-            raise LimitError("the modules hold one another too often or too deep")
+        if entry.depth > limits.module_depth:
+            raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)
+        if repeated > limits.repeated_nodes:
+            raise LimitError(
+                "the modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
+            )
         transient = attributes.get("_non_persistent_buffers_set") or ()
         transient = transient if isinstance(transient, (set, frozenset, list, tuple)) else ()
         for kind in ("_parameters", "_buffers"):

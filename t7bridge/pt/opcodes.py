@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import codecs
 import struct
+from collections import Counter
 from typing import Any, Protocol
 
 from ..binio.source import ByteSource
 from ..errors import CorruptError, LimitError, TruncatedError, UnsupportedError
 from ..graph.python import PythonObject
-from ..limits import Limits
+from ..limits import OBJECT_BYTES, Limits
 
 CHUNK_BYTES = 1 << 16
 MARGIN_BYTES = 16
@@ -20,6 +21,7 @@ MARGIN_BYTES = 16
 _MAX_INTEGER_BYTES = 1024
 _MAX_KEY_PARTS = 10_000
 _MAX_KEY_DEPTH = 100
+_FREE_SETS = 100_000
 
 SIMPLE_KEYS = frozenset({str, int, bytes, float, bool, type(None), complex})
 _UNHASHABLE = (list, dict, set, bytearray)
@@ -62,7 +64,10 @@ def check_key(key: Any) -> None:
         if isinstance(part, tuple):
             count += len(part)
             if depth > _MAX_KEY_DEPTH or count > _MAX_KEY_PARTS:
-                raise LimitError("a tuple that stands as a key is nested too deep or has too many parts")
+                raise LimitError(
+                    "a tuple that stands as a key is nested too deep or has too many parts",
+                    expected=f"at most {_MAX_KEY_DEPTH} levels and {_MAX_KEY_PARTS} parts, which is fixed",
+                )
             parts.extend((inner, depth + 1) for inner in part)
 
 
@@ -86,7 +91,12 @@ class Machine:
         self._end = end
         self._meaning = meaning
         self._member = member
-        self._limit = self._budget = limits.pickle_operations
+        self._limits = limits
+        self._ceiling = "pickle_operations"
+        self._budget = limits.pickle_operations
+        self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
+        self._sets = 0
+        self._longest = limits.string_bytes
         self._buffer = b""
         self._safe = 0
         self._stack: list[Any] = []
@@ -95,11 +105,35 @@ class Machine:
         self.position = position
         """Offset in the source just behind the last pickle that was read."""
 
+    def restrict(self, operations: int, limit: str = "inflated_operations") -> None:
+        """Allow no more operations than this, on account of a limit."""
+        if operations < self._budget:
+            self._budget, self._ceiling = operations, limit
+
+    def _too_many(self) -> LimitError:
+        value = getattr(self._limits, self._ceiling)
+        return LimitError("the pickle has too many operations", limit=self._ceiling, value=value)
+
     def skip(self, count: int) -> None:
         """Go on reading `count` bytes further on."""
         self.position += count
         if self.position > self._base + len(self._buffer):
             self._base, self._buffer, self._safe = self.position, b"", 0
+
+    def _push_checked(self, value: Any) -> None:
+        """Push a value, where strings inside the buffer are looked at too."""
+        if isinstance(value, (str, bytes, bytearray)):
+            self._check_length(len(value))
+        self._stack.append(value)
+
+    def _check_length(self, length: int) -> None:
+        if length > self._longest:
+            raise LimitError(
+                "the pickle holds a string that is too long",
+                found=f"{length} bytes",
+                limit="string_bytes",
+                value=self._longest,
+            )
 
     def _need(self, pos: int, count: int) -> int:
         """Have `count` bytes from `pos` on in the buffer; returns where `pos` is now."""
@@ -147,7 +181,10 @@ class Machine:
             for key in keys:
                 if type(key) not in SIMPLE_KEYS:
                     check_key(key)
-            target.update(zip(keys, items[1::2]))
+            if type(target) is Counter:  # whose own `update` counts
+                dict.update(target, zip(keys, items[1::2]))
+            else:
+                target.update(zip(keys, items[1::2]))
         else:
             raise CorruptError(f"the pickle sets an item of a {type(target).__name__}")
 
@@ -223,7 +260,11 @@ class Machine:
             width = 1 if op == 0x8A else 4
             count = self._buffer[pos] if width == 1 else unpack_i4(self._buffer, pos)[0]
             if not 0 <= count <= _MAX_INTEGER_BYTES:
-                raise LimitError(f"the pickle holds an integer of {count} bytes, and {_MAX_INTEGER_BYTES} are allowed")
+                raise LimitError(
+                    "the pickle holds an integer of too many bytes",
+                    expected=f"at most {_MAX_INTEGER_BYTES}, which is fixed",
+                    found=f"{count}",
+                )
             pos = self._need(pos, width + count) if pos + width + count > len(self._buffer) else pos
             stack.append(int.from_bytes(self._buffer[pos + width : pos + width + count], "little", signed=True))
             pos += width + count
@@ -238,6 +279,7 @@ class Machine:
         count = self._buffer[pos] if width == 1 else wide(self._buffer, pos)[0]
         if pos + width + count > len(self._buffer):
             pos = self._need(pos, width + count)
+        self._check_length(count)
         data = self._buffer[pos + width : pos + width + count]
         value: Any = data
         if kind == "text":
@@ -253,6 +295,9 @@ class Machine:
         """The opcodes of sets, and those that protocols 0 and 1 have for what newer ones say otherwise."""
         stack, marks = self._stack, self._marks
         if op == 0x8F:  # EMPTY_SET
+            self._sets += 1  # an empty set takes more memory than anything else that is one byte here
+            if 4 * self._sets > min(self._budget, _FREE_SETS + self._end - self._base):
+                raise self._too_many()
             stack.append(set())
         elif op == 0x90:  # ADDITEMS
             items = self._popped_mark()
@@ -291,6 +336,7 @@ class Machine:
         """An opcode whose argument is a line of text."""
         stack = self._stack
         line, pos = self._line(pos)
+        self._check_length(len(line))
         if op == 0x49:  # INT
             stack.append({b"00": False, b"01": True}[line] if line in (b"00", b"01") else int(line))
         elif op == 0x4C:  # LONG

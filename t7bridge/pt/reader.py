@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..binio.source import ByteSource, Readable
-from ..errors import LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ..errors import CorruptError, LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
 from ..graph.storage import Storage
 from ..limits import DEFAULT_LIMITS, Limits
-from ..signatures import HEAD_BYTES, identify
+from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .archive import Member
 from .layout import DATA_MEMBER
 from .meaning import PtMeaning
+from .storages import StorageTable
 from .zip_reader import CONSTANTS_MEMBER, MODEL_MEMBER, PtArchive
 
-_MAX_NESTED = 4
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
 """How pickles of protocols 0 and 1 begin: a mark, a list, a dict or a global."""
@@ -29,6 +30,8 @@ class PtReader:
     Args:
         source: a path, bytes, or a binary file object.
         limits: what the file may cost.
+        forbid: whether a file is refused that names what runs code or reaches the system. Where not, such names stay
+            names like all others that have no meaning here, and are in `foreign`.
 
     Attributes:
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
@@ -43,9 +46,17 @@ class PtReader:
         >>> reader.read()["conv1.weight"].shape
     """
 
-    def __init__(self, source: Readable | ByteSource, *, limits: Limits = DEFAULT_LIMITS, _depth: int = 0) -> None:
+    def __init__(
+        self,
+        source: Readable | ByteSource,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        forbid: bool = True,
+        _depth: int = 0,
+    ) -> None:
         self.source, self._start = ByteSource.open(source)
         self._limits = limits
+        self._forbid = forbid
         self._depth = _depth
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
@@ -72,8 +83,18 @@ class PtReader:
                 "stands in the middle of a file object", file=self.source.name, hint="Give the part as bytes."
             )
         if kind == "zip":
-            self._archive = PtArchive(self.source, self._limits, self._nested)
+            self._archive = PtArchive(self.source, self._limits, self._nested, self._forbid)
             return self._kind_of_zip(self._archive)
+        tail = max(self._start, self.source.size - ZIP_TAIL_BYTES)
+        if signature and kind in ("tar", "pickle") and ends_as_zip(self.source.read(tail, ZIP_TAIL_BYTES)):
+            raise CorruptError(
+                f"is {signature.title} by its first bytes, and a zip archive by its last",
+                file=self.source.name,
+                offset=tail,
+                expected="one file",
+                found="two in one, of which each reader takes another",
+                hint="Do not trust it: such files are made to deceive.",
+            )
         if kind == "tar":
             return "tar"
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
@@ -132,22 +153,28 @@ class PtReader:
         if self.kind == "tar":
             from .tar import read_tar
 
-            self._meaning, value = read_tar(self.source, self._limits, self._nested)
-            return value
+            return read_tar(self.source, self._limits, self._new_meaning)
         from .legacy import read_legacy, read_pickle
 
         read_one = read_legacy if self.kind == "legacy" else read_pickle
-        self._meaning, value = read_one(self.source, self._start, self._limits, self._nested)
-        return value
+        return read_one(self.source, self._start, self._limits, self._new_meaning)
+
+    def _new_meaning(self, table: StorageTable, persistent: Callable[[Any], Any] | None) -> PtMeaning:
+        self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
+        return self._meaning
 
     def _nested(self, data: bytes) -> Any:
         """The value of a file that stands in a pickle as bytes."""
-        if self._depth >= _MAX_NESTED:
-            raise LimitError(f"files are nested more than {_MAX_NESTED} times in one another's pickles")
-        inner = PtReader(ByteSource.from_bytes(data, self.source.name), limits=self._limits, _depth=self._depth + 1)
-        value = inner.read()
-        self._inner_foreign.update(dict.fromkeys(inner.foreign))
-        return value
+        if self._depth >= self._limits.nested_files:
+            raise LimitError(
+                "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files
+            )
+        source = ByteSource.from_bytes(data, self.source.name)
+        inner = PtReader(source, limits=self._limits, forbid=self._forbid, _depth=self._depth + 1)
+        try:
+            return inner.read()
+        finally:
+            self._inner_foreign.update(dict.fromkeys(inner.foreign))
 
     @property
     def foreign(self) -> list[str]:

@@ -60,8 +60,10 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
         raise _wrong("an offset that is no integer", offset)
     if len(size) > meaning.limits.dimensions:
         raise LimitError(
-            f"a tensor has {len(size)} dimensions, and {meaning.limits.dimensions} are allowed",
-            hint="Raise Limits.dimensions if the file is to be trusted.",
+            "a tensor has too many dimensions",
+            found=f"{len(size)}",
+            limit="dimensions",
+            value=meaning.limits.dimensions,
         )
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")

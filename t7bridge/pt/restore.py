@@ -13,7 +13,7 @@ from .unpickle import Unpickler
 
 
 def read_pickle_with(
-    data: bytes, storages: dict[str, Storage], limits: Limits = DEFAULT_LIMITS
+    data: bytes, storages: dict[str, Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
 ) -> tuple[Any, list[str]]:
     """Read a pickle.
 
@@ -21,6 +21,7 @@ def read_pickle_with(
         data: the pickle.
         storages: by key.
         limits: what it may cost.
+        forbid: whether names that run code are refused.
 
     Returns:
         The value, and the globals that have no meaning here.
@@ -40,12 +41,12 @@ def read_pickle_with(
     def nested(part: bytes) -> Any:
         from .reader import PtReader
 
-        inner = PtReader(part, limits=limits, _depth=1)
+        inner = PtReader(part, limits=limits, forbid=forbid, _depth=1)
         value = inner.read()
         meaning.foreign.update(dict.fromkeys(inner.foreign))
         return value
 
-    meaning = PtMeaning(table, named, nested, limits, len(data))
+    meaning = PtMeaning(table, named, nested, limits, len(data), forbid)
     value = Unpickler(ByteSource.from_bytes(data, "<record>"), 0, len(data), meaning, limits, "record").load()
     table.finish()
     return value, list(meaning.foreign)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from ..binio.source import ByteSource
@@ -21,9 +21,8 @@ from ..errors import CorruptError, LimitError, TruncatedError
 from ..graph.python import PythonGlobal
 from ..graph.storage import Span
 from ..graph.tensor import Tensor
-from ..limits import Limits
-from .legacy import check_room
-from .meaning import PtMeaning
+from ..limits import DEFAULT_LIMITS, Limits
+from .legacy import NewMeaning, check_room
 from .rebuild import view
 from .storages import StorageTable, is_count, shown, storage_element, text
 from .unpickle import Unpickler
@@ -31,10 +30,9 @@ from .unpickle import Unpickler
 _BLOCK = 512
 _PAX_RECORD = re.compile(rb"(\d{1,20}) (path|size)=")
 _MAX_PAX_BYTES = 1 << 20
-_MAX_MEMBERS = 1000
 
 
-def tar_members(source: ByteSource) -> dict[str, tuple[int, int]]:
+def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[int, int]]:
     """Where the members of a tar archive are: name → offset and length in bytes.
 
     Raises:
@@ -42,6 +40,7 @@ def tar_members(source: ByteSource) -> dict[str, tuple[int, int]]:
     """
     members: dict[str, tuple[int, int]] = {}
     pax: dict[str, str] = {}
+    doubt: CorruptError | None = None
     place = 0
     while place + _BLOCK <= source.size:
         header = source.read_exact(place, _BLOCK, "a header of the archive")
@@ -60,20 +59,61 @@ def tar_members(source: ByteSource) -> dict[str, tuple[int, int]]:
             )
         if kind in b"xg":
             if size > _MAX_PAX_BYTES:
-                raise LimitError("the archive has an extended header of too many bytes", file=source.name, offset=place)
+                raise LimitError(
+                    "the archive has an extended header of too many bytes",
+                    file=source.name,
+                    offset=place,
+                    expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
+                    found=f"{size}",
+                )
             pax = _pax(source.read_exact(place, size, "an extended header"))
         else:
             if "size" in pax and int(pax["size"]) != size:
                 size = int(pax["size"])
                 if place + size > source.size:
                     raise TruncatedError("ends inside a member of the archive", file=source.name, offset=place)
+            name = pax.get("path", name).removeprefix("./")
+            doubt = doubt or _doubt(source, place, name, kind, members)
             if kind in b"0\0":
-                members[pax.get("path", name).removeprefix("./")] = (place, size)
+                members[name] = (place, size)
             pax = {}
         place += -(-size // _BLOCK) * _BLOCK
-        if len(members) > _MAX_MEMBERS:
-            raise LimitError("the archive has too many members", file=source.name, offset=place)
+        if len(members) > limits.archive_members:
+            raise LimitError(
+                "the archive has too many members",
+                file=source.name,
+                offset=place,
+                limit="archive_members",
+                value=limits.archive_members,
+            )
+    if doubt and "storages" in members:  # what else may be in archives of something else is not our concern
+        raise doubt
     return members
+
+
+def _doubt(
+    source: ByteSource, place: int, name: str, kind: bytes, members: dict[str, tuple[int, int]]
+) -> CorruptError | None:
+    """Why an archive that PyTorch wrote has no such member; `None` where it can have it."""
+    reason = ""
+    if name.startswith("/") or ".." in name.split("/"):
+        reason = "a member that would be written elsewhere when it is unpacked"
+    elif kind in b"12":
+        reason = "a link, of which PyTorch wrote none"
+    elif kind in b"346":
+        reason = "a member that is no file"
+    elif name in members:
+        reason = "a member that stands twice in the archive"
+    if not reason:
+        return None
+    return CorruptError(
+        f"has {reason}",
+        file=source.name,
+        offset=place - _BLOCK,
+        trail=name,
+        expected="sys_info, pickle, tensors and storages",
+        hint="Do not unpack it: such archives are made to deceive.",
+    )
 
 
 def _header(source: ByteSource, place: int, header: bytes) -> tuple[str, int, bytes]:
@@ -115,12 +155,12 @@ def _pax(data: bytes) -> dict[str, str]:
 
 
 class _Tar:
-    def __init__(self, source: ByteSource, limits: Limits, nested: Callable[[bytes], Any]) -> None:
+    def __init__(self, source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> None:
         self.source = source
         self.limits = limits
-        self.members = tar_members(source)
+        self.members = tar_members(source, limits)
         self.table = StorageTable()
-        self.meaning = PtMeaning(self.table, self.persistent, nested, limits, source.size)
+        self.meaning = new_meaning(self.table, self.persistent)
         self.known: dict[Hashable, Any] = {}
 
     def pickles(self, name: str) -> tuple[Unpickler, int]:
@@ -221,22 +261,22 @@ class _Tar:
         return self.known[key]
 
 
-def read_tar(source: ByteSource, limits: Limits, nested: Callable[[bytes], Any]) -> tuple[PtMeaning, Any]:
+def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> Any:
     """Read a file in the tar layout.
 
     Args:
         source: the file.
         limits: what it may cost.
-        nested: reads a file that stands in a pickle as bytes.
+        new_meaning: gives the names in it a meaning.
 
     Returns:
-        What its names mean, and its value.
+        Its value.
 
     Raises:
         FormatError: the file is damaged, or is another tar archive.
     """
-    tar = _Tar(source, limits, nested)
+    tar = _Tar(source, limits, new_meaning)
     tar.read_storages()
     tar.read_tensors()
     pickles, _ = tar.pickles("pickle")
-    return tar.meaning, pickles.load()
+    return pickles.load()

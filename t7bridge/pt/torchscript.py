@@ -23,7 +23,6 @@ from .layout import DATA_MEMBER
 from .storages import shown
 from .zip_reader import CONSTANTS_MEMBER, PtArchive
 
-_MAX_DEPTH = 1000
 _CLASS = re.compile(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
 _LIST = re.compile(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)",? *')
@@ -191,8 +190,14 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
         if id(module) in seen:
             repeated += 1 + len(module.state)
         seen.add(id(module))
-        if depth > _MAX_DEPTH or repeated > limits.repeated_nodes:
-            raise LimitError("the archive's modules hold one another too often or too deep")
+        if depth > limits.module_depth:
+            raise LimitError(
+                "the archive's modules are nested too deep", limit="module_depth", value=limits.module_depth
+            )
+        if repeated > limits.repeated_nodes:
+            raise LimitError(
+                "the archive's modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
+            )
         inner: list[tuple[str, PythonObject, int]] = []
         others: list[ScriptEntry] = []
         cls = code.find(module.path)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from ..errors import CorruptError, FormatError, LimitError, T7BridgeError, TruncatedError
-from .opcodes import MARGIN_BYTES, Machine, unpack_i4, unpack_u2, unpack_u4
+from ..errors import CorruptError, FormatError, T7BridgeError, TruncatedError
+from .opcodes import CHUNK_BYTES, MARGIN_BYTES, Machine, unpack_i4, unpack_u2, unpack_u4
 
+STOP = b"."
 _unpack_f8 = struct.Struct(">d").unpack_from
 
 
@@ -54,7 +55,8 @@ class Unpickler(Machine):
                 error.offset = self._base + self._at
             raise
         except (IndexError, struct.error) as error:
-            if self._at >= len(self._buffer) - MARGIN_BYTES and self._base + len(self._buffer) >= self._end:
+            ends = self._base + len(self._buffer) >= self._end and self._buffer[-1:] != STOP
+            if ends and self._at >= len(self._buffer) - MARGIN_BYTES:
                 raise self._fault(TruncatedError, "the pickle ends in the middle") from error
             raise self._fault(CorruptError, "the pickle takes a value from an empty stack") from error
         except KeyError as error:
@@ -69,6 +71,8 @@ class Unpickler(Machine):
         # The order of the branches is that of how often the opcodes are met in checkpoints.
         meaning, stack, marks, memo = self._meaning, self._stack, self._marks, self._memo
         push, pop, make = stack.append, stack.pop, meaning.make
+        if self._longest < CHUNK_BYTES + MARGIN_BYTES:
+            push = self._push_checked
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
             if pos >= safe:
@@ -91,6 +95,7 @@ class Unpickler(Machine):
                 if stop > len(buffer):
                     stop -= pos
                     pos = self._need(pos, stop)
+                    self._check_length(stop - 4)
                     buffer, safe = self._buffer, self._safe
                 push(buffer[pos + 4 : stop].decode("utf-8", "surrogatepass"))
                 pos = stop
@@ -161,7 +166,4 @@ class Unpickler(Machine):
             else:
                 pos = self._rare(op, pos)
                 buffer, safe = self._buffer, self._safe
-        raise LimitError(
-            f"the pickle has more than {self._limit:,} operations",
-            hint="Raise Limits.pickle_operations if the file is to be trusted.",
-        )
+        raise self._too_many()

@@ -13,7 +13,7 @@ from ..errors import CorruptError, TruncatedError, UnknownFormatError, Unsupport
 from ..graph.elements import UINT8, ElementType
 from ..graph.storage import Span, Storage
 from ..limits import Limits
-from .archive import ZipArchive
+from .archive import STORED, ZipArchive
 from .layout import BYTEORDER_MEMBER, DATA_MEMBER, STORAGE_FOLDER
 from .meaning import PtMeaning
 from .storages import StorageId, StorageTable, span_of_bytes
@@ -21,6 +21,7 @@ from .unpickle import Unpickler
 
 MODEL_MEMBER = "model.json"
 CONSTANTS_MEMBER = "constants.pkl"
+_FREE_OPERATIONS = 500_000
 _OTHER_ARCHIVES = ("archive_format", "serialized_exported_program.json")
 
 
@@ -31,6 +32,7 @@ class PtArchive:
         source: the archive.
         limits: what reading it may cost.
         nested: reads a whole file that stands in a pickle as bytes.
+        forbid: whether names that run code are refused.
 
     Attributes:
         zip: its members.
@@ -42,11 +44,18 @@ class PtArchive:
         UnknownFormatError: it is one, and not of PyTorch.
     """
 
-    def __init__(self, source: ByteSource, limits: Limits, nested: Callable[[bytes], Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: ByteSource,
+        limits: Limits,
+        nested: Callable[[bytes], Any] | None = None,
+        forbid: bool = True,
+    ) -> None:
         self.zip = ZipArchive(source, limits)
         self._source = source
         self._limits = limits
         self._nested = nested
+        self._forbid = forbid
         self._meanings: dict[str, PtMeaning] = {}
         self.foreign: dict[str, None] = {}
         self.root = self._find_root()
@@ -112,6 +121,7 @@ class PtArchive:
                 self._nested,
                 self._limits,
                 self._source.size,
+                self._forbid,
             )
             known.foreign = self.foreign
             self._meanings[folder] = known
@@ -133,7 +143,10 @@ class PtArchive:
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
         meaning = self.meaning(folder)
-        value = Unpickler(source, start, start + member.size, meaning, self._limits, member.name).load()
+        pickle = Unpickler(source, start, start + member.size, meaning, self._limits, member.name)
+        if member.method != STORED:
+            pickle.restrict(_FREE_OPERATIONS + self._limits.inflated_operations * self._source.size)
+        value = pickle.load()
         meaning.storages.finish()
         return value
 

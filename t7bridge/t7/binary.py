@@ -12,9 +12,9 @@ from ..graph.elements import INT64, ElementType
 from ..graph.storage import Span, Storage
 from . import layout as tags
 from .layout import T7Layout
-from .window import Window
+from .window import WINDOW_BYTES, Window
 
-_SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, 1 << 20
+_SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _ENTRY_BYTES = 32
 """The longest entry of fixed size, a number for a number, has 24."""
 _LONG_RUN = 64
@@ -28,8 +28,8 @@ class BinaryInput(Window):
     over, so that the headers of a large file cost little.
     """
 
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
-        super().__init__(source, position, layout)
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
+        super().__init__(source, position, layout, longest)
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
         sign = "<" if layout.byte_order == "little" else ">"
@@ -134,6 +134,8 @@ class BinaryInput(Window):
     def read_raw(self, length: int, what: str) -> bytes:
         """Bytes as they are."""
         self.require(length, 1, what)
+        if length > self.longest:
+            self.check_length(length, what)
         self._need(length, what)
         data = self._window[self._at : self._at + length]
         self._at += length

@@ -13,13 +13,14 @@ from ..graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Va
 from ..graph.storage import Storage, storage_for_class
 from ..graph.tensor import Tensor, view_fault
 from ..graph.walk import unfinished_step
-from ..limits import Limits
+from ..limits import OBJECT_BYTES, Limits
 from . import layout as tags
 from . import vintage
 from .binary import BinaryInput
 from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
 from .registry import Payload, payload_of
 from .text import TextInput
+from .window import WINDOW_BYTES
 
 if TYPE_CHECKING:
     from .reader import T7Reader
@@ -64,9 +65,13 @@ class ObjectReader:
         self._limits = limits
         self._payloads = payloads
         kind = TextInput if layout.encoding == "ascii" else BinaryInput
-        self.stream: BinaryInput | TextInput = kind(source, position, layout)
+        self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
         self.objects: dict[int, Any] = {}
         self.payload_depth = 0
+        self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
+        # Strings inside the window cost nothing, and are only looked at where the limit is that low.
+        self._checks_strings = limits.string_bytes < WINDOW_BYTES
+        self._scalars = self._checked_scalars if self._checks_strings else self.stream.read_scalars
         self._irregular = False
         self._unnumbered = 0
         self._unowned: list[int] = []
@@ -110,7 +115,7 @@ class ObjectReader:
             self._trail.clear()
         base = len(self._trail)
         pair: tuple[list[Any], list[Any]] = ([0.0], [])  # one scalar is the value of an entry whose key is known
-        self.stream.read_scalars(*pair, 1)
+        self._scalars(*pair, 1)
         if pair[1]:
             return pair[1][0]
         value, filler = self._open(self.stream.read_int("a type tag"))
@@ -131,11 +136,7 @@ class ObjectReader:
             done, inner = self._open(tag)
             if inner is not None:
                 if len(stack) >= self._limits.depth:
-                    raise LimitError(
-                        "values are nested too deep",
-                        found=f"more than {self._limits.depth} levels",
-                        hint="Raise it with Limits(depth=…).",
-                    )
+                    raise LimitError("values are nested too deep", limit="depth", value=self._limits.depth)
                 stack.append((done, inner))
                 self._trail.append(done)
                 done = None
@@ -221,10 +222,9 @@ class ObjectReader:
                     hint="The file is damaged.",
                 )
             self._irregular = True
-        if len(objects) >= self._limits.objects:
-            raise LimitError(
-                "too many objects", found=f"more than {self._limits.objects}", hint="Raise it with Limits(objects=…)."
-            )
+        if len(objects) >= self._most:
+            limit = "objects" if self._most == self._limits.objects else "allocated_bytes"
+            raise LimitError("too many objects", limit=limit, value=getattr(self._limits, limit))
         objects[index] = value
 
     def _open_torch(self, index: int) -> tuple[Value, Filler | None]:
@@ -286,10 +286,18 @@ class ObjectReader:
 
     # What is inside an object: one generator for each kind
 
+    def _checked_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
+        """`read_scalars`, and a look at the length of each string."""
+        before = len(keys), len(values)
+        self.stream.read_scalars(keys, values, count)
+        for found in (*keys[before[0] :], *values[before[1] :]):
+            if isinstance(found, bytes):
+                self.stream.check_length(len(found), "a string")
+
     def _start_table(self, table: Table, count: int) -> Filler | None:
         """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
         self._trail.append(table)
-        self.stream.read_scalars(table.keys, table.values, count)
+        self._scalars(table.keys, table.values, count)
         self._trail.pop()
         return self._fill_table(table, count) if len(table.values) < count else None
 
@@ -297,7 +305,7 @@ class ObjectReader:
         keys, values = table.keys, table.values
         stream = self.stream
         while True:
-            stream.read_scalars(keys, values, count)
+            self._scalars(keys, values, count)
             if len(values) == count:
                 return
             item = yield stream.read_int("a type tag")
@@ -305,18 +313,18 @@ class ObjectReader:
                 keys.append(item)
                 continue
             values.append(item)
-            if count - len(values) >= _RUN and isinstance(stream, BinaryInput):
+            if count - len(values) >= _RUN and isinstance(stream, BinaryInput) and not self._checks_strings:
                 if self._alike is None:
                     from .runs import Alike
 
-                    self._alike = Alike(stream, self.objects, self._limits, self._payloads is not None)
+                    self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)
                 self._alike.read(item, keys, values, count)
 
     def _fill_vec(self, vec: TdsVec, count: int) -> Filler:
         numbers = [float(number) for number in range(1, count + 1)]
         for number in numbers:
             one = ([number], vec.items[:0])
-            self.stream.read_scalars(*one, 1)
+            self._scalars(*one, 1)
             vec.items.append(one[1][0] if one[1] else (yield self.stream.read_int("a type tag")))
 
     def _fill_tensor(self, tensor: Tensor) -> Filler:
@@ -324,7 +332,9 @@ class ObjectReader:
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
             raise CorruptError(
-                "is no number of dimensions", expected=f"0 to {self._limits.dimensions}", found=f"{dimensions}"
+                "is no number of dimensions",
+                expected=f"0 to {self._limits.dimensions} (the limit dimensions)",
+                found=f"{dimensions}",
             )
         stream.require(2 * dimensions + 1, 4, "a tensor's sizes and strides")
         numbers = stream.read_longs(2 * dimensions, "a tensor's sizes and strides")
@@ -366,18 +376,20 @@ class ObjectReader:
         if self.payload_depth >= self._limits.payload_depth:
             raise LimitError(
                 "objects with payloads of their own are nested too deep",
-                found=f"more than {self._limits.payload_depth} levels",
-                hint="Raise it with Limits(payload_depth=…).",
+                limit="payload_depth",
+                value=self._limits.payload_depth,
             )
         self.payload_depth += 1
         try:
             payload.read(self._owner, obj)
+        except RecursionError:
+            raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:
             self.payload_depth -= 1
 
     def _fill_function(self, function: LuaFunction) -> Filler:
         pair: tuple[list[Any], list[Any]] = ([0.0], [])
-        self.stream.read_scalars(*pair, 1)
+        self._scalars(*pair, 1)
         function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
 
 

@@ -176,10 +176,12 @@ class T7Reader:
             self._run = before.anew(start, layout)
             try:
                 value = self._run.read_value()
-            except LimitError:
-                raise
             except FormatError as error:
+                if isinstance(error, LimitError) and error.limit != "string_bytes":
+                    raise  # reading on under another layout would cost as much again
                 failures.append((error.offset or 0, self._run, error))
+                continue
+            if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
                 continue
             if any(isinstance(found, (Tensor, Storage, TdsHash, TdsVec)) for found in self.objects):
                 self._layouts = [layout]  # a long has been read, and what followed made sense
@@ -187,6 +189,27 @@ class T7Reader:
         # The layout that came furthest is the file's: the others failed for being wrong.
         _, self._run, reason = max(failures, key=lambda failure: failure[0])
         raise reason
+
+    def _explains_more(self, layout: T7Layout, reached: int) -> bool:
+        """Whether a value that was read under another layout is no accident in a file that is damaged.
+
+        Args:
+            layout: under which it was read.
+            reached: how far the layouts before it came, in bytes.
+        """
+        # Lua Torch gives no sizes to a tensor without memory, and the zeros in longs are no storages.
+        if any(isinstance(found, Tensor) and found.size and found.storage is None for found in self.objects):
+            return False
+        if self.at_end or self.position >= reached:
+            return True
+        rest = self._run.anew(self.position, layout)
+        try:
+            while rest.stream.remaining:
+                if rest.read_value() is None:  # nobody writes nil behind a value, and zeros read as nil
+                    return False
+        except FormatError:
+            return False
+        return True
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """What `read` gives where the file is read anew under a layout; where it fails the reader is as before."""

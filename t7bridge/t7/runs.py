@@ -14,7 +14,6 @@ from attrs import define
 from ..graph.objects import Table
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor, view_fault
-from ..limits import Limits
 from . import layout as tags
 from .binary import BinaryInput
 
@@ -33,14 +32,14 @@ class Alike:
     Args:
         stream: what is read.
         objects: what has been read, by number.
-        limits: what the file may cost.
+        most: how many objects the file may have.
         lent: whether the stream lacks the elements of its storages.
     """
 
-    def __init__(self, stream: BinaryInput, objects: dict[int, Any], limits: Limits, lent: bool) -> None:
+    def __init__(self, stream: BinaryInput, objects: dict[int, Any], most: int, lent: bool) -> None:
         self._stream = stream
         self._objects = objects
-        self._limits = limits
+        self._most = most
         self._lent = lent
         self._sign = "<" if stream.layout.byte_order == "little" else ">"
         self._pause = self._failures = 0
@@ -58,7 +57,7 @@ class Alike:
         before = len(values)
         if run is not None:
             # A tensor is two objects: so the limit is met outside of here, with the error that it has there.
-            most = min(count - before, (self._limits.objects - len(self._objects)) // 2)
+            most = min(count - before, (self._most - len(self._objects)) // 2)
             run.read(self._stream, self._objects, keys, values, most)
         if len(values) - before >= _LEAST:
             self._failures = 0

@@ -38,8 +38,8 @@ def _is_plain(line: bytes) -> bool:
 class TextInput(Window):
     """Reads primitives at a moving position. The same methods as `BinaryInput`."""
 
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
-        super().__init__(source, position, layout)
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
+        super().__init__(source, position, layout, longest)
         self.rounded: bool | None = None
         """Whether numbers are printed with 6 digits; `None` as long as no number was met that tells."""
 
@@ -126,7 +126,7 @@ class TextInput(Window):
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
         value = float(token.partition(b"(")[0])
-        if self.rounded is None:
+        if self.rounded is not False:
             self._learn_digits(token, value, _FULL_DIGITS)
         self._line_feed()
         return value
@@ -136,6 +136,7 @@ class TextInput(Window):
     def read_raw(self, length: int, what: str) -> bytes:
         """Bytes as they are, and the line feed behind them."""
         self.require(length, 1, what)
+        self.check_length(length, what)
         if not length:
             return b""
         if len(self._window) - self._at < length:
@@ -185,10 +186,13 @@ class TextInput(Window):
                 return
 
     def _learn_digits(self, token: bytes, value: float, digits: int) -> None:
-        """Tell how numbers are printed from one that has different texts with 6 digits and with all."""
-        if not token.isdigit() and value == value:
-            short, full = number_text(value, _OLD_DIGITS).encode(), number_text(value, digits).encode()
-            if short != full and token in (short, full):
+        """Tell how numbers are printed from those that have different texts with 6 digits and with all.
+
+        One that does not have its text of 6 digits is enough for all: it would not be the same when written so.
+        """
+        if value == value and not (token.isdigit() and len(token) <= _OLD_DIGITS):
+            short = number_text(value, _OLD_DIGITS).encode()
+            if short != number_text(value, digits).encode():
                 self.rounded = token == short
 
     def _pass_numbers(self, count: int, what: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..binio.source import ByteSource
-from ..errors import CorruptError
+from ..errors import CorruptError, LimitError
 from .layout import T7Layout
+
+WINDOW_BYTES = 1 << 20
+"""How large a window may become."""
 
 
 class Window:
@@ -15,11 +18,13 @@ class Window:
     Attributes:
         source: the bytes.
         layout: how they are encoded.
+        longest: how many bytes a string may have.
     """
 
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout) -> None:
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         self.source = source
         self.layout = layout
+        self.longest = longest
         self._base = position
         self._window = b""
         self._at = 0
@@ -45,6 +50,22 @@ class Window:
     def remaining(self) -> int:
         """Bytes from here to the end."""
         return self.source.size - self.position
+
+    def check_length(self, length: int, what: str) -> None:
+        """Check the length of a string.
+
+        Raises:
+            LimitError: it is longer than the limits allow.
+        """
+        if length > self.longest:
+            raise LimitError(
+                f"{what} is too long",
+                file=self.source.name,
+                offset=self.position,
+                found=f"{length} bytes",
+                limit="string_bytes",
+                value=self.longest,
+            )
 
     def no_boolean(self, number: int) -> CorruptError:
         """The error for a boolean that is neither 0 nor 1."""

@@ -257,3 +257,28 @@ def test_relative_target(tmp_path, monkeypatch):
     with FileOutput("out.t7") as output:
         output.write(b"abc")
     assert names(tmp_path) == ["out.t7"]
+
+
+def test_file_systems_without_links(tmp_path, monkeypatch):
+    """Where no links can be made, the file is renamed, and one that was made meanwhile is still not replaced."""
+
+    def refuse(*arguments):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with FileOutput(tmp_path / "a") as output:
+        output.write(b"abc")
+    assert (tmp_path / "a").read_bytes() == b"abc"
+    second = FileOutput(tmp_path / "b")
+    (tmp_path / "b").write_bytes(b"theirs")
+    with pytest.raises(TargetExistsError, match="exists already"), second:
+        pass
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "b").read_bytes() == b"theirs"
+
+
+def test_folder_that_takes_no_file(tmp_path):
+    """What the system says about a temporary file that cannot be made is said of the target."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(WriteError, match="cannot be written: Not a directory"):
+        FileOutput(tmp_path / "file" / "out")

@@ -80,13 +80,13 @@ def test_deep_file_that_ends():
 def test_depth_limit():
     """Deeper than the limit is refused with the way to raise it."""
     data = nested_bytes(50)
-    with pytest.raises(LimitError, match=r"more than 10 levels\. Raise it with Limits\(depth"):
+    with pytest.raises(LimitError, match=r"at most 10 \(the limit depth\).* --limit depth=N"):
         read(data, limits=Limits(depth=10))
     assert describe_value(read(data, limits=Limits(depth=50)))["n"] == 1
 
 
 def test_objects_limit():
     """More objects than the limit are refused with the way to raise it."""
-    with pytest.raises(LimitError, match=r"more than 10\. Raise it with Limits\(objects"):
+    with pytest.raises(LimitError, match=r"at most 10 \(the limit objects\).*Limits\(objects=N\)"):
         read(nested_bytes(11), limits=Limits(objects=10))
     assert written(read(nested_bytes(10), limits=Limits(objects=10)), LITTLE8) == nested_bytes(10)

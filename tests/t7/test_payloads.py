@@ -145,10 +145,10 @@ def test_nested_payloads():
     for _ in range(63):
         gpu = gpu.payload
     assert gpu.payload is None
-    with pytest.raises(LimitError, match=r"more than 64 levels.*payload_depth"):
+    with pytest.raises(LimitError, match=r"at most 64 .*payload_depth"):
         read(gpus(65))
     assert read(gpus(65), limits=Limits(payload_depth=65)).class_name == "nn.GPU"
-    with pytest.raises(LimitError, match="more than 3 levels"):
+    with pytest.raises(LimitError, match=r"at most 3 \(the limit payload_depth\)"):
         read(gpus(4), limits=Limits(payload_depth=3))
 
 

@@ -1,0 +1,47 @@
+"""Say what files would do in readers that trust them: globals, functions, foreign classes. Nothing is executed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from . import DONE, FAILED
+from .shared import add_limits, limits_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a .t7 or .pt file")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    add_limits(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Scan, print, and end with 1 if anything was found."""
+    from ..errors import T7BridgeError
+    from ..scanning import ScanReport, scan
+
+    limits = limits_of(options)
+    reports = []
+    for path in options.files:
+        try:
+            reports.append(scan(path, limits=limits))
+        except T7BridgeError as error:
+            reports.append(ScanReport(path, error=str(error)))
+    if options.json:
+        print(json.dumps([report.as_dict() for report in reports]))
+    else:
+        for report in reports:
+            for finding in report.findings:
+                print(_shown(f"{report.file}: {finding}"))
+            if report.error:
+                print(_shown(f"t7bridge: error: {report.error}"), file=sys.stderr)
+            elif not report.findings:
+                print(_shown(f"{report.file}: nothing found"))
+    return DONE if all(report.clean for report in reports) else FAILED
+
+
+def _shown(text: str) -> str:
+    """A line for a terminal, whatever is in the names."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,49 @@
+"""The options that several verbs share: what a file may cost, and how the output is written."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from attrs import evolve, fields
+
+from ..limits import DEFAULT_LIMITS, Limits
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Declare `--limit`, which may be given several times."""
+    names = ", ".join(f"{each.name} ({each.default})" for each in fields(Limits))
+    parser.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        default=[],
+        metavar="NAME=N",
+        dest="limits",
+        help=f"raise or lower what a file may cost; may be repeated. There are: {names}",
+    )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """The limits that were asked for."""
+    return evolve(DEFAULT_LIMITS, **dict(options.limits))
+
+
+def _limit(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    names = [each.name for each in fields(Limits)]
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; there are: {', '.join(names)}")
+    if not value.isdecimal():
+        raise argparse.ArgumentTypeError(f"{name} needs a whole number: {name}=1000000")
+    return name, int(value)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare `--strict` and `--sync`."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail where the output would hold less: types or sharing that it cannot have, numbers less precise",
+    )
+    parser.add_argument("--sync", action="store_true", help="wait until the output is on the disk, for power cuts")

@@ -1,0 +1,214 @@
+"""Convert many files into a folder that mirrors their tree. The same command again goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from attrs import evolve, fields
+
+from ..limits import DEFAULT_LIMITS, Limits
+from . import DONE, FAILED, WRONG_USAGE
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_CONVERT = {
+    **dict.fromkeys(("encoding", "byte_order", "long_size", "template")),
+    **dict.fromkeys(("keep_device", "nested", "partial", "compact", "strict"), False),
+    "as_": "auto",
+    "record": True,
+    "pt_format": "zip",
+}
+"""What `convert` has too, with the values that need not be said."""
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "sources", metavar="SRC", nargs="+", help="file, folder, pattern, or URL (s3://, http://, zip://)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; made if need be"
+    )
+    what = parser.add_argument_group("what becomes of a file")
+    formats = ("t7", "pt", "safetensors", "hdf5")
+    what.add_argument(
+        "--to", choices=formats, help="format of all outputs; if not given, .t7 becomes .pt and .pt becomes .t7"
+    )
+    what.add_argument("--module", action="store_true", help="a folder with model.py and model.pt for each model")
+    what.add_argument(
+        "--index-base", type=int, choices=(0, 1), help="with --module: what the first class or row is called"
+    )
+    what.add_argument("--verify", action="store_true", help="read each output again, and compare")
+    _add_convert_arguments(what)
+    how = parser.add_argument_group("how the work is done")
+    how.add_argument("--engine", choices=("local", "dask"), default="local", help="processes here, or a Dask cluster")
+    how.add_argument(
+        "--workers", type=_count, metavar="N", help="how many processes; one a core if not given, 0: no other"
+    )
+    how.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a Dask scheduler: tcp://host:8786; if not given, one is started"
+    )
+    how.add_argument("--timeout", type=float, metavar="SECONDS", help="that one file may take")
+    how.add_argument("--memory", type=_size, metavar="SIZE", help="that the work on one file may allocate: 512M, 4G")
+    which = parser.add_argument_group("which files")
+    which.add_argument("--retry-failed", action="store_true", help="try again what failed in an earlier run")
+    which.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        default=[],
+        metavar="N",
+        help="convert at most so many files in this run; NAME=N: what one file may cost, as for t7bridge convert",
+    )
+    which.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
+    which.add_argument(
+        "--force", action="store_true", help="replace files of others, and convert all anew if options have changed"
+    )
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each file, and one at the end")
+
+
+def _add_convert_arguments(group: Any) -> None:
+    """Declare what `convert` has too."""
+    group.add_argument(
+        "--as",
+        dest="as_",
+        choices=("auto", "tree"),
+        default="auto",
+        help="nn modules in a .pt: state dicts (auto), or every field (tree)",
+    )
+    group.add_argument("--encoding", choices=("binary", "ascii"), help="of a .t7; that of the input if not given")
+    group.add_argument("--byte-order", choices=("little", "big"), help="of a .t7, likewise")
+    group.add_argument("--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7, likewise")
+    group.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on CUDA")
+    group.add_argument("--no-record", dest="record", action="store_false", help="leave out what gives the input back")
+    group.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
+    group.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
+    group.add_argument("--template", metavar="FILE", help="put the state dict of each .pt into the models of this .t7")
+    group.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
+    group.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
+    group.add_argument("--strict", action="store_true", help="a file fails where its output would hold less")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("a number from 0 on is wanted")
+    return number
+
+
+def _limit(text: str) -> tuple[str, int]:
+    """`("", 100)` of `100`, `("objects", 100)` of `objects=100`."""
+    name, _, value = text.rpartition("=")
+    names = ["", *(each.name for each in fields(Limits))]
+    if name not in names or not value.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of files nor one of {'=N, '.join(names[1:])}=N")
+    return name, int(value)
+
+
+def _size(text: str) -> int:
+    """Bytes of `512M` or `4G`."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512M or 4G")
+    return int(found.group(1)) * _UNITS[found.group(2).upper()]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, show how it goes, and print a summary."""
+    wrong = _wrong_usage(options)
+    if wrong:
+        print(f"t7bridge: error: {wrong}", file=sys.stderr)
+        return WRONG_USAGE
+    from ..zoo.run import convert_zoo
+    from .zoo_display import open_display
+
+    given = {name: getattr(options, name) for name, usual in _CONVERT.items() if getattr(options, name) != usual}
+    if options.index_base is not None:
+        given["index_base"] = options.index_base
+    names = ["to", "module", "verify", "engine", "workers", "scheduler", "timeout", "memory"]
+    names += ["retry_failed", "dry_run", "force"]
+    ceilings = dict(options.limit)
+    with open_display(options.json) as display:
+        report = convert_zoo(
+            options.sources,
+            options.output,
+            limit=ceilings.pop("", None),
+            limits=evolve(DEFAULT_LIMITS, **ceilings),
+            on_start=display.start,
+            on_file=display.file,
+            on_progress=display.progress,
+            **{name: getattr(options, name) for name in names},
+            **given,
+        )
+    if options.dry_run:
+        _print_plan(report, options.json)
+        return DONE
+    if options.json:
+        print(json.dumps({"summary": report.summary(), "output": report.output, "now": report.now}))
+    else:
+        _print_summary(report)
+    return DONE if report.ok else FAILED
+
+
+def _wrong_usage(options: argparse.Namespace) -> str:
+    """Which options make no sense together; empty where all is well."""
+    given = [name for name, usual in _CONVERT.items() if getattr(options, name) != usual]
+    shown = ", ".join("--" + {"as_": "as", "record": "no-record"}.get(name, name.replace("_", "-")) for name in given)
+    if options.module and (options.to or options.verify or set(given) - {"strict"}):
+        return "--module has no other format, is not compared, and of these options only --strict"
+    if options.index_base is not None and not options.module:
+        return "--index-base is for --module"
+    if options.to in ("safetensors", "hdf5") and given:
+        return f"{shown} has no meaning with --to {options.to}"
+    if options.partial and not options.template:
+        return "--partial says how a --template is filled, and there is none"
+    if options.template and options.verify:
+        return "what went into a --template cannot be compared with where it came from"
+    if options.scheduler and options.engine != "dask":
+        return "--scheduler is for --engine dask"
+    if options.workers == 0 and (options.timeout or options.memory):
+        return "--timeout and --memory need worker processes: --workers 1 or more"
+    return ""
+
+
+def _print_plan(report: Any, as_json: bool) -> None:
+    for row in report.rows:
+        if as_json:
+            print(json.dumps({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason}))
+        else:
+            what = f" -> {row.output}" if row.status in ("planned", "done") else f": {row.reason}"
+            print(printable(f"{row.status:8}{row.name}{what}"))
+    if not as_json:
+        counts = report.counts
+        print(
+            f"{counts['planned']} files to convert, {counts['done']} done, {counts['failed']} failed, "
+            f"{counts['foreign']} are no models; nothing was written"
+        )
+
+
+def _print_summary(report: Any) -> None:
+    for kind, message, names in report.failures[:_SHOWN]:
+        print(printable(f"{len(names)} failed, {kind}: {message} ({names[0]}{', …' if len(names) > 1 else ''})"))
+    if len(report.failures) > _SHOWN:
+        print(f"and {len(report.failures) - _SHOWN} more kinds of failures")
+    for name, files, times in report.layers[:_SHOWN]:
+        print(printable(f"no mapping for {name}: {times} layers in {files} files"))
+    counts, (before, after) = report.counts, report.bytes
+    now = sum(report.now.values())
+    rate = f", {now / report.seconds:.0f} a second" if now and report.seconds else ""
+    print(f"{now} files in {report.seconds:.1f} s{rate}")
+    print(
+        f"{counts['done']} done, {counts['failed']} failed, {counts['foreign']} are no models"
+        + (f", {counts['planned']} still to do" if counts["planned"] else "")
+        + f"; {before} bytes became {after}"
+    )
+    print(printable(f"{report.output}: report.html, report.json, report.csv"))
+
+
+def printable(text: str) -> str:
+    """Text without what would move the cursor of a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

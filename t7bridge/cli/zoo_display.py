@@ -1,0 +1,159 @@
+"""How a zoo's run looks: `rich` on a terminal where it is installed, plain lines otherwise, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from .zoo import printable
+
+_LINE_SECONDS = 5.0
+_NAMES = 4
+_FAILURES = 50
+
+
+def open_display(as_json: bool) -> Display:
+    """The display that fits: to be used as a context manager, so that a terminal is left as it was."""
+    if as_json:
+        return JsonDisplay()
+    if sys.stderr.isatty():
+        try:
+            return RichDisplay()
+        except ImportError:
+            pass
+    return Display()
+
+
+class Display:
+    """Plain lines on standard error: the plan, each failure, and every few seconds how far it is."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+        self._failures = 0
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Nothing to put back."""
+
+    def _line(self, text: str) -> None:
+        print(f"t7bridge: {printable(text)}", file=sys.stderr, flush=True)
+
+    def start(self, plan: Any) -> None:
+        """Say what the plan has found."""
+        for names, what in (
+            (plan.changed, "have changed since they were converted"),
+            (plan.lost, "have lost their outputs"),
+            (plan.gone, "are there no more; their outputs stay"),
+        ):
+            if names:
+                self._line(f"{len(names)} inputs {what}: {', '.join(names[:_NAMES])}{', …' * (len(names) > _NAMES)}")
+
+    def file(self, row: Any, outcome: Any) -> None:
+        """Say why a file failed, for the first ones."""
+        if outcome.status != "failed":
+            return
+        self._failures += 1
+        if self._failures <= _FAILURES:
+            self._line(f"{row.name}: {outcome.kind}: {outcome.reason}")
+        elif self._failures == _FAILURES + 1:
+            self._line("more failures are in the report")
+
+    def progress(self, now: Any) -> None:
+        """Say how far it is, every few seconds."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LINE_SECONDS
+        files, size = now.rates
+        left = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
+        failed = f", {now.counts['failed']} failed" if now.counts["failed"] else ""
+        self._line(
+            f"{now.finished} of {now.files} files{failed}, {files:.0f} files and {megabytes(size)} a second{left}"
+        )
+
+
+class JsonDisplay(Display):
+    """A line of JSON on standard output for each file."""
+
+    def start(self, plan: Any) -> None:
+        """Nothing: the files and the summary say it all."""
+
+    def file(self, row: Any, outcome: Any) -> None:
+        """Print what became of a file."""
+        found = {"file": row.name, "status": outcome.status, "output": row.output, "kind": outcome.kind}
+        print(json.dumps({**found, "reason": outcome.reason, "seconds": round(outcome.seconds, 6)}), flush=True)
+
+    def progress(self, now: Any) -> None:
+        """Nothing."""
+
+
+class RichDisplay(Display):
+    """A bar, numbers that move, and the files being worked on. The only importer of rich."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        self._console = Console(stderr=True)
+        self._bar, self._table, self._text = ProgressBar, Table, Text
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown = False
+
+    def __exit__(self, *exception: Any) -> None:
+        """Take the bar away."""
+        if self._shown:
+            self._live.stop()
+
+    def _line(self, text: str) -> None:
+        self._console.print(printable(text), markup=False, highlight=False)
+
+    def progress(self, now: Any) -> None:
+        """Draw the bar anew."""
+        if not self._shown:
+            self._shown = True
+            self._live.start()
+        files, size = now.rates
+        table = self._table.grid(padding=(0, 2))
+        done = self._text.assemble(
+            (f"{now.finished:,}", "bold"),
+            f" of {now.files:,} files",
+            f"   {megabytes(now.done_bytes)} of {megabytes(now.bytes)}",
+        )
+        bar = self._bar(total=max(now.files, 1), completed=now.finished, width=32)
+        left = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
+        table.add_row(bar, done, self._text(left, style="bold"))
+        counts = self._text.assemble(
+            (f"{now.counts['done']} done", "green"),
+            "  ",
+            (f"{now.counts['failed']} failed", "red" if now.counts["failed"] else "dim"),
+            "  ",
+            (f"{now.counts['foreign']} no models", "dim"),
+        )
+        table.add_row(counts, self._text(f"{files:.0f} files/s   {megabytes(size)}/s"), self._text(clock(now.seconds)))
+        from rich.console import Group
+
+        names = [
+            self._text(f"  {printable(name)}", style="dim", overflow="ellipsis", no_wrap=True) for name in now.current
+        ]
+        self._live.update(Group(table, *names[:_NAMES]), refresh=True)
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`, `2:03` or `3 s`."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}" if minutes else f"{whole} s"
+
+
+def megabytes(size: float) -> str:
+    """`3.4 MB`, `1.20 GB`."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

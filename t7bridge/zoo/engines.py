@@ -1,0 +1,81 @@
+"""What an engine is, and which there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable
+from typing import Protocol
+
+from ..errors import ModelError
+from .job import Job, Outcome, Settings
+from .places import is_in_memory
+
+ENGINES = ("local", "dask")
+
+
+class Engine(Protocol):
+    """Converts files somewhere."""
+
+    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+        """Convert files; outcomes come in any order, and `None` now and then when there is none."""
+
+    def current(self) -> list[Job]:
+        """What is being worked on, as far as that is known."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+def open_engine(
+    name: str,
+    settings: Settings,
+    places: Iterable[str],
+    *,
+    workers: int | None,
+    timeout: float | None,
+    scheduler: str | None,
+) -> Engine:
+    """Start an engine.
+
+    Args:
+        name: `local` or `dask`.
+        settings: how each file is converted.
+        places: of inputs and outputs.
+        workers: how many processes; 0 for none but this one, `None` for one a core.
+        timeout: seconds that one file may take.
+        scheduler: address of a Dask scheduler.
+
+    Raises:
+        ModelError: there is no such engine, or it cannot do what is asked for.
+        UnsupportedError: its library is not installed.
+    """
+    if name not in ENGINES:
+        raise ModelError(f"there is no engine {name!r}", expected=" or ".join(ENGINES))
+    in_memory = is_in_memory(places)
+    if name == "dask":
+        if in_memory:
+            raise ModelError("other processes do not see memory://", hint="Use the local engine.")
+        from .dask import DaskEngine
+
+        return DaskEngine(settings, scheduler, workers, timeout)
+    if scheduler is not None:
+        raise ModelError("only the Dask engine has a scheduler", expected="engine='dask'")
+    if workers == 0 or in_memory:
+        if timeout or settings.memory:
+            raise ModelError(
+                "time and memory of a file are limited in worker processes only",
+                hint="Take --workers 1 or more, and no memory:// places.",
+            )
+        from .local import InlineEngine
+
+        return InlineEngine(settings)
+    from .local import LocalEngine
+
+    return LocalEngine(settings, workers or cores(), timeout)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

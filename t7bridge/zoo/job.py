@@ -1,0 +1,142 @@
+"""What crosses the border between the one who plans and those who work: plain data, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from attrs import asdict, define, field
+
+from ..limits import DEFAULT_LIMITS, Limits
+
+PLANNED, DONE, FAILED, FOREIGN = "planned", "done", "failed", "foreign"
+CHUNK_BYTES = 1 << 20
+_FIRST_BYTES = 1 << 16
+
+
+@define(frozen=True)
+class Settings:
+    """How every file of a zoo is converted.
+
+    Attributes:
+        to: the format to write: `t7`, `pt`, `safetensors` or `hdf5`; `None` for the other one of t7 and pt.
+        module: whether each model becomes a folder with `model.py` and `model.pt`.
+        verify: whether each output is read again and compared with its input.
+        options: of `convert`, or of `write_module`.
+        limits: what one file may cost.
+        memory: bytes that the work on one file may allocate; `None` for no limit.
+        flush: whether each output is on the disk before it is reported, as it must be on machines of others.
+    """
+
+    to: str | None = None
+    module: bool = False
+    verify: bool = False
+    options: dict[str, Any] = field(factory=dict)
+    limits: Limits = DEFAULT_LIMITS
+    memory: int | None = None
+    flush: bool = False
+
+    def as_json(self) -> str:
+        """The settings as one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Settings:
+        """The settings from that line."""
+        data = json.loads(line)
+        return cls(**{**data, "limits": Limits(**data["limits"])})
+
+    def asked(self) -> dict[str, Any]:
+        """What the bytes of the outputs depend on, beside the inputs."""
+        asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
+        if asked.get("template"):
+            asked["template"] = digest(asked["template"])[0]
+        return asked
+
+
+@define(frozen=True, slots=False)
+class Job:
+    """One file to convert.
+
+    Attributes:
+        number: of its row in the journal.
+        source: path or URL of the input.
+        target: path or URL of the output; of a folder for modules.
+        bytes: size of the input, as far as it is known.
+        claimed: whether somebody says that it is a model, by its name or by naming it; otherwise a file that turns out
+            to be something else is no failure.
+    """
+
+    number: int
+    source: str
+    target: str
+    bytes: int = 0
+    claimed: bool = True
+
+    def as_json(self) -> str:
+        """The job as one line."""
+        return json.dumps(vars(self))
+
+
+@define(slots=False)
+class Outcome:
+    """What became of one file.
+
+    Attributes:
+        number: of its row in the journal.
+        status: `done`, `failed`, or `foreign` for what is no model.
+        kind: class of the error.
+        message: the error in general, without place: what failures are grouped by.
+        reason: the error as it is shown.
+        input_bytes: size of the input.
+        input_hash: SHA-256 of the input; empty where it could not be read.
+        output_bytes: size of the output.
+        output_hash: SHA-256 of the output; for a folder, of the names and hashes in it.
+        mode: what was done, as in `Report`.
+        tensors: number of tensors in the output.
+        notes: level, path in the value and message of each note.
+        layers: path, class and reason of each layer that stands for no PyTorch module.
+        seconds: of work.
+    """
+
+    number: int
+    status: str = FAILED
+    kind: str = ""
+    message: str = ""
+    reason: str = ""
+    input_bytes: int = 0
+    input_hash: str = ""
+    output_bytes: int = 0
+    output_hash: str = ""
+    mode: str = ""
+    tensors: int = 0
+    notes: list[list[str]] = field(factory=list)
+    layers: list[list[str]] = field(factory=list)
+    seconds: float = 0.0
+
+    def as_json(self) -> str:
+        """The outcome as one line."""
+        return json.dumps(vars(self))
+
+
+def digest(path: str) -> tuple[str, int]:
+    """SHA-256 in hexadecimal, and size in bytes, of a file; of a folder, of its files by name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found, size = hashlib.sha256(), 0
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            inner, count = digest(os.path.join(path, name))
+            found.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
+            size += count
+        return found.hexdigest(), size
+    with open(path, "rb", buffering=0) as file:
+        # A small first piece: most files are small, and the memory of a large one would come from the system each time.
+        while piece := file.read(CHUNK_BYTES if size else _FIRST_BYTES):
+            found.update(piece)
+            size += len(piece)
+    return found.hexdigest(), size

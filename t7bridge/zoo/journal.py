@@ -1,0 +1,228 @@
+"""What was planned and what became of it, in an SQLite file in the output folder. One process writes it: the planner.
+
+A file is marked as done only after its bytes are on the disk, so that what the journal says holds after a power cut
+too. Outcomes are written in groups, each a transaction; a run that is killed loses its last group, and those files
+are simply converted again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attrs import define, field
+
+from ..errors import CorruptError, T7BridgeError
+from .job import PLANNED, Outcome
+
+NAME = "t7bridge-zoo.sqlite"
+GONE = "gone"
+SCHEMA = 1
+_BUSY_SECONDS = 0.2
+
+_COLUMNS = {
+    "number": "INTEGER PRIMARY KEY",
+    "name": "TEXT UNIQUE NOT NULL",
+    "place": "TEXT NOT NULL",
+    "bytes": "INTEGER NOT NULL",
+    "stamp": "TEXT NOT NULL",
+    "claimed": "INTEGER NOT NULL",
+    "output": "TEXT NOT NULL",
+    "ours": "INTEGER NOT NULL",
+    "status": "TEXT NOT NULL",
+    "kind": "TEXT NOT NULL DEFAULT ''",
+    "message": "TEXT NOT NULL DEFAULT ''",
+    "reason": "TEXT NOT NULL DEFAULT ''",
+    "hash": "TEXT NOT NULL DEFAULT ''",
+    "output_bytes": "INTEGER NOT NULL DEFAULT 0",
+    "output_hash": "TEXT NOT NULL DEFAULT ''",
+    "mode": "TEXT NOT NULL DEFAULT ''",
+    "tensors": "INTEGER NOT NULL DEFAULT 0",
+    "notes": "TEXT NOT NULL DEFAULT '[]'",
+    "layers": "TEXT NOT NULL DEFAULT '[]'",
+    "seconds": "REAL NOT NULL DEFAULT 0",
+    "version": "TEXT NOT NULL DEFAULT ''",
+}
+_TEXTS = ("name", "place", "output", "reason", "message", "kind")
+
+
+@define
+class Row:
+    """A file of the zoo.
+
+    Attributes:
+        number: of the row; 0 before it has one.
+        name: of the input in the zoo.
+        place: path or URL of the input.
+        bytes: size of the input.
+        stamp: what changes when the input does.
+        claimed: whether the input is said to be a model.
+        output: path of the output in the output folder; empty where there is to be none.
+        ours: whether nobody else had a file there when it was planned.
+        status: `planned`, `done`, `failed`, `foreign`, or `gone` where the input is there no more.
+        kind: class of the error.
+        message: the error in general.
+        reason: the error as it is shown, or what a foreign file is.
+        hash: SHA-256 of the input.
+        output_bytes: size of the output.
+        output_hash: SHA-256 of the output.
+        mode: what was done.
+        tensors: number of tensors in the output.
+        notes: level, path and message of each note.
+        layers: path, class and reason of each layer that stands for no PyTorch module.
+        seconds: of work.
+        version: of t7bridge.
+    """
+
+    number: int = 0
+    name: str = ""
+    place: str = ""
+    bytes: int = 0
+    stamp: str = ""
+    claimed: bool = True
+    output: str = ""
+    ours: bool = True
+    status: str = PLANNED
+    kind: str = ""
+    message: str = ""
+    reason: str = ""
+    hash: str = ""
+    output_bytes: int = 0
+    output_hash: str = ""
+    mode: str = ""
+    tensors: int = 0
+    notes: list[list[str]] = field(factory=list)
+    layers: list[list[str]] = field(factory=list)
+    seconds: float = 0.0
+    version: str = ""
+
+
+def _pack(text: str) -> str | bytes:
+    """Text as SQLite takes it: names of files that are no UTF-8 are bytes there."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "surrogatepass")
+    return text
+
+
+def _is_escaped(text: str) -> bool:
+    return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
+
+
+def _unpack(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
+
+
+class Journal:
+    """The journal of an output folder, which one run at a time may have open.
+
+    Args:
+        path: of the file; it is made if need be.
+
+    Raises:
+        T7BridgeError: another run is at work with it, or it is of another release of t7bridge.
+        CorruptError: it is no journal, or damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._base = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.execute("BEGIN EXCLUSIVE")
+            columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+            self._base.execute(f"CREATE TABLE IF NOT EXISTS files ({columns})")
+            self._base.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            self._base.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise T7BridgeError(
+                    "another run is at work in this folder", file=path, hint="Wait for it, or end it."
+                ) from error
+            raise T7BridgeError(f"the journal cannot be opened: {error}", file=path) from error
+        except sqlite3.DatabaseError as error:
+            raise CorruptError(
+                f"is no journal of t7bridge: {error}", file=path, hint="Convert into another folder."
+            ) from error
+        schema = self.fact("schema")
+        if schema not in (None, SCHEMA):
+            raise T7BridgeError(
+                f"the journal has layout {schema}, and this release knows {SCHEMA}",
+                file=path,
+                hint="Take the release that began the zoo, or another folder.",
+            )
+        self.set_facts({"schema": SCHEMA})
+
+    def close(self) -> None:
+        """Close the file; another run may begin."""
+        self._base.close()
+
+    def fact(self, name: str) -> Any:
+        """A fact about the zoo as a whole, `None` where it is not known."""
+        found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Remember facts about the zoo as a whole."""
+        rows = [(name, json.dumps(value)) for name, value in facts.items()]
+        self._change("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
+
+    def rows(self) -> Iterator[Row]:
+        """All files, by name."""
+        try:
+            for values in self._base.execute(f"SELECT {', '.join(_COLUMNS)} FROM files ORDER BY name"):
+                known = dict(zip(_COLUMNS, values))
+                known.update({name: _unpack(known[name]) for name in _TEXTS})
+                known.update(notes=json.loads(known["notes"]), layers=json.loads(known["layers"]))
+                known.update(claimed=bool(known["claimed"]), ours=bool(known["ours"]))
+                yield Row(**known)
+        except sqlite3.DatabaseError as error:
+            raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
+
+    def plan(self, rows: Iterable[Row]) -> None:
+        """Put files into the journal: new ones, and ones that are there already as they are now."""
+        names = list(_COLUMNS)
+        values = []
+        for row in rows:
+            known = {name: getattr(row, name) for name in names}
+            known.update({name: _pack(known[name]) for name in _TEXTS})
+            known.update(notes=json.dumps(row.notes), layers=json.dumps(row.layers), number=row.number or None)
+            values.append(tuple(known.values()))
+        self._change(f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(names))})", values)
+
+    def forget(self) -> None:
+        """Empty the journal of files."""
+        self._change("DELETE FROM files", [()])
+
+    def record(self, outcomes: Iterable[Outcome], version: str) -> None:
+        """Write down what became of files; what they are has to be on the disk before."""
+        self._change(
+            "UPDATE files SET status = ?, kind = ?, message = ?, reason = ?, bytes = max(bytes, ?), hash = ?, "
+            "output_bytes = ?, output_hash = ?, mode = ?, tensors = ?, notes = ?, layers = ?, seconds = ?, version = ? "
+            "WHERE number = ?",
+            [
+                (
+                    *(found.status, _pack(found.kind), _pack(found.message), _pack(found.reason)),
+                    *(found.input_bytes, found.input_hash, found.output_bytes, found.output_hash),
+                    *(found.mode, found.tensors, json.dumps(found.notes), json.dumps(found.layers)),
+                    *(found.seconds, version, found.number),
+                )
+                for found in outcomes
+            ],
+        )
+
+    def _change(self, statement: str, values: list[Any]) -> None:
+        if not values:
+            return
+        try:
+            self._base.execute("BEGIN IMMEDIATE")
+            self._base.executemany(statement, values)
+            self._base.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._base.in_transaction:
+                self._base.execute("ROLLBACK")
+            raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error

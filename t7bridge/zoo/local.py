@@ -1,0 +1,236 @@
+"""The engine for this machine: worker processes of which each may die or hang without taking more than its file along.
+
+Workers are started anew, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no
+wait. Jobs are done in order, so the first one without an answer is the one that a dead worker worked on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+
+from ..errors import T7BridgeError
+from .job import FAILED, Job, Outcome, Settings
+from .places import local_path
+from .worker import READY
+
+_START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.worker import main; main()"
+_AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
+_TICK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.01
+"""How long answers may gather: to wake up for each of a thousand a second would take a core from the workers."""
+
+Inbox = queue.SimpleQueue["tuple[_Worker, list[bytes] | None]"]
+"""Lines from a worker; `None` is its end."""
+
+
+def _weight(job: Job) -> int:
+    """Bytes that count for what is sent ahead. A remote file may take long, however small it is: few wait behind it."""
+    is_remote = local_path(job.source) is None or local_path(job.target) is None
+    return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
+
+
+class _Worker:
+    """A worker process as its supervisor sees it.
+
+    Attributes:
+        jobs: what it was given and has not answered, in order.
+        began: when it began the first of them; `None` before it is ready.
+        late: whether it was ended because a file took too long.
+    """
+
+    def __init__(self, settings: Settings, inbox: Inbox) -> None:
+        self.jobs: deque[Job] = deque()
+        self.began: float | None = None
+        self.late = False
+        quiet = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+            start_new_session=True,  # Ctrl-C is for the one who started it all
+        )
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        self.send(settings.as_json())
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def _listen(self, inbox: Inbox) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        with self._process.stdout as answers:
+            while piece := os.read(answers.fileno(), 1 << 20):
+                *lines, rest = (rest + piece).split(b"\n")
+                inbox.put((self, lines))
+                time.sleep(_PAUSE_SECONDS)
+        inbox.put((self, None))
+
+    def send(self, *lines: str) -> None:
+        """Send lines; a worker that is gone says so by itself."""
+        with contextlib.suppress(OSError):
+            self._input.write("".join(line + "\n" for line in lines).encode())
+            self._input.flush()
+
+    def give(self, jobs: list[Job]) -> None:
+        """Give it more to do."""
+        if self.began is not None and not self.jobs:
+            self.began = time.monotonic()
+        self.jobs += jobs
+        self.send(*(job.as_json() for job in jobs))
+
+    def has_room(self) -> bool:
+        """Whether it should get another job."""
+        return not self.jobs or (len(self.jobs) < _AHEAD_JOBS and sum(map(_weight, self.jobs)) < _AHEAD_BYTES)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def end(self) -> str:
+        """Wait for its end; how it came about, for people."""
+        with contextlib.suppress(OSError):
+            self._input.close()
+        code = self._process.wait()
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"signal {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+
+class LocalEngine:
+    """Converts files in worker processes on this machine.
+
+    Args:
+        settings: how each file is converted.
+        workers: how many processes.
+        timeout: seconds that one file may take.
+    """
+
+    def __init__(self, settings: Settings, workers: int, timeout: float | None = None) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._workers = [_Worker(settings, self._inbox) for _ in range(workers)]
+
+    def current(self) -> list[Job]:
+        """What is being worked on."""
+        return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
+
+    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+        """Convert files; their outcomes come as they are done, and `None` now and then when nothing is.
+
+        Raises:
+            T7BridgeError: no worker can be started.
+        """
+        waiting = iter(jobs)
+        returned: deque[Job] = deque()
+        looked = time.monotonic()
+        while True:
+            for worker in self._workers:
+                self._feed(worker, waiting, returned)
+            if not any(worker.jobs for worker in self._workers):
+                return
+            if time.monotonic() - looked > _TICK_SECONDS:
+                self._end_late()
+                looked = time.monotonic()
+            try:
+                worker, lines = self._inbox.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
+            if lines is None:
+                if worker in self._workers:
+                    yield self._replace(worker, returned)
+                continue
+            worker.began = time.monotonic()
+            for line in lines:
+                if line != READY:
+                    worker.jobs.popleft()
+                    yield Outcome(**json.loads(line))
+
+    @staticmethod
+    def _feed(worker: _Worker, waiting: Iterator[Job], returned: deque[Job]) -> None:
+        """Fill a worker up when half of what was sent ahead is done, or at once with a large file."""
+        if len(worker.jobs) > _AHEAD_JOBS // 2 or not worker.has_room():
+            return
+        room = _AHEAD_BYTES - sum(map(_weight, worker.jobs))
+        more: list[Job] = []
+        while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
+            job = returned.popleft() if returned else next(waiting, None)
+            if job is None:
+                break
+            if _weight(job) > room and (worker.jobs or more):
+                returned.appendleft(job)  # a large file waits for a worker that is free
+                break
+            more.append(job)
+            room -= _weight(job)
+        if more:
+            worker.give(more)
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
+                worker.late = True
+                worker.kill()
+
+    def _replace(self, worker: _Worker, returned: deque[Job]) -> Outcome | None:
+        """Put a new worker in the place of a dead one, and blame the file that it worked on."""
+        how = worker.end()
+        if worker.began is None:
+            raise T7BridgeError(
+                f"a worker process cannot be started: it ended with {how}",
+                hint="T7BRIDGE_TRACEBACK=1 in the environment shows why.",
+            )
+        self._workers[self._workers.index(worker)] = _Worker(self._settings, self._inbox)
+        if not worker.jobs:
+            return None
+        job = worker.jobs.popleft()
+        returned.extendleft(reversed(worker.jobs))
+        if worker.late:
+            reason = f"took longer than the {self._timeout:g} seconds of --timeout"
+            return Outcome(job.number, FAILED, "Timeout", "took longer than --timeout", reason)
+        reason = f"the process that worked on it ended with {how}"
+        if how == "signal SIGKILL":
+            reason += ", perhaps for want of memory"
+        return Outcome(job.number, FAILED, "WorkerDied", reason, reason)
+
+    def close(self) -> None:
+        """End all workers, at once."""
+        for worker in self._workers:
+            worker.kill()
+            worker.end()
+        self._workers = []
+
+
+class InlineEngine:
+    """Converts files one after another in this process: nothing to start, but nothing to protect it from a file."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._job: Job | None = None
+
+    def current(self) -> list[Job]:
+        """What is being worked on."""
+        return [self._job] if self._job else []
+
+    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+        """Convert files; each outcome comes when it is there."""
+        from .one_file import convert_one
+
+        for job in jobs:
+            self._job = job
+            yield convert_one(job, self._settings)
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,154 @@
+"""The work on one file, in whatever process: fetch, convert, verify, hash, put away. Never raises for a file's sake."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import time
+
+from ..errors import StrictError, T7BridgeError, UnknownFormatError, UnsupportedLayerError
+from ..report import Note, Report
+from .flat import FLAT_FORMATS, differences, write_flat
+from .job import DONE, FAILED, FOREIGN, Job, Outcome, Settings, digest
+from .places import as_local_input, as_local_output
+
+_UNMAPPED = re.compile(r"no mapping yet for class ([^:]+)")
+_NOTES_KEPT = 50
+
+
+class VerifyError(T7BridgeError):
+    """An output does not hold what its input holds."""
+
+
+def convert_one(job: Job, settings: Settings) -> Outcome:
+    """Convert one file; whatever goes wrong becomes part of the outcome."""
+    outcome = Outcome(job.number)
+    began = time.perf_counter()
+    try:
+        with as_local_input(job.source) as source:
+            outcome.input_hash, outcome.input_bytes = digest(source)
+            _convert_local(job, settings, source, outcome)
+        outcome.status = DONE
+    except T7BridgeError as error:
+        _explain(outcome, error, job)
+    except MemoryError:
+        limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
+        _fail(outcome, "OutOfMemory", f"needs more than the {limit} that there is")
+    except OSError as error:
+        _fail(outcome, type(error).__name__, f"cannot be read or written: {error.strerror or error}")
+    except Exception as error:  # one file must never stop the others
+        _fail(outcome, "InternalError", f"a mistake in t7bridge itself: {type(error).__name__}: {error}")
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) -> None:
+    with as_local_output(job.target) as target:
+        try:
+            _take(outcome, _write(settings, source, target))
+            if settings.verify:
+                _verify(settings, source, target)
+        except BaseException:
+            _remove(target)  # an older output of ours, or one that is wrong: a file that failed has none
+            raise
+        if settings.flush:
+            flush_to_disk(target)
+        outcome.output_hash, outcome.output_bytes = digest(target)
+
+
+def _remove(target: str) -> None:
+    """Take away an output."""
+    names = ("model.py", "model.pt") if os.path.isdir(target) else ("",)
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(target, name) if name else target)
+    with contextlib.suppress(OSError):
+        os.rmdir(target)
+
+
+def _write(settings: Settings, source: str, target: str) -> Report:
+    """Write the output in the format that was asked for. What is there under its name is an older try of ours."""
+    if settings.module:
+        from ..module_files import write_module
+
+        return write_module(source, target, force=True, limits=settings.limits, **settings.options)
+    if settings.to in FLAT_FORMATS:
+        return write_flat(source, target, settings.to, settings.limits)
+    from ..conversion import convert
+
+    return convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
+
+
+def _verify(settings: Settings, source: str, target: str) -> None:
+    if settings.to in FLAT_FORMATS:
+        found = differences(source, target, settings.to, settings.limits)
+    else:
+        from ..verification import verify
+
+        found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
+    if found:
+        raise VerifyError("the output does not hold what the input holds", found="; ".join(found[:3]))
+
+
+def _take(outcome: Outcome, report: Report) -> None:
+    outcome.mode, outcome.tensors = report.mode, report.tensors
+    for note in report.notes:
+        unmapped = _UNMAPPED.match(note.message)
+        if unmapped:
+            outcome.layers.append([note.trail, unmapped.group(1), note.message])
+    _keep_notes(outcome, report.notes)
+
+
+def _keep_notes(outcome: Outcome, notes: list[Note]) -> None:
+    outcome.notes = [[note.level, note.trail, note.message] for note in notes[:_NOTES_KEPT]]
+    if len(notes) > _NOTES_KEPT:
+        outcome.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes"])
+
+
+def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:
+    """Put an error into the outcome, without names of files: the row says which file it is about."""
+    if isinstance(error, UnknownFormatError) and not job.claimed:
+        outcome.status = FOREIGN
+        outcome.kind, outcome.message, outcome.reason = "", "", error.message
+        return
+    error.file = ""
+    _fail(outcome, type(error).__name__, error.message, str(error))
+    if isinstance(error, StrictError):
+        _keep_notes(outcome, list(error.notes))
+    if isinstance(error, UnsupportedLayerError):
+        outcome.layers = [list(layer) for layer in error.layers]
+
+
+def _fail(outcome: Outcome, kind: str, message: str, reason: str = "") -> None:
+    outcome.status, outcome.kind = FAILED, kind
+    # Numbers and names differ from file to file; what failures are grouped by must not.
+    outcome.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
+    outcome.reason = reason or message
+
+
+def flush_to_disk(path: str) -> None:
+    """Wait until a file, or the files of a folder, and their names are on the disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
+    for name in (*inside, path, os.path.dirname(path) or os.curdir):
+        if os.path.isdir(name) and os.name == "nt":
+            continue  # there, folders cannot be opened, and names are written with the files
+        fd = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def warm_up(settings: Settings) -> None:
+    """Import what the work needs, so that the first file pays for it neither in time nor in memory."""
+    wanted = ["conversion", "bridge.record", "bridge.tree", "nn.state_dict", "pt.reader", "pt.writer", "graph.arrays"]
+    wanted += ["module_files", "source.generate"] if settings.module else []
+    wanted += ["verification", "interop.torchfile"] if settings.verify else []
+    for name in wanted:
+        importlib.import_module(f"t7bridge.{name}")

@@ -1,0 +1,76 @@
+"""How far a run is, as data; showing it is the command line's work."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+
+from attrs import define, field
+
+from .job import DONE, FAILED, FOREIGN
+
+_WINDOW_SECONDS = 10.0
+
+
+@define
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        files: how many files this run is to deal with.
+        bytes: their size together.
+        counts: how many of them are `done`, `failed`, `foreign`.
+        done_bytes: size of those that were dealt with.
+        current: names of the files being worked on, as far as that is known.
+        started: when the run began to convert, on the clock of `time.monotonic`.
+    """
+
+    files: int
+    bytes: int
+    counts: Counter[str] = field(factory=Counter)
+    done_bytes: int = 0
+    current: list[str] = field(factory=list)
+    started: float = field(factory=time.monotonic)
+    _marks: deque[tuple[float, int, int]] = field(factory=deque, repr=False)
+
+    @property
+    def finished(self) -> int:
+        """How many files were dealt with."""
+        return self.counts[DONE] + self.counts[FAILED] + self.counts[FOREIGN]
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began to convert."""
+        return time.monotonic() - self.started
+
+    def add(self, status: str, size: int) -> None:
+        """Count a file that was dealt with."""
+        self.counts[status] += 1
+        self.done_bytes += size
+
+    def mark(self) -> None:
+        """Remember where we are, for the rates; to be called a few times a second."""
+        now = time.monotonic()
+        self._marks.append((now, self.finished, self.done_bytes))
+        while now - self._marks[0][0] > _WINDOW_SECONDS:
+            self._marks.popleft()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Files and bytes a second, over the last ten seconds."""
+        if len(self._marks) < 2:
+            return 0.0, 0.0
+        first, last = self._marks[0], self._marks[-1]
+        passed = max(last[0] - first[0], 1e-6)
+        return (last[1] - first[1]) / passed, (last[2] - first[2]) / passed
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate, by files or by bytes, whichever takes longer; `None` while nothing is known."""
+        files, size = self.rates
+        left = [
+            (total - done) / rate
+            for total, done, rate in ((self.files, self.finished, files), (self.bytes, self.done_bytes, size))
+            if rate > 0 and total > done
+        ]
+        return max(left) if left else None

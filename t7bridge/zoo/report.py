@@ -1,0 +1,169 @@
+"""What is in an output folder, as data and as three files: `report.json`, `report.csv` and `report.html`.
+
+The files hold no times and no dates: the same zoo gives the same reports, byte for byte, however often the work on it
+was interrupted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from importlib.resources import files
+from typing import Any
+
+from attrs import define, field
+
+from .folder import Folder
+from .job import DONE, FAILED, FOREIGN, PLANNED
+from .journal import Row
+
+COLUMNS = {
+    "name": "path of the input in the zoo",
+    "status": "done, failed, foreign (no model), or planned (not dealt with yet)",
+    "output": "path of the output in this folder",
+    "mode": "what was done",
+    "bytes": "size of the input",
+    "output_bytes": "size of the output",
+    "tensors": "tensors in the output",
+    "kind": "class of the error",
+    "reason": "why it failed, or what a foreign file is",
+    "hash": "SHA-256 of the input",
+    "output_hash": "SHA-256 of the output; of a folder: of the names and hashes in it",
+}
+"""The columns of `report.csv`, and the fields of a file in `report.json`."""
+_PAGE_COLUMNS = ("name", "status", "output", "bytes", "output_bytes", "tensors", "mode")
+
+
+@define
+class ZooReport:
+    """What is in an output folder.
+
+    Attributes:
+        output: the folder.
+        rows: every file of the zoo.
+        options: what the outputs depend on.
+        version: of t7bridge.
+        failures: kind and message of errors, and the names of the files that had them, the most frequent first.
+        layers: classes that stand for no PyTorch module, and in how many files and how often they are there.
+        seconds: that this run took to convert.
+        now: how many files this run dealt with, by status.
+    """
+
+    output: str
+    rows: list[Row] = field(factory=list, repr=False)
+    options: dict[str, Any] = field(factory=dict)
+    version: str = ""
+    failures: list[tuple[str, str, list[str]]] = field(factory=list, repr=False)
+    layers: list[tuple[str, int, int]] = field(factory=list)
+    seconds: float = 0.0
+    now: dict[str, int] = field(factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many files there are, by status."""
+        found = Counter(row.status for row in self.rows)
+        return {status: found[status] for status in (DONE, FAILED, FOREIGN, PLANNED)}
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Size of the inputs that were converted, and of their outputs."""
+        done = [row for row in self.rows if row.status == DONE]
+        return sum(row.bytes for row in done), sum(row.output_bytes for row in done)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no file failed."""
+        return not self.counts[FAILED]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the single files, as data for JSON."""
+        before, after = self.bytes
+        return {
+            "version": self.version,
+            "options": self.options,
+            "files": len(self.rows),
+            **self.counts,
+            "bytes_before": before,
+            "bytes_after": after,
+            "failures": [
+                {"kind": kind, "message": message, "files": len(names)} for kind, message, names in self.failures
+            ],
+            "unmapped_layers": [{"class": name, "files": files, "times": times} for name, files, times in self.layers],
+        }
+
+
+def summarize(output: str, rows: list[Row], options: dict[str, Any], version: str) -> ZooReport:
+    """Count what is in the rows of a journal."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    files_with: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    for row in rows:
+        if row.status == FAILED:
+            groups.setdefault((row.kind, row.message), []).append(row.name)
+        classes = [layer[1] for layer in row.layers]
+        times.update(classes)
+        files_with.update(set(classes))
+    failures = [(kind, message, names) for (kind, message), names in groups.items()]
+    failures.sort(key=lambda group: (-len(group[2]), group[:2]))
+    layers = sorted(((name, files_with[name], times[name]) for name in times), key=lambda layer: (-layer[1], layer[0]))
+    return ZooReport(output, rows, options, version, failures, layers)
+
+
+def write_reports(folder: Folder, report: ZooReport) -> None:
+    """Write the three files.
+
+    Raises:
+        WriteError: the folder refuses.
+    """
+    folder.write("report.json", as_json(report).encode())
+    folder.write("report.csv", as_csv(report).encode("utf-8", "backslashreplace"))
+    folder.write("report.html", as_page(report).encode("utf-8", "backslashreplace"))
+
+
+def as_json(report: ZooReport) -> str:
+    """Everything there is to say, as JSON, with a file a line."""
+    lines = []
+    for row in report.rows:
+        data: dict[str, Any] = {name: getattr(row, name) for name in COLUMNS}
+        data["notes"] = [{"level": level, "path": path, "message": text} for level, path, text in row.notes]
+        data["layers"] = [{"path": path, "class": name, "reason": why} for path, name, why in row.layers]
+        lines.append(json.dumps(data))
+    head = json.dumps(report.summary(), indent=1).removesuffix("\n}")
+    return head + ',\n "table": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+
+
+def as_csv(report: ZooReport) -> str:
+    """The table of files, as a spreadsheet reads it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_no_formula(getattr(row, name)) for name in COLUMNS] for row in report.rows)
+    return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    """A spreadsheet computes what begins like a formula, and a file can be called like one."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def as_page(report: ZooReport) -> str:
+    """One page that needs nothing else: totals, failures by kind, unmapped layers, and the table of all files."""
+    data = {
+        **report.summary(),
+        "failures": [{"kind": kind, "message": text, "names": names} for kind, text, names in report.failures],
+        "columns": _PAGE_COLUMNS,
+        "rows": [
+            [*(getattr(row, name) for name in _PAGE_COLUMNS), row.kind, row.reason, _shown_notes(row)]
+            for row in report.rows
+        ],
+    }
+    # Names of files are data, and must not end the script that they stand in.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    page = files(__package__).joinpath("report.html").read_text("utf-8")
+    return page.replace("/*DATA*/", text, 1)
+
+
+def _shown_notes(row: Row) -> str:
+    return "\n".join(f"{level}: {path}: {text}" if path else f"{level}: {text}" for level, path, text in row.notes)

@@ -1,0 +1,156 @@
+"""The plan of a run: what is in the sources now, beside what the journal says, gives what is to be done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from attrs import define, evolve, field
+
+from ..signatures import HEAD_BYTES
+from .folder import Folder
+from .job import DONE, FAILED, FOREIGN, PLANNED, digest
+from .journal import GONE, NAME, Row
+from .places import heads, local_path
+from .plan import Found, is_claimed, kind_of, output_names, title_of
+
+REPORTS = ("report.html", "report.json", "report.csv")
+
+
+@define
+class Plan:
+    """What a run starts from.
+
+    Attributes:
+        rows: every file that is in the sources, as the journal should have it.
+        stale: rows to be written into the journal: new ones, and those that changed.
+        changed: names of inputs that were converted and are others now.
+        lost: names of inputs whose output was there and is no more.
+        gone: names of inputs that are there no more.
+    """
+
+    rows: list[Row] = field(factory=list)
+    stale: list[Row] = field(factory=list)
+    changed: list[str] = field(factory=list)
+    lost: list[str] = field(factory=list)
+    gone: list[str] = field(factory=list)
+
+
+def make_plan(
+    found: Iterable[Found],
+    known: Iterable[Row],
+    folder: Folder,
+    suffix: Callable[[str], str],
+    *,
+    retry_failed: bool = False,
+    force: bool = False,
+) -> Plan:
+    """Compare what is there with what the journal knows.
+
+    A file that was dealt with is left alone as long as its size and time are the same, or, where they are not, its
+    hash is. A name that an output has got it keeps.
+
+    Args:
+        found: the inputs.
+        known: the journal's rows.
+        folder: where the outputs are.
+        suffix: the suffix of the output, for what an input is (`t7`, `pt`).
+        retry_failed: whether files that failed are tried again.
+        force: whether files that others have put where outputs go are replaced.
+    """
+    plan = Plan()
+    before = {row.name: row for row in known}
+    rows: dict[str, Row] = {}
+    fresh: list[Found] = []
+    for item in found:
+        row = before.pop(item.name, None)
+        if row is None:
+            fresh.append(item)
+            continue
+        rows[item.name] = now = _known(row, item, folder, plan)
+        if now.status == FAILED and retry_failed:
+            now = rows[item.name] = evolve(now, status=PLANNED)
+        if now.status == PLANNED and now != row:
+            fresh.append(item)
+        elif now != row:
+            plan.stale.append(now)
+    for row in before.values():
+        if row.status != GONE:
+            plan.stale.append(evolve(row, status=GONE))
+            plan.gone.append(row.name)
+    for row in _planned(fresh, rows, before.values(), folder, suffix, force):
+        rows[row.name] = row
+        plan.stale.append(row)
+    plan.rows = sorted(rows.values(), key=lambda row: row.name)
+    return plan
+
+
+def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
+    """A row as it has to be now that its input has been looked at."""
+    same = row.stamp == item.stamp and item.bytes in (0, row.bytes)
+    row = evolve(row, place=item.place) if row.place != item.place else row
+    if not same and row.status != PLANNED:
+        if not _has_hash(item, row):
+            plan.changed.append(row.name)
+            return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
+        row = evolve(row, stamp=item.stamp)
+    elif not same:
+        row = evolve(row, bytes=item.bytes, stamp=item.stamp)
+    if row.status == DONE and folder.size(row.output) != row.output_bytes:
+        plan.lost.append(row.name)
+        return evolve(row, status=PLANNED)
+    return evolve(row, status=PLANNED) if row.status == GONE else row
+
+
+def _has_hash(item: Found, row: Row) -> bool:
+    """Whether a file with another time is the same all the same. Remote files are not fetched to find that out."""
+    path = local_path(item.place)
+    if path is None or not row.hash or item.bytes != row.bytes:
+        return False
+    try:
+        return digest(path)[0] == row.hash
+    except OSError:
+        return False
+
+
+def _fits(output: str, suffix: str) -> bool:
+    """Whether a name that an output had still says what it will be."""
+    return bool(output) and os.path.splitext(output)[1] == suffix if suffix else bool(output)
+
+
+def _planned(
+    fresh: list[Found],
+    rows: dict[str, Row],
+    gone: Iterable[Row],
+    folder: Folder,
+    suffix: Callable[[str], str],
+    force: bool,
+) -> Iterator[Row]:
+    """Rows for inputs that are new, or others than they were."""
+    starts = heads([item.place for item in fresh], HEAD_BYTES)
+    kinds: dict[str, str] = {}
+    titles: dict[str, str] = {}
+    for item, head in zip(fresh, starts):
+        kind = "t7" if head is None else kind_of(head)
+        if kind or is_claimed(item):
+            kinds[item.name] = kind or "t7"
+        else:
+            titles[item.name] = title_of(head or b"")
+    named = {name for name, kind in kinds.items() if name in rows and _fits(rows[name].output, suffix(kind))}
+    taken = [row.output for row in (*rows.values(), *gone) if row.output]
+    names = output_names(
+        ((name, kind) for name, kind in kinds.items() if name not in named), (*taken, *REPORTS, NAME), suffix
+    )
+    for item in fresh:
+        old = rows.get(item.name)
+        row = Row(old.number if old else 0, item.name, item.place, item.bytes, item.stamp, is_claimed(item))
+        if item.name in titles:
+            yield evolve(row, status=FOREIGN, reason=titles[item.name], output=old.output if old else "")
+            continue
+        row.output = names[item.name] if item.name in names else rows[item.name].output
+        row.ours = force or bool(old and old.ours and old.output) or folder.size(row.output) is None
+        if not row.ours:
+            row.status, row.kind = FAILED, "TargetExistsError"
+            row.message = "another file is there already"
+            row.reason = f"{os.path.basename(row.output)} is there already, and was not made by this zoo"
+        yield row

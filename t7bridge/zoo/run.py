@@ -1,0 +1,244 @@
+"""`convert_zoo`: plans, hands files to an engine, writes down what becomes of them, and reports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from ..binio.source import PathLike
+from ..errors import ModelError
+from ..limits import DEFAULT_LIMITS, Limits
+from ..version import __version__
+from .engines import Engine, open_engine
+from .folder import Folder, open_folder
+from .job import DONE, PLANNED, Job, Outcome, Settings
+from .journal import GONE, Journal, Row
+from .options import settings_of, suffix_of
+from .places import join
+from .plan import find_inputs
+from .progress import Progress
+from .report import ZooReport, summarize, write_reports
+from .resume import Plan, make_plan
+
+_LARGE_BYTES = 32 << 20
+_COMMIT_SECONDS = 1.0
+_SHOW_SECONDS = 0.1
+
+
+def convert_zoo(
+    sources: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    to: str | None = None,
+    module: bool = False,
+    verify: bool = False,
+    engine: str = "local",
+    workers: int | None = None,
+    scheduler: str | None = None,
+    timeout: float | None = None,
+    memory: int | None = None,
+    retry_failed: bool = False,
+    limit: int | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    on_start: Callable[[Plan], None] | None = None,
+    on_file: Callable[[Row, Outcome], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> ZooReport:
+    """Convert many files into a folder that mirrors their tree, and go on there when it is called again.
+
+    Files are found by what they hold, not by their names. Those that fail do not stop the others. What was done is in
+    a journal in the output folder: a file is converted again only if it changed, or its output is gone. The folder
+    gets `report.html`, `report.json` and `report.csv`.
+
+    Args:
+        sources: files, folders, patterns and URLs of any file system of fsspec, one or several.
+        output: a folder, or the URL of one.
+        to: the format of all outputs: `t7`, `pt`, `safetensors` or `hdf5`; without it each `.t7` becomes a `.pt` and
+            each `.pt` a `.t7`.
+        module: whether each model becomes a folder with `model.py` and `model.pt`, as `write_module` makes it.
+        verify: whether each output is read again, by other readers too, and compared with its input.
+        engine: `local` for processes on this machine, `dask` for a cluster.
+        workers: how many processes; 0 for none but this one; one a core if not given.
+        scheduler: the address of a Dask scheduler; without it the Dask engine starts a cluster on this machine.
+        timeout: seconds that one file may take.
+        memory: bytes that the work on one file may allocate.
+        retry_failed: whether files that failed in an earlier run are tried again.
+        limit: how many files this run converts at most.
+        dry_run: whether only the plan is made, and nothing is written.
+        force: whether files of others in the output folder are replaced, and everything is converted anew where the
+            options are others than in the runs before.
+        limits: what each file may cost.
+        on_start: is given the plan.
+        on_file: is given each file's row and outcome.
+        on_progress: is told how far the run is, some times a second.
+        **options: of `convert`, or of `write_module` where `module` is set.
+
+    Returns:
+        What is now in the folder.
+
+    Raises:
+        T7BridgeError: a source cannot be found, another run is at work in the folder, or no worker can be started.
+        ModelError: the options contradict each other, or those of the runs before.
+        UnsupportedError: a library is not installed.
+    """
+    places = [os.fspath(source) for source in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
+    settings = settings_of(to, module, verify, memory, limits, options, flush=engine != "local")
+    folder = open_folder(os.fspath(output), make=not dry_run)
+    with closing(folder):
+        if dry_run and not os.path.exists(folder.journal_path):
+            plan = make_plan(find_inputs(places, folder.place), (), folder, suffix_of(settings), force=force)
+            return _planned(on_start, plan, folder)
+        with closing(Journal(folder.journal_path)) as journal:
+            anew = _compare_options(journal, settings, force)
+            found = find_inputs(places, folder.place)
+            known = () if anew else tuple(journal.rows())
+            plan = make_plan(found, known, folder, suffix_of(settings), retry_failed=retry_failed, force=force)
+            if dry_run:
+                return _planned(on_start, plan, folder)
+            if anew:
+                journal.forget()
+            journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
+            journal.plan(plan.stale)
+            folder.sweep()
+            todo = [row for row in journal.rows() if row.status == PLANNED][:limit]
+            if on_start is not None:
+                on_start(plan)
+            run = _Run(journal, folder, todo, on_file, on_progress)
+            if todo:
+                started = open_engine(
+                    engine,
+                    settings,
+                    (folder.place, *(row.place for row in todo)),
+                    workers=workers,
+                    timeout=timeout,
+                    scheduler=scheduler,
+                )
+                try:
+                    with closing(started):
+                        run.go(started)
+                finally:
+                    folder.sweep()  # what workers left that died, or were ended
+            rows = [row for row in journal.rows() if row.status != GONE]
+            report = summarize(folder.place, rows, settings.asked(), __version__)
+            report.seconds, report.now = run.progress.seconds, dict(run.progress.counts)
+            write_reports(folder, report)
+        folder.keep_journal(last=True)
+        return report
+
+
+def _planned(on_start: Callable[[Plan], None] | None, plan: Plan, folder: Folder) -> ZooReport:
+    """What a dry run gives."""
+    if on_start is not None:
+        on_start(plan)
+    return ZooReport(folder.place, rows=plan.rows)
+
+
+def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
+    """Whether everything is converted anew, as the options are others than before.
+
+    Raises:
+        ModelError: they are, and that was not expected.
+    """
+    before, now = journal.fact("options"), settings.asked()
+    if before is None or before == now:
+        return False
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    changes = ", ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names)
+    if not force:
+        raise ModelError(
+            f"the folder was made with other options: {changes}",
+            file=journal.path,
+            hint="Give the same options, another folder, or --force (force=True) to convert everything anew.",
+        )
+    return True
+
+
+class _Run:
+    """One run: gives jobs to an engine, and takes outcomes to the journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        folder: Folder,
+        todo: list[Row],
+        on_file: Callable[[Row, Outcome], None] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._journal = journal
+        self._folder = folder
+        self._rows = {row.number: row for row in todo}
+        self._on_file = on_file
+        self._on_progress = on_progress
+        self._pending: list[Outcome] = []
+        self._writing: Future[None] | None = None
+        self._due = self._show_at = 0.0
+        self.progress = Progress(len(todo), sum(row.bytes for row in todo))
+
+    def _jobs(self) -> Iterator[Job]:
+        """The large files first, so that no worker is left alone with one at the end."""
+        for row in sorted(self._rows.values(), key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0):
+            target = join(self._folder.place, row.output)
+            yield Job(row.number, row.place, target, row.bytes, row.claimed)
+
+    def go(self, engine: Engine) -> None:
+        """Convert everything there is to do."""
+        self._due = time.monotonic() + _COMMIT_SECONDS
+        # Flushing goes on beside the work: it waits for the disk, and the workers need not.
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                with closing(engine.run(self._jobs())) as outcomes:
+                    for outcome in outcomes:
+                        if outcome is not None:
+                            self._take(outcome)
+                        self._tick(engine, pool)
+            finally:  # what is done is done, even if somebody ends the run
+                self._write(pool)
+                self._finish_writing()
+        self._show(engine)
+
+    def _tick(self, engine: Engine, pool: ThreadPoolExecutor) -> None:
+        """Write and show what there is, when it is time to."""
+        now = time.monotonic()
+        if now > self._due and self._pending and (self._writing is None or self._writing.done()):
+            self._write(pool)
+            self._due = now + _COMMIT_SECONDS
+        if now > self._show_at:
+            self._show(engine)
+            self._show_at = now + _SHOW_SECONDS
+
+    def _take(self, outcome: Outcome) -> None:
+        row = self._rows[outcome.number]
+        self._pending.append(outcome)
+        self.progress.add(outcome.status, row.bytes)
+        if self._on_file is not None:
+            self._on_file(row, outcome)
+
+    def _write(self, pool: ThreadPoolExecutor) -> None:
+        self._finish_writing()
+        if self._pending:
+            self._writing = pool.submit(self._commit, self._pending)
+            self._pending = []
+
+    def _finish_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    def _commit(self, outcomes: list[Outcome]) -> None:
+        """Only what is on the disk is marked as done."""
+        self._folder.settle(self._rows[found.number].output for found in outcomes if found.status == DONE)
+        self._journal.record(outcomes, __version__)
+        self._folder.keep_journal(last=False)
+
+    def _show(self, engine: Engine) -> None:
+        self.progress.mark()
+        if self._on_progress is not None:
+            self.progress.current = [self._rows[job.number].name for job in engine.current()]
+            self._on_progress(self.progress)

@@ -1,0 +1,61 @@
+"""The benchmarks' own files hold what they say, and what they measure is measured."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from helpers import ROOT
+
+import t7bridge
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """The module that writes the files."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import files
+
+    yield files
+    del sys.modules["files"]
+
+
+def test_files(files, tmp_path):
+    """Each is a `.t7` file of the shape that its name says."""
+    path = tmp_path / "x.t7"
+    files.large(path, 2, 3000)
+    assert t7bridge.load(path)["layer01"].shape == (3, 1000)
+    files.large(path, 1, 1000, order=">", kind="Long")
+    assert t7bridge.T7Reader(path).read_object()["layer00"].numpy().dtype.itemsize == 8
+    files.ascii_text(path, 10)
+    assert t7bridge.load(path).numpy().max() < 1
+    files.numbers(path, 100)
+    assert t7bridge.load(path).as_list() == [key * 0.5 for key in range(100)]
+    files.records(path, 5)
+    assert t7bridge.load(path)[3]["name"] == b"item2"
+    files.small_tensors(path, 3)
+    assert t7bridge.load(path)[2].numpy().tolist()[0] == [0, 1, 2, 3]
+    files.nested(path, 4)
+    assert t7bridge.load(path)[1][1][1][1] == 0
+    files.sparse(path, 1)
+    assert t7bridge.load(path).shape == (250_000_000,)
+
+
+def test_measure(files, tmp_path):
+    """Commands run in turns, in processes whose memory is their own, and a command that fails ends everything."""
+    import measure
+
+    program = "import time; x = bytearray(80 << 20); x[::4096] = bytes(len(x[::4096])); time.sleep(0.05)"
+    found = measure.commands(
+        2,
+        large=(tmp_path / "none", sys.executable, "-c", program),
+        small=(tmp_path / "none", sys.executable, "-c", "pass"),
+    )
+    assert found["large"].peak_mib > 80 > found["small"].peak_mib
+    assert found["large"].median >= 0.05
+    with pytest.raises(SystemExit, match="bad fails"):
+        measure.commands(1, bad=(tmp_path / "none", sys.executable, "-c", "raise SystemExit(3)"))
+    called = []
+    measure.calls(3, ours=lambda: called.append(1))
+    assert len(called) == 4
+    del sys.modules["measure"]

@@ -1,0 +1,62 @@
+"""Mutated files in the default run: a fixed number with a fixed seed. `fuzz/run.py` runs as many as one likes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from fuzz_mutate import mutate
+from fuzz_targets import TARGETS, seeds
+from helpers import ROOT
+
+INPUTS = 600
+SECONDS = 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_mutations(name):
+    """Only errors of the package escape, in time; what is accepted is the same after writing and reading it."""
+    target, starts, choose = TARGETS[name], seeds(name), random.Random(f"{name} 20261121")
+    accepted = sum(map(target, starts))
+    assert accepted, "the seeds themselves are sound files"
+    for number in range(INPUTS):
+        data = mutate(choose.choice(starts), choose.choice(starts), choose)
+        start = time.perf_counter()
+        try:
+            accepted += target(data)
+        except Exception as error:
+            raise AssertionError(f"input {number} of {name}, {len(data)} bytes") from error
+        assert time.perf_counter() - start < SECONDS, f"input {number} of {name}"
+    assert accepted < INPUTS + len(starts), "some inputs are damaged"
+
+
+def test_memory():
+    """A process that reads mutated files of every reader needs little more memory than one that reads sound ones."""
+    command = [sys.executable, "-W", "ignore", str(ROOT / "fuzz" / "run.py"), "all", "--count", "150", "--seed", "3"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count(" 0 findings") == len(TARGETS)
+
+
+@pytest.mark.parametrize(
+    "seed", [b"\x8f", b"}", b"]", b")\x85", b"(", b"\x8f\x94", b"ccollections\nOrderedDict\nq\0" + b"h\0)R"]
+)
+def test_memory_of_empty_containers(seed):
+    """A pickle of a megabyte that is nothing but empty containers is refused, or costs what the promise allows."""
+    head, _, repeated = seed.rpartition(b"q\0")
+    head = head + b"q\0" if head else b""
+    code = (
+        "import resource, sys; from t7bridge.pt.reader import PtReader; from t7bridge.errors import T7BridgeError\n"
+        f"data = b'\\x80\\x04' + {head!r} + {repeated!r} * (1_000_000 // {len(repeated)}) + b'.'\n"
+        "PtReader(b'\\x80\\x02}.').read()\n"
+        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: PtReader(data).read()\n"
+        "except T7BridgeError: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(run.stdout) * 1024 <= 8 * 1_000_000 + (64 << 20)

@@ -1,0 +1,235 @@
+"""Limits: each is met by a file made for it, the error names it, and raising or lowering it is what the error says."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+
+import pytest
+from attrs import fields
+from helpers import ASCII, BIG8, LITTLE8, Parts, corpus
+from pt_helpers import text, zipped
+
+import t7bridge
+from t7bridge import Limits, cli
+from t7bridge.errors import LimitError
+
+TENSOR = (
+    b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\1tQ"
+)
+
+
+def nested(kind: str, count: int) -> bytes:
+    """`count` tables or nn.GPU inside one another."""
+    parts = Parts(LITTLE8)
+    for number in range(1, count + 1):
+        parts = parts.ints(3, number, 1).number(1) if kind == "table" else parts.torch(number, "nn.GPU")
+    parts = parts.ints(0)
+    for number in range(count + 1, 2 * count + 1 if kind == "gpu" else 0):
+        parts = parts.ints(3, number, 0)  # the fields, the innermost first
+    return parts.data
+
+
+def strings(layout, length: int) -> bytes:
+    """A table with a string in it."""
+    return Parts(layout).ints(3, 1, 1).number(1).string(b"x" * length).data
+
+
+def pt(data: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
+    """A checkpoint with a pickle."""
+    return zipped({"a/data.pkl": data, "a/data/0": bytes(4), "a/version": b"3\n"}, method)
+
+
+def tensor(dimensions: int) -> bytes:
+    """A checkpoint with a tensor of so many dimensions."""
+    sizes = b"(" + b"K\1" * dimensions + b"t"
+    return pt(TENSOR + b"K\0" + sizes + sizes + b"\x89NtR.")
+
+
+def inside(depth: int) -> bytes:
+    """A checkpoint whose pickle has a checkpoint as bytes, and so on."""
+    data = b"\x80\x02]."
+    for _ in range(depth):
+        head = b"\x80\x03ctorch.storage\n_load_from_bytes\nB" + struct.pack("<I", len(data))
+        data = head + data + b"\x85R."
+    return data
+
+
+def modules(depth: int) -> bytes:
+    """TorchScript of 1.0 with modules in modules."""
+    inner = '{"name":"m"}'
+    for _ in range(depth):
+        inner = f'{{"name":"m","submodules":[{inner}]}}'
+    return zipped({"a/model.json": f'{{"mainModule":{inner}}}'.encode(), "a/version": b"2\n"})
+
+
+SHARED = b"\x80\x02]q\0(" + b"K\1" * 50 + b"eh\0h\0h\0\x87."
+# Name of the limit → a value of it, a file that meets it, and what is done with the file.
+MET = {
+    "objects": (10, nested("table", 11), t7bridge.load),
+    "depth": (10, nested("table", 12), t7bridge.load),
+    "payload_depth": (3, nested("gpu", 5), t7bridge.load),
+    "dimensions": (8, tensor(9), t7bridge.load),
+    "string_bytes": (100, strings(LITTLE8, 101), t7bridge.load),
+    "allocated_bytes": (2560, nested("table", 11), t7bridge.load),
+    "pickle_operations": (100, pt(b"\x80\x02]" + b"N0" * 60 + b"."), t7bridge.load),
+    "inflated_operations": (4, pt(b"\x80\x02]" + b"N0" * 300_000 + b".", zipfile.ZIP_DEFLATED), t7bridge.load),
+    "nested_files": (2, inside(4), t7bridge.load),
+    "module_depth": (5, modules(7), t7bridge.load),
+    "archive_members": (2, pt(b"\x80\x02]."), t7bridge.load),
+    "inflate_ratio": (2, None, t7bridge.load),
+    "inflate_bytes": (1 << 20, None, t7bridge.load),
+    "repeated_nodes": (50, pt(SHARED), t7bridge.describe),
+}
+
+
+def bomb() -> bytes:
+    """A checkpoint whose deflated pickle grows to 2 MiB."""
+    return pt(b"\x80\x02" + text("x" * (2 << 20)) + b".", zipfile.ZIP_DEFLATED)
+
+
+def file_of(name: str) -> bytes:
+    """The file that meets a limit."""
+    return MET[name][1] or bomb()
+
+
+def low(name: str) -> Limits:
+    """Limits of which one is so low that its file meets it."""
+    extra = {"inflate_bytes": {"inflate_ratio": 0}, "inflate_ratio": {"inflate_bytes": 0}}.get(name, {})
+    return Limits(**{name: MET[name][0], **extra})
+
+
+def test_every_limit_has_a_file():
+    """No limit is left without a test."""
+    assert set(MET) == {each.name for each in fields(Limits)}
+
+
+@pytest.mark.parametrize("name", MET)
+def test_limits_are_met(name):
+    """The file of each limit is refused with the limit, its value and both ways to raise it; it is read otherwise."""
+    with pytest.raises(LimitError) as caught:
+        MET[name][2](file_of(name), limits=low(name))
+    error = caught.value
+    if name != "inflate_bytes":  # which of both is met is said of the pair
+        assert error.limit == name
+        assert error.value == MET[name][0]
+        assert f"--limit {name}=N" in str(error)
+        assert f"limits=Limits({name}=N)" in str(error)
+    assert f"(the limit {name})" in str(error)
+    assert error.file
+    assert pickle.loads(pickle.dumps(error)).limit == error.limit
+
+    if name != "inflated_operations":  # which is met with its own default, for a file like this one
+        MET[name][2](file_of(name))
+    else:
+        MET[name][2](file_of(name), limits=Limits(inflated_operations=1000))
+
+
+@pytest.mark.parametrize("name", MET)
+def test_limits_on_the_command_line(name, tmp_path, capsys):
+    """`--limit` lowers and raises each of them."""
+    path = tmp_path / "x.bin"
+    path.write_bytes(file_of(name))
+    options = [f"--limit={each.name}={getattr(low(name), each.name)}" for each in fields(Limits)]
+
+    assert cli.main(["describe", str(path), *options]) == 1
+    assert f"(the limit {name})" in capsys.readouterr().err
+    raised = ["--limit", "inflated_operations=1000"]
+    assert cli.main(["describe", str(path), *raised]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["convert", "{}", "{}.pt"], ["inspect", "{}"], ["verify", "{}", "{}"], ["module", "{}", "-o", "{}.d"],
+     ["scan", "{}"], ["match", "{}", "{}"], ["describe", "{}"]],
+    ids=lambda arguments: arguments[0],
+)  # fmt: skip
+def test_every_verb_takes_limits(arguments, tmp_path, capsys):
+    """Each verb that reads files hands the limits on."""
+    path = tmp_path / "x.t7"
+    path.write_bytes(nested("table", 11))
+    code = cli.main([*(word.format(path) for word in arguments), "--limit", "objects=10", "--limit", "depth=50"])
+
+    assert code == 1
+    assert "(the limit objects)" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["x.t7"]
+
+
+@pytest.mark.parametrize("word", ["frobs=3", "objects", "objects=-1", "objects=many", "=3"])
+def test_wrong_limits_are_wrong_usage(word, capsys):
+    """A limit that does not exist, or no number, ends with 2, and the message has the names."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["describe", "x.t7", "--limit", word])
+    assert caught.value.code == 2
+    assert "objects" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("layout", [LITTLE8, BIG8, ASCII], ids=["little8", "big8", "ascii"])
+@pytest.mark.parametrize("limit", [10, 5000, 2 << 20])
+def test_strings_of_t7(layout, limit):
+    """A string of exactly the limit is read, one of a byte more is not: keys, values, code, in lists of records."""
+    for make in (
+        lambda length: strings(layout, length),
+        lambda length: Parts(layout).string(b"k" * length).data,
+        lambda length: Parts(layout).ints(3, 1, 1).string(b"k" * length).number(1).data,
+        lambda length: Parts(layout).ints(8, 1).text(b"c" * length).ints(0).data,
+        lambda length: Parts(layout).torch(1, "tds.Vec", 0).longs(1).string(b"v" * length).data,
+    ):
+        t7bridge.load(make(limit), limits=Limits(string_bytes=limit))
+        with pytest.raises(LimitError, match="string_bytes"):
+            t7bridge.load(make(limit + 1), limits=Limits(string_bytes=limit))
+    records = Parts(LITTLE8).ints(3, 1, 40)
+    for number in range(40):
+        records.number(number).ints(3, number + 2, 1).string(b"id").string(b"x" * (limit + (number == 39)))
+    with pytest.raises(LimitError, match="string_bytes"):
+        t7bridge.load(records.data, limits=Limits(string_bytes=limit))
+
+
+@pytest.mark.parametrize("limit", [10, 200, 70_000])
+def test_strings_of_pickles(limit):
+    """Likewise in pickles, by each opcode that makes a string."""
+    for code, width in (
+        (b"X", 4),
+        (b"B", 4),
+        (b"T", 4),
+        (b"\x8e", 8),
+        (b"\x8d", 8),
+        (b"\x96", 8),
+        (b"\x8c", 1),
+        (b"C", 1),
+    ):
+        for length in (limit, limit + 1):
+            if length >= 1 << 8 * width:
+                continue
+            data = b"\x80\x05" + code + length.to_bytes(width, "little") + b"x" * length + b"."
+            if length == limit:
+                t7bridge.load(pt(data), limits=Limits(string_bytes=limit))
+                continue
+            with pytest.raises(LimitError, match="string_bytes"):
+                t7bridge.load(pt(data), limits=Limits(string_bytes=limit))
+    with pytest.raises(LimitError, match="string_bytes"):
+        t7bridge.load(pt(b"\x80\x02V" + b"x" * (limit + 1) + b"\n."), limits=Limits(string_bytes=limit))
+
+
+def test_wrong_order_does_not_meet_the_limit_of_strings():
+    """A length that is huge in one byte order and small in the other is that of the other."""
+    data = Parts(BIG8).string(b"x" * 3).data + bytes(8 << 20)
+    assert t7bridge.load(data, limits=Limits(string_bytes=1000)) == b"xxx"
+
+
+def test_no_file_of_ours_meets_a_default():
+    """All files of the corpus are read with a thousandth of most defaults."""
+    defaults = Limits()
+    small = Limits(
+        objects=defaults.objects // 1000,
+        depth=2000,
+        string_bytes=defaults.string_bytes // 1000,
+        allocated_bytes=defaults.allocated_bytes // 100,
+        pickle_operations=defaults.pickle_operations // 1000,
+        archive_members=1000,
+        repeated_nodes=1000,
+    )
+    for path in corpus("format/*.t7", "legacy/*.t7", "models/*.t7", "pt/*.pt"):
+        if not path.name.startswith(("object_custom_write", "stream")):
+            t7bridge.describe(path, limits=small)

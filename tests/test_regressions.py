@@ -1,0 +1,75 @@
+"""Mistakes that fuzzing and random graphs have found, each with the smallest file that showed it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from helpers import BIG8, LITTLE4, LITTLE8, Parts, description, lines, read, stated, written
+from pt_helpers import described, text, zipped
+
+from t7bridge.errors import CorruptError, FormatError, TruncatedError
+from t7bridge.graph.storage import Storage
+from t7bridge.pt.reader import PtReader
+from t7bridge.t7.reader import T7Reader
+
+
+def matrix(layout, **lie) -> bytes:
+    """A 2 by 2 FloatTensor; the offset or the count may lie."""
+    parts = Parts(layout).torch(1, "torch.FloatTensor").ints(2).longs(2, 2).longs(2, 1).longs(lie.get("offset", 1))
+    return parts.torch(2, "torch.FloatStorage").longs(lie.get("count", 4)).elements("f", 1.0, 2.0, 3.0, 4.0).data
+
+
+@pytest.mark.parametrize("layout", [LITTLE8, BIG8], ids=["little", "big"])
+def test_damage_is_no_other_layout(layout):
+    """A tensor that is cut off or wrong is an error, not an empty one with 4-byte longs, as its zeros suggest."""
+    for length in range(len(matrix(layout))):
+        with pytest.raises(FormatError):
+            T7Reader(matrix(layout)[:length]).read_object()
+    with pytest.raises(CorruptError, match="its offset is -1"):
+        T7Reader(matrix(layout, offset=0)).read_object()
+    with pytest.raises(TruncatedError, match="claims more than the file holds"):
+        T7Reader(matrix(layout, count=400)).read_object()
+
+
+def test_short_values_of_another_layout_are_read():
+    """A file with 4-byte longs is found out also where its first value is over before the other layout fails."""
+    empty = Parts(LITTLE4).torch(1, "torch.FloatStorage").longs(0).data
+    reader = T7Reader(empty + Parts(LITTLE4).ints(3, 2, 1).number(1).number(2).data)
+
+    first = reader.read_object()
+    assert isinstance(first, Storage)
+    assert first.count == 0
+    assert reader.read_object()[1] == 2
+    assert reader.layout == LITTLE4
+
+
+def test_digits_of_ascii_files():
+    """A number that has more than 6 digits says that all have: none of them is rounded when the file is written."""
+    for numbers in ((0.1, 1 / 3), (9.224, 9007199254740992.0), (9.224, 4.0368547758e18)):
+        data = lines(f"3\n1\n2\n1\n1\n1\n{numbers[0]:.6g}\n1\n2\n1\n{numbers[1]:.17g}\n")
+        reader = T7Reader(data)
+        value = reader.read_object()
+        assert reader.layout.digits == 17
+        again = read(written(value, reader.layout), **stated(reader.layout))
+        assert description(again) == description(value)
+    rounded = lines("3\n1\n2\n1\n1\n1\n0.1\n1\n2\n1\n0.333333\n")
+    reader = T7Reader(rounded)
+    assert written(reader.read_object(), reader.layout) == rounded
+
+
+def test_items_of_a_counter():
+    """The items of a Counter that follow it in a pickle are its counts, and are not counted."""
+    pickle = b"\x80\x02ccollections\nCounter\n)R(" + text("a") + b"K\x05" + text("b") + b"Nu."
+    value = PtReader(pickle).read()
+
+    assert type(value) is Counter
+    assert dict(value) == {"a": 5, "b": None}
+    assert described(pickle)["v"][0][1] == {"t": "int", "v": "5"}
+
+
+def test_pickle_that_ends_in_a_call():
+    """An empty stack at the end of a whole pickle is no pickle that was cut off."""
+    for opcodes in (b"R", b"\x86", b"u"):
+        with pytest.raises(CorruptError, match="takes a value from an empty stack"):
+            PtReader(zipped({"a/data.pkl": b"\x80\x02" + opcodes + b".", "a/version": b"3\n"})).read()

@@ -1,0 +1,29 @@
+"""SECURITY.md says what is so."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import fields
+from helpers import ROOT
+
+from t7bridge.limits import Limits
+
+PAGE = (ROOT / "SECURITY.md").read_text()
+
+
+def test_limits_are_those_of_the_code():
+    """The table of limits has all of them, in order, with their defaults."""
+    rows = re.findall(r"^\| `(\w+)` \| ([\d ]+) \|", PAGE, re.MULTILINE)
+    assert [(name, int(value.replace(" ", ""))) for name, value in rows] == [
+        (each.name, each.default) for each in fields(Limits)
+    ]
+
+
+def test_named_files_exist():
+    """Every test and file that the page names is there."""
+    names = re.findall(r"`((?:tests|fuzz|testfiles|pt)/[\w/.*]*)`", PAGE)
+    assert len(names) > 10
+    for name in names:
+        folder = ROOT / "t7bridge" if name.startswith("pt/") else ROOT
+        assert list(folder.glob(name.rstrip("/"))), name

@@ -1,0 +1,142 @@
+"""Workers that die, hang or take all memory lose their file and nothing else; a run that is killed goes on."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from zoo_helpers import command, process, tree, verdicts, wait_for, web_server, workers_of, zoo
+from zoo_maker import greedy, make_zoo
+
+import t7bridge
+from t7bridge.errors import T7BridgeError
+
+pytest.importorskip("fsspec")
+pytest.importorskip("aiohttp")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
+    """Worker processes give the bytes and the reports that this process gives."""
+    wanted = make_zoo(tmp_path / "zoo", 150)
+    t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "here", workers=0)
+    t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "there", workers=workers)
+
+    assert tree(tmp_path / "here") == tree(tmp_path / "there")
+    assert verdicts(tmp_path / "there") == wanted
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_dies(tmp_path: Path, number: signal.Signals) -> None:
+    """A worker that dies loses the file that it worked on; those that were waiting behind it are converted."""
+    wanted = make_zoo(tmp_path / "zoo", 100)
+    (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
+    with (
+        web_server(tmp_path / "zoo", slow="slow.t7") as (url, waits),
+        subprocess.Popen(
+            command(f"{url}/", "-o", tmp_path / "out", "--workers", 1),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as run,
+    ):
+        assert waits.wait(30)
+        os.kill(wait_for(lambda: workers_of(run.pid))[0], number)
+        assert run.wait(60) == 1
+
+    assert verdicts(tmp_path / "out") == {**wanted, "a/slow.t7": "failed"}
+    assert f"ended with signal {number.name}" in (tmp_path / "out/report.csv").read_text()
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_a_file_takes_too_long(tmp_path: Path) -> None:
+    """A file that hangs is given up after the timeout, and the others are converted."""
+    wanted = make_zoo(tmp_path / "zoo", 60)
+    (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
+    with web_server(tmp_path / "zoo", slow="slow.t7") as (url, _):
+        run = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 2, "--timeout", 1.5)
+
+    assert run.returncode == 1
+    assert "a/slow.t7: Timeout: took longer than the 1.5 seconds of --timeout" in run.stderr
+    assert verdicts(tmp_path / "out") == {**wanted, "a/slow.t7": "failed"}
+
+
+def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
+    """A file that needs more memory than allowed fails, and its worker goes on with the others."""
+    wanted = make_zoo(tmp_path / "zoo", 60)
+    greedy(tmp_path / "zoo/greedy.t7")
+    report = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1, memory=48 << 20)
+    enough = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1, memory=2 << 30, retry_failed=True)
+
+    assert [row.kind for row in report.rows if row.name == "greedy.t7"] == ["OutOfMemory"]
+    assert {row.name: row.status for row in report.rows} == {**wanted, "greedy.t7": "failed"}
+    assert {row.name: row.status for row in enough.rows} == {**wanted, "greedy.t7": "done"}
+
+
+def test_killed_runs_go_on(tmp_path: Path) -> None:
+    """Runs that are killed at any moment end, when they are started again, in what one run gives, byte for byte."""
+    make_zoo(tmp_path / "zoo", 400, large=2, large_bytes=4 << 20)
+    t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "whole", workers=0)
+    for pause in (0.15, 0.3, 0.45):
+        with process(*command(tmp_path / "zoo", "-o", tmp_path / "out", "--workers", "2")) as run:
+            time.sleep(pause)
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+    (tmp_path / "out").mkdir(exist_ok=True)
+    (tmp_path / "out/.t7bridge-0123456789abcdef.tmp").write_bytes(b"left over")
+    last = zoo(tmp_path / "zoo", "-o", tmp_path / "out", "--workers", "2")
+
+    assert last.returncode == 1
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_a_run_that_is_ended_leaves_nothing_half(tmp_path: Path) -> None:
+    """A run that is told to end writes down what it has done, and takes away what is not complete."""
+    make_zoo(tmp_path / "zoo", 60)
+    (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
+    options = ("-o", tmp_path / "out", "--workers", "2")
+    with web_server(tmp_path / "zoo", slow="slow.t7") as (url, waits):
+        with process(*command(f"{url}/", *map(str, options))) as run:
+            assert waits.wait(30)
+            wait_for(lambda: len(list((tmp_path / "out").rglob("*.pt"))) > 30)
+            run.send_signal(signal.SIGTERM)
+            assert run.wait(20) == 128 + signal.SIGTERM
+        left = [path.name for path in (tmp_path / "out").rglob("*.tmp")]
+        again = zoo(f"{url}/", *options, "--dry-run")
+
+    assert left == []
+    done = int(again.stdout.splitlines()[-1].split()[4])
+    assert 20 < done <= len(list((tmp_path / "out").rglob("*.pt")))
+
+
+def test_workers_end_with_their_run(tmp_path: Path) -> None:
+    """No worker outlives the run that started it, even one that was killed."""
+    make_zoo(tmp_path / "zoo", 20)
+    (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
+    with web_server(tmp_path / "zoo", slow="slow.t7") as (url, waits):
+        with process(*command(f"{url}/", "-o", tmp_path / "out", "--workers", "2")) as run:
+            assert waits.wait(30)
+            found = workers_of(run.pid)
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+
+        def all_gone() -> bool:
+            for pid in found:
+                with contextlib.suppress(OSError):
+                    if b"zoo.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return False
+            return True
+
+        assert len(found) == 2
+        wait_for(all_gone, 10)
+
+
+def test_no_worker_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers end before they begin, the run ends with an error, and does not try for ever."""
+    make_zoo(tmp_path / "zoo", 5)
+    monkeypatch.setattr("t7bridge.zoo.local._START", "raise SystemExit(3)")
+
+    with pytest.raises(T7BridgeError, match="cannot be started: it ended with exit code 3"):
+        t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=2)

@@ -1,0 +1,143 @@
+"""safetensors and HDF5: what their own libraries read is what torchfile and PyTorch's format say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchfile
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge import Tensor
+from t7bridge.errors import ModelError, UnsupportedError
+from t7bridge.graph.storage import Storage
+from t7bridge.limits import DEFAULT_LIMITS
+from t7bridge.zoo.flat import FLAT_FORMATS, differences, write_flat
+
+safetensors = pytest.importorskip("safetensors.numpy")
+h5py = pytest.importorskip("h5py")
+
+KINDS = ("byte", "char", "short", "int", "long", "float", "double")
+
+
+def flat(source: Path, target: Path) -> t7bridge.Report:
+    """Write one file in the format of its suffix."""
+    to = next(name for name, suffix in FLAT_FORMATS.items() if suffix == target.suffix)
+    report = write_flat(str(source), str(target), to, DEFAULT_LIMITS)
+    assert differences(str(source), str(target), to, DEFAULT_LIMITS) == []
+    return report
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["", ".big", ".ascii"])
+def test_elements(tmp_path: Path, kind: str, layout: str) -> None:
+    """Tensors of every type, in every encoding, have the elements that torchfile reads from the binary file."""
+    source = TESTFILES / f"format/tensor_{kind}{layout}.t7"
+    wanted = torchfile.load(str(TESTFILES / f"format/tensor_{kind}.t7"))
+    flat(source, tmp_path / "x.safetensors")
+    flat(source, tmp_path / "x.h5")
+
+    read = safetensors.load_file(tmp_path / "x.safetensors")
+    assert list(read) == ["root"]
+    assert read["root"].dtype == wanted.dtype
+    np.testing.assert_array_equal(read["root"], wanted)
+    with h5py.File(tmp_path / "x.h5") as file:
+        np.testing.assert_array_equal(file["root"][()], wanted)
+
+
+@pytest.mark.parametrize("suffix", FLAT_FORMATS.values())
+def test_models_have_state_dicts(tmp_path: Path, suffix: str) -> None:
+    """Modules give PyTorch's names and shapes, in a checkpoint under their own; the same bytes each time."""
+    for name in ("one", "two"):
+        flat(TESTFILES / "models/training_checkpoint.t7", tmp_path / f"{name}{suffix}")
+    t7bridge.convert(TESTFILES / "models/training_checkpoint.t7", tmp_path / "x.pt")
+    state = t7bridge.load(tmp_path / "x.pt")["model"]
+
+    assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
+    if suffix == ".h5":
+        with h5py.File(tmp_path / "one.h5") as file:
+            read = {name: file["model"][name][()] for name in file["model"]}
+    else:
+        found = safetensors.load_file(tmp_path / "one.safetensors")
+        read = {name.removeprefix("model."): array for name, array in found.items() if name.startswith("model.")}
+    assert set(read) == set(state)
+    for name, tensor in state.items():
+        np.testing.assert_array_equal(read[name], tensor.numpy())
+
+
+def test_views_and_sharing(tmp_path: Path) -> None:
+    """Views are written row by row, each for itself, and the report says so."""
+    base = np.arange(12, dtype="f4")
+    storage = Storage.from_array(base)
+    element = storage.element
+    views = {"a": Tensor(element, storage, (3, 4), (4, 1), 0), "t": Tensor(element, storage, (4, 3), (1, 4), 0)}
+    t7bridge.save(views, tmp_path / "views.pt")
+    report = flat(tmp_path / "views.pt", tmp_path / "views.safetensors")
+
+    read = safetensors.load_file(tmp_path / "views.safetensors")
+    np.testing.assert_array_equal(read["t"], base.reshape(3, 4).T)
+    assert "2 tensors of 1 storages" in report.notes[0].message
+
+
+def test_what_is_no_tensor(tmp_path: Path) -> None:
+    """Numbers and strings become metadata; what has no place there is named."""
+    element = Storage.from_array(np.zeros(2, "f4"))
+    tensor = Tensor(element.element, element, (2,), (1,), 0)
+    t7bridge.save({"w": tensor, "epoch": 3, "name": "net", "raw": b"\xff", "inner": {"x/y": tensor}}, tmp_path / "x.pt")
+    report = flat(tmp_path / "x.pt", tmp_path / "x.safetensors")
+    flat(tmp_path / "x.pt", tmp_path / "x.h5")
+
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "x.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt", "epoch": "3", "name": '"net"'}
+    assert [note.trail for note in report.notes if note.level == "warning"] == ["raw"]
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert (sorted(file), sorted(file["inner"]), file.attrs["epoch"]) == (["inner", "w"], ["x_y"], "3")
+
+
+def test_types_that_one_format_lacks(tmp_path: Path) -> None:
+    """bfloat16 is itself in safetensors and float32 in HDF5; what a format does not have is refused."""
+    bits = np.array([0x3F80, 0xC040], "u2")
+    bfloat = t7bridge.graph.elements.ELEMENT_TYPES["bfloat16"]
+    storage = Storage.from_array(bits, bfloat)
+    t7bridge.save({"w": Tensor(bfloat, storage, (2,), (1,), 0)}, tmp_path / "b.pt")
+    flat(tmp_path / "b.pt", tmp_path / "b.safetensors")
+    flat(tmp_path / "b.pt", tmp_path / "b.h5")
+    complex_ = Storage.from_array(np.zeros(2, "c16"))
+    t7bridge.save({"w": Tensor(complex_.element, complex_, (2,), (1,), 0)}, tmp_path / "c.pt")
+
+    from safetensors import deserialize
+
+    [(_, found)] = deserialize((tmp_path / "b.safetensors").read_bytes())
+    assert (found["dtype"], bytes(found["data"])) == ("BF16", bits.tobytes())
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["w"][()].tolist() == [1.0, -3.0]
+    with pytest.raises(UnsupportedError, match="w: safetensors has no elements of type complex128"):
+        flat(tmp_path / "c.pt", tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize("suffix", FLAT_FORMATS.values())
+def test_no_tensors(tmp_path: Path, suffix: str) -> None:
+    """A file without tensors is refused, and nothing is left."""
+    with pytest.raises(ModelError, match="holds no tensor"):
+        flat(TESTFILES / "format/number_int.t7", tmp_path / f"x{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", FLAT_FORMATS.values())
+def test_differences_are_found(tmp_path: Path, suffix: str) -> None:
+    """Comparing finds other elements, and tensors that are missing."""
+    to = {value: key for key, value in FLAT_FORMATS.items()}[suffix]
+    flat(TESTFILES / "format/tensor_float.t7", tmp_path / f"x{suffix}")
+
+    for other in ("format/tensor_double.t7", "models/lenet_mm.t7"):
+        assert differences(str(TESTFILES / other), str(tmp_path / f"x{suffix}"), to, DEFAULT_LIMITS)
+
+
+def test_zoo(tmp_path: Path) -> None:
+    """A zoo of models in one format, verified by its library."""
+    for to, suffix in FLAT_FORMATS.items():
+        report = t7bridge.convert_zoo(TESTFILES / "models", tmp_path / to, to=to, verify=True, workers=0)
+        assert report.ok, report.failures
+        assert all(row.output.endswith(suffix) for row in report.rows)

@@ -1,0 +1,321 @@
+"""Zoos as a whole: verdicts, outputs, and going on where a run was."""
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from helpers import TESTFILES
+from zoo_helpers import JOURNAL, tree, verdicts
+from zoo_maker import linear, make_zoo, tensor
+
+import t7bridge
+from t7bridge.errors import CorruptError, ModelError, T7BridgeError
+from t7bridge.zoo.job import Outcome
+from t7bridge.zoo.journal import Journal
+from t7bridge.zoo.report import ZooReport
+
+
+def convert(source: Path, output: Path, **options: object) -> ZooReport:
+    """A run in this process."""
+    return t7bridge.convert_zoo(source, output, **{"workers": 0, **options})  # type: ignore[arg-type]
+
+
+def put(path: Path, data: bytes) -> Path:
+    """A file in folders that may not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def rng():  # type: ignore[no-untyped-def]
+    """Random numbers that are the same in every run."""
+    return random.Random(7)
+
+
+@pytest.fixture
+def small(tmp_path: Path, rng) -> Path:  # type: ignore[no-untyped-def]
+    """A zoo of a model, a tensor, a damaged file and a text."""
+    folder = tmp_path / "zoo"
+    put(folder / "a/net.t7", linear(rng))
+    put(folder / "b.dat", tensor(rng))
+    put(folder / "bad.t7", tensor(rng)[:60])
+    put(folder / "readme.txt", b"some words")
+    return folder
+
+
+def test_every_verdict(tmp_path: Path) -> None:
+    """Good, damaged, foreign and misnamed files get the verdict that they were made for, and the tree is mirrored."""
+    wanted = make_zoo(tmp_path / "zoo", 250)
+    report = convert(tmp_path / "zoo", tmp_path / "out")
+
+    assert verdicts(tmp_path / "out") == wanted
+    outputs = {row.output for row in report.rows if row.status == "done"}
+    assert {name for name in tree(tmp_path / "out") if not name.startswith("report.")} == outputs
+    assert not report.ok
+    assert sum(len(names) for _, _, names in report.failures) == report.counts["failed"]
+
+
+def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
+    """Each output has the bytes that `convert` gives."""
+    convert(small, tmp_path / "out")
+
+    for name, output in (("a/net.t7", "a/net.pt"), ("b.dat", "b.pt")):
+        t7bridge.convert(small / name, tmp_path / "alone.pt", force=True)
+        assert (tmp_path / "alone.pt").read_bytes() == (tmp_path / "out" / output).read_bytes()
+
+
+def test_both_ways(small: Path, tmp_path: Path) -> None:
+    """A zoo of trees comes back to the same bytes; `to` gives one format to all."""
+    (small / "bad.t7").unlink()
+    convert(small, tmp_path / "pt", as_="tree")
+    convert(tmp_path / "pt", tmp_path / "back")
+    mixed = convert(small, tmp_path / "ascii", to="t7", encoding="ascii")
+
+    assert (tmp_path / "back/a/net.t7").read_bytes() == (small / "a/net.t7").read_bytes()
+    assert (tmp_path / "back/b.t7").read_bytes() == (small / "b.dat").read_bytes()
+    assert [row.output for row in mixed.rows if row.status == "done"] == ["a/net.t7", "b.t7"]
+    assert (tmp_path / "ascii/b.t7").read_bytes().startswith(b"3\n1\n2\n")
+
+
+def test_nothing_is_done_twice(small: Path, tmp_path: Path) -> None:
+    """A second run converts nothing, and leaves the same bytes, reports too."""
+    convert(small, tmp_path / "out")
+    before, times = tree(tmp_path / "out"), (tmp_path / "out/b.pt").stat().st_mtime_ns
+    report = convert(small, tmp_path / "out")
+
+    assert report.now == {}
+    assert tree(tmp_path / "out") == before
+    assert (tmp_path / "out/b.pt").stat().st_mtime_ns == times
+
+
+def test_changed_inputs(small: Path, tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
+    """Changed inputs are converted again, those with another time only are not; new ones come, missing ones stay."""
+    convert(small, tmp_path / "out")
+    old = (tmp_path / "out/a/net.pt").read_bytes()
+    put(small / "a/net.t7", linear(rng))
+    os.utime(small / "b.dat", ns=(1, 1))
+    put(small / "new.t7", tensor(rng))
+    plans: list[t7bridge.zoo.resume.Plan] = []
+    report = convert(small, tmp_path / "out", on_start=plans.append)
+    (small / "new.t7").unlink()
+    gone = convert(small, tmp_path / "out", on_start=plans.append)
+
+    assert report.now == {"done": 2}
+    assert plans[0].changed == ["a/net.t7"]
+    assert (tmp_path / "out/a/net.pt").read_bytes() != old
+    assert plans[1].gone == ["new.t7"]
+    assert (gone.now, len(gone.rows)) == ({}, 4)
+    assert (tmp_path / "out/new.pt").exists()
+
+
+def test_lost_output(small: Path, tmp_path: Path) -> None:
+    """An output that is gone, or has another size, is made again."""
+    convert(small, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    (tmp_path / "out/b.pt").unlink()
+    put(tmp_path / "out/a/net.pt", b"short")
+    report = convert(small, tmp_path / "out")
+
+    assert report.now == {"done": 2}
+    assert tree(tmp_path / "out") == before
+
+
+def test_retry_failed(small: Path, tmp_path: Path) -> None:
+    """What failed is tried again only if that is asked for."""
+    convert(small, tmp_path / "out")
+
+    assert convert(small, tmp_path / "out").now == {}
+    assert convert(small, tmp_path / "out", retry_failed=True).now == {"failed": 1}
+
+
+def test_limit(small: Path, tmp_path: Path) -> None:
+    """A limit leaves the rest planned, for the next run."""
+    first = convert(small, tmp_path / "out", limit=1)
+    second = convert(small, tmp_path / "out")
+
+    assert (first.counts["done"], first.counts["planned"]) == (1, 2)
+    assert (second.now, second.counts["planned"]) == ({"done": 1, "failed": 1}, 0)
+
+
+def test_dry_run(small: Path, tmp_path: Path) -> None:
+    """A dry run plans and writes nothing, in a new folder and in one with a journal."""
+    plan = convert(small, tmp_path / "out", dry_run=True)
+    assert not (tmp_path / "out").exists()
+    assert {row.name: row.output for row in plan.rows if row.status == "planned"} == {
+        "a/net.t7": "a/net.pt", "b.dat": "b.pt", "bad.t7": "bad.pt",
+    }  # fmt: skip
+
+    convert(small, tmp_path / "out")
+    (tmp_path / "out/b.pt").unlink()
+    before = tree(tmp_path)
+    again = convert(small, tmp_path / "out", dry_run=True)
+    assert [row.name for row in again.rows if row.status == "planned"] == ["b.dat"]
+    assert tree(tmp_path) == before
+
+
+def test_files_of_others(small: Path, tmp_path: Path) -> None:
+    """A file that somebody else has put there is not replaced, unless that is asked for."""
+    put(tmp_path / "out/b.pt", b"mine")
+    report = convert(small, tmp_path / "out")
+    assert [row.kind for row in report.rows if row.name == "b.dat"] == ["TargetExistsError"]
+    assert (tmp_path / "out/b.pt").read_bytes() == b"mine"
+
+    assert convert(small, tmp_path / "out", retry_failed=True).counts["failed"] == 2
+    assert convert(small, tmp_path / "out", retry_failed=True, force=True).counts["failed"] == 1
+    assert (tmp_path / "out/b.pt").read_bytes() != b"mine"
+
+
+def test_other_options(small: Path, tmp_path: Path) -> None:
+    """Other options than before are refused with a list of them, and convert everything anew with force."""
+    convert(small, tmp_path / "out")
+    with pytest.raises(ModelError, match="as_ was None and is 'tree'"):
+        convert(small, tmp_path / "out", as_="tree")
+
+    assert convert(small, tmp_path / "out", as_="tree", force=True).now == {"done": 2, "failed": 1}
+    assert convert(small, tmp_path / "out", as_="tree").now == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"compcat": True}, {"to": "safetensors", "as_": "tree"}, {"to": "onnx"}, {"as_": "trees"}, {"engine": "spark"},
+     {"module": True, "verify": True}, {"module": True, "compact": True}, {"timeout": 3}, {"scheduler": "tcp://x"}],
+)  # fmt: skip
+def test_wrong_options(small: Path, tmp_path: Path, options: dict[str, object]) -> None:
+    """Options that do not exist, or make no sense together, are refused before anything is converted."""
+    with pytest.raises(ModelError):
+        convert(small, tmp_path / "out", **options)
+    assert not list(tmp_path.glob("out/*.pt"))
+
+
+def test_template(small: Path, tmp_path: Path) -> None:
+    """A zoo of fine-tuned weights goes into one Lua model; another template is another option."""
+    (tmp_path / "tuned").mkdir()
+    t7bridge.convert(small / "a/net.t7", tmp_path / "tuned/one.pt")
+    template = shutil.copy(small / "a/net.t7", tmp_path / "template.t7")
+    report = convert(tmp_path / "tuned", tmp_path / "out", template=template)
+
+    assert [row.mode for row in report.rows] == ["template"]
+    assert (tmp_path / "out/one.t7").read_bytes() == (small / "a/net.t7").read_bytes()
+    put(tmp_path / "template.t7", (TESTFILES / "models/lenet_mm.t7").read_bytes())
+    with pytest.raises(ModelError, match="template was"):
+        convert(tmp_path / "tuned", tmp_path / "out", template=template)
+
+
+def test_module(tmp_path: Path) -> None:
+    """Each model becomes a folder with its source and its weights; layers without a mapping are counted."""
+    zoo = tmp_path / "zoo"
+    put(zoo / "lenet.t7", (TESTFILES / "models/lenet_mm.t7").read_bytes())
+    own = linear(random.Random(1)).replace(b"nn.Linear", b"my.Linear")
+    put(zoo / "own.t7", own)
+    put(zoo / "own2.t7", own)
+    report = convert(zoo, tmp_path / "out", module=True)
+
+    assert sorted(os.listdir(tmp_path / "out/lenet")) == ["model.pt", "model.py"]
+    assert "class Model" in (tmp_path / "out/lenet/model.py").read_text()
+    assert report.layers == [("my.Linear", 2, 2)]
+    assert convert(zoo, tmp_path / "out", module=True).now == {}
+
+
+def test_unmapped_layers_of_state_dicts(tmp_path: Path) -> None:
+    """Layers without a mapping are counted where their tensors were converted, too."""
+    own = linear(random.Random(1)).replace(b"nn.Linear", b"my.Linear")
+    put(tmp_path / "zoo/own.t7", own)
+    report = convert(tmp_path / "zoo", tmp_path / "out")
+
+    assert (report.counts["done"], report.layers) == (1, [("my.Linear", 1, 1)])
+
+
+def test_verify(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verified output is compared with its input; one that is wrong is taken away, and the file has failed."""
+    assert convert(small, tmp_path / "good", verify=True).counts["done"] == 2
+
+    real = t7bridge.convert
+
+    def wrong(source: str, target: str, **options: object) -> t7bridge.Report:
+        return real(TESTFILES / "format/tensor_float.t7", target, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("t7bridge.conversion.convert", wrong)
+    report = convert(small, tmp_path / "out", verify=True)
+    assert report.counts["done"] == 0
+    assert {row.kind for row in report.rows if row.name == "b.dat"} == {"VerifyError"}
+    assert not list((tmp_path / "out").glob("**/*.pt"))
+
+
+def test_inputs_stay(small: Path, tmp_path: Path) -> None:
+    """No input is ever changed."""
+    before = tree(small)
+    convert(small, tmp_path / "out", verify=True)
+
+    assert tree(small) == before
+
+
+def test_odd_names(tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
+    """Names that are no UTF-8, or hold what HTML, CSV or a terminal would read, are names like others."""
+    odd = [
+        os.fsdecode(b"caf\xe9.t7"),
+        "</script><b>.t7",
+        "=1+1.t7",
+        "a\nb.t7",
+        "ünï 日本.t7",
+        "'; DROP TABLE files;--.t7",
+    ]
+    for name in odd:
+        put(tmp_path / "zoo" / name, tensor(rng))
+    first = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1)
+
+    assert (first.counts["done"], sorted(row.name for row in first.rows)) == (6, sorted(odd))
+    assert convert(tmp_path / "zoo", tmp_path / "out").now == {}
+    assert json.loads((tmp_path / "out/report.json").read_text())["done"] == 6
+
+
+def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
+    """A second run in the same folder is refused while the first is at work."""
+
+    def again(row: object, outcome: object) -> None:
+        with pytest.raises(T7BridgeError, match="another run is at work"):
+            convert(small, tmp_path / "out")
+
+    assert convert(small, tmp_path / "out", on_file=again).counts["done"] == 2
+
+
+def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
+    """A journal that is damaged, or of another release, is refused and left as it is."""
+    put(tmp_path / "bad" / JOURNAL, b"no database at all, but long enough to be looked at" * 20)
+    with pytest.raises(CorruptError, match="is no journal"):
+        convert(small, tmp_path / "bad")
+
+    convert(small, tmp_path / "new")
+    with sqlite3.connect(tmp_path / "new" / JOURNAL) as base:
+        base.execute("UPDATE facts SET value = '99' WHERE name = 'schema'")
+    base.close()
+    with pytest.raises(T7BridgeError, match="has layout 99"):
+        convert(small, tmp_path / "new")
+
+
+def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are flushed to the disk before the journal says that they are done."""
+    from t7bridge.zoo.folder import LocalFolder
+
+    events: list[tuple[str, set[str]]] = []
+    settle, record = LocalFolder.settle, Journal.record
+
+    def settled(self: LocalFolder, outputs: object) -> None:
+        names = list(outputs)  # type: ignore[call-overload]
+        settle(self, names)
+        events.append(("disk", set(names)))
+
+    def recorded(self: Journal, outcomes: list[Outcome], version: str) -> None:
+        events.append(("journal", {str(found.number) for found in outcomes if found.status == "done"}))
+        record(self, outcomes, version)
+
+    monkeypatch.setattr(LocalFolder, "settle", settled)
+    monkeypatch.setattr(Journal, "record", recorded)
+    convert(small, tmp_path / "out")
+
+    assert [kind for kind, _ in events] == ["disk", "journal"] * (len(events) // 2)
+    assert set.union(*(names for kind, names in events if kind == "disk")) == {"a/net.pt", "b.pt"}

@@ -1,0 +1,145 @@
+"""The verb: exit codes, lines for people and for machines, wrong usage."""
+
+import json
+import os
+import pty
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from zoo_helpers import command, tree, zoo
+from zoo_maker import linear, tensor
+
+from t7bridge.cli.zoo import _size
+from t7bridge.cli.zoo_display import Display, clock, megabytes
+from t7bridge.zoo.progress import Progress
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two models and a text."""
+    rng = random.Random(3)
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo/a.t7").write_bytes(linear(rng))
+    (tmp_path / "zoo/b.t7").write_bytes(tensor(rng))
+    (tmp_path / "zoo/c.txt").write_bytes(b"words")
+    return tmp_path
+
+
+def test_success(folder: Path) -> None:
+    """All well is 0, with a summary and no other line."""
+    run = zoo(folder / "zoo", "-o", folder / "out")
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines()[1].startswith("2 done, 0 failed, 1 are no models; ")
+
+
+def test_failure(folder: Path) -> None:
+    """One file that fails is 1, also in later runs, and is named with its reason."""
+    (folder / "zoo/bad.t7").write_bytes(b"\x09\0\0\0")
+    run = zoo(folder / "zoo", "-o", folder / "out")
+    again = zoo(folder / "zoo", "-o", folder / "out")
+
+    assert (run.returncode, again.returncode) == (1, 1)
+    assert "t7bridge: bad.t7: CorruptError: byte 0, root: there is no type tag 9" in run.stderr
+    assert again.stderr == ""
+
+
+def test_json(folder: Path) -> None:
+    """For machines each file is a line of JSON, and the last line is the summary."""
+    run = zoo(folder / "zoo", "-o", folder / "out", "--json")
+
+    *lines, last = [json.loads(line) for line in run.stdout.splitlines()]
+    assert sorted((line["file"], line["status"], line["output"]) for line in lines) == [
+        ("a.t7", "done", "a.pt"), ("b.t7", "done", "b.pt"),
+    ]  # fmt: skip
+    assert last["summary"]["done"] == 2
+    assert last["now"] == {"done": 2}
+
+
+def test_dry_run(folder: Path) -> None:
+    """A dry run prints what would be done, and writes nothing."""
+    before = tree(folder)
+    run = zoo(folder / "zoo", "-o", folder / "out", "--dry-run")
+
+    assert run.returncode == 0
+    assert run.stdout.splitlines() == [
+        "planned a.t7 -> a.pt",
+        "planned b.t7 -> b.pt",
+        "foreign c.txt: something else",
+        "2 files to convert, 0 done, 0 failed, 1 are no models; nothing was written",
+    ]
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--module", "--to", "pt"), ("--module", "--compact"), ("--partial",), ("--scheduler", "tcp://x"),
+     ("--workers", "0", "--timeout", "3"), ("--to", "hdf5", "--as", "tree"), ("--memory", "much"), ("--limit", "-1"),
+     ("--index-base", "0"), ("--limit", "nothing=3"), ("--template", "x.t7", "--verify")],
+)  # fmt: skip
+def test_wrong_usage(folder: Path, arguments: tuple[str, ...]) -> None:
+    """Options that make no sense are 2, and nothing is written."""
+    run = zoo(folder / "zoo", "-o", folder / "out", *arguments)
+
+    assert run.returncode == 2
+    assert "error: " in run.stderr
+    assert not (folder / "out").exists()
+
+
+def test_limits(folder: Path) -> None:
+    """One option limits the files of a run, and what a file may cost."""
+    run = zoo(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--limit", "1")
+
+    assert run.returncode == 1
+    assert "LimitError" in run.stderr
+    assert "1 still to do" in run.stdout
+
+
+def test_terminal(folder: Path) -> None:
+    """On a terminal there is a bar while it runs, which is gone at the end."""
+    pytest.importorskip("rich")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command(folder / "zoo", "-o", folder / "out"), stdout=subprocess.PIPE, stderr=theirs) as run:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        assert run.wait(30) == 0
+    os.close(ours)
+
+    assert b"2" in shown
+    assert b" of 2 files" in shown
+    assert b"\x1b[?25h" in shown  # the cursor is back
+
+
+def test_plain_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal there is a line every few seconds: files, rates, time left."""
+    now = Progress(100, 1_000_000)
+    clock_now = [now.started]
+    monkeypatch.setattr("time.monotonic", lambda: clock_now[0])
+    display = Display()
+    for _ in range(10):
+        clock_now[0] += 0.6
+        now.add("done", 10_000)
+        now.mark()
+        display.progress(now)
+    now.add("failed", 10_000)
+
+    line = "t7bridge: 9 of 100 files, 2 files and 0.0 MB a second, 54 s left\n"
+    assert capsys.readouterr().err == line
+    assert (now.finished, now.done_bytes) == (11, 110_000)
+
+
+def test_units() -> None:
+    """Sizes and times are read and written as people do."""
+    assert (_size("512M"), _size("4G"), _size("100"), _size("2KiB")) == (512 << 20, 4 << 30, 100, 2048)
+    assert (clock(3.4), clock(125), clock(3723)) == ("3 s", "2:05", "1:02:03")
+    assert (megabytes(3.42e6), megabytes(1.2e9)) == ("3.4 MB", "1.20 GB")
