@@ -57,10 +57,10 @@ def test_refused_in_python(name, tmp_path):
         if by != "all" and action.split()[0] not in by:
             run()
             continue
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(errors.T7BridgeError) as caught:
             run()
-        assert time.perf_counter() - start < SECONDS, action
+        assert time.process_time() - start < SECONDS, action
         assert type(caught.value) is getattr(errors, kind), action
         assert words in str(caught.value), action
         assert caught.value.file.startswith(str(BAD / name)), action

@@ -25,12 +25,12 @@ def test_mutations(name):
     assert accepted, "the seeds themselves are sound files"
     for number in range(INPUTS):
         data = mutate(choose.choice(starts), choose.choice(starts), choose)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             accepted += target(data)
         except Exception as error:
             raise AssertionError(f"input {number} of {name}, {len(data)} bytes") from error
-        assert time.perf_counter() - start < SECONDS, f"input {number} of {name}"
+        assert time.process_time() - start < SECONDS, f"input {number} of {name}"
     assert accepted < INPUTS + len(starts), "some inputs are damaged"
 
 

@@ -233,3 +233,9 @@ def test_no_file_of_ours_meets_a_default():
     for path in corpus("format/*.t7", "legacy/*.t7", "models/*.t7", "pt/*.pt"):
         if not path.name.startswith(("object_custom_write", "stream")):
             t7bridge.describe(path, limits=small)
+
+
+def test_depth_of_payloads_beyond_python():
+    """Where the limit is raised beyond what Python can do, the error is still one of the package."""
+    with pytest.raises(LimitError, match="deeper than Python allows"):
+        t7bridge.load(nested("gpu", 5000), limits=Limits(payload_depth=10**6))
