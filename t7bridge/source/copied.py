@@ -27,6 +27,7 @@ class Copied:
         imports: what it uses of others: `(module, name, alias)`; the name is empty for `import module`.
         returns: for a layer, the annotation of what its `forward` returns.
         inputs: for a layer, how many inputs it takes.
+        remembers: for a layer, whether it keeps something from call to call, or is told something between them.
         defaults: for a layer, the arguments of its constructor that may be left out, and their values.
     """
 
@@ -36,6 +37,7 @@ class Copied:
     imports: frozenset[tuple[str, str, str]]
     returns: str = "Any"
     inputs: int = 1
+    remembers: bool = False
     defaults: Mapping[str, Any] = field(factory=dict)
 
 
@@ -100,6 +102,7 @@ def _file(module: str) -> dict[str, Copied]:
             tuple(sorted(other for other in used if other in defined and other != name)),
             frozenset(imports[other] for other in used if other in imports),
             *_forward(statement),
+            _remembers(statement),
             _defaults(statement),
         )
     return found
@@ -111,6 +114,19 @@ def _forward(statement: ast.stmt) -> tuple[str, int]:
         if isinstance(inner, ast.FunctionDef) and inner.name == "forward" and inner.returns is not None:
             return ast.unparse(inner.returns), len(inner.args.args) - 1
     return "Any", 1
+
+
+def _remembers(statement: ast.stmt) -> bool:
+    """Whether a method other than the constructor sets an attribute of the object."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        for method in getattr(statement, "body", ())
+        if isinstance(method, ast.FunctionDef) and method.name != "__init__"
+        for node in ast.walk(method)
+    )
 
 
 def _defaults(statement: ast.stmt) -> dict[str, Any]:

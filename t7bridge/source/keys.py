@@ -9,13 +9,11 @@ from ..graph.tensor import Tensor
 from ..nn.mapping import LAYERS
 from ..nn.spec import ModuleSpec, Plan
 from .code import Call
+from .copied import pieces
 from .flow import Block
 
 Owned = dict[int, dict[str, Tensor]]
 """The tensors of each module by its own names for them, by the module's id."""
-
-_STATEFUL = ("recurrent", "sequencer", "lstm", "gru", "cudnn_rnn", "pooling", "language")
-"""Families of the runtime whose modules remember something from call to call, beside their tensors."""
 
 
 def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
@@ -60,8 +58,11 @@ def _own(spec: ModuleSpec, owned: Owned) -> Iterator[str]:
 
 
 def _remembers(spec: ModuleSpec) -> bool:
-    own = spec.target.startswith(LAYERS) and spec.target.removeprefix(LAYERS).split(".")[0] in _STATEFUL
-    own = own or not spec.target.startswith(("torch.nn.", LAYERS))
+    """Whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
+    if spec.target.startswith(LAYERS):
+        own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
+    else:
+        own = not spec.target.startswith("torch.nn.")
     return own or any(map(_remembers, spec.children.values()))
 
 

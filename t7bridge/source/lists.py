@@ -85,7 +85,8 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
 
     for node in graph.nodes:
         taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
-        name = node.name if node.name.isidentifier() else ""
+        # Names that begin so are Python's and PyTorch's own: `_modules`, `__class__`.
+        name = node.name if node.name.isidentifier() and not node.name.startswith("_") else ""
         if node.module is None or spec.children[node.module].target == "torch.nn.Identity":
             values.append(taken)
             if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:

@@ -134,3 +134,18 @@ def test_layers_have_one_name_each():
     for path in sorted(folder.glob("*.py")):
         for name, piece in copied._file(path.stem).items():
             assert seen.setdefault(name, piece.text) == piece.text, f"{name} is in two files"
+
+
+@pytest.mark.parametrize(
+    ("name", "remembers"),
+    [
+        ("lstm.FastLSTM", True),
+        ("sequence_mask.MaskedSequencer", True),
+        ("pooling.IndexedMaxPool2d", True),
+        ("gradient.GradientReversal", False),
+        ("shape.View", False),
+    ],
+)
+def test_modules_that_remember_are_known(name, remembers):
+    """Only modules that keep nothing from call to call may become one where their weights are tied."""
+    assert any(piece.remembers for piece in copied.pieces(f"t7bridge.runtime.layers.{name}")) == remembers
