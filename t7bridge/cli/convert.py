@@ -7,7 +7,7 @@ import json
 import sys
 
 from . import WRONG_USAGE
-from .shared import add_limits, add_output, limits_of
+from .shared import add_limits, add_output, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0
-    for note in report.notes:
-        print(f"t7bridge: {note}", file=sys.stderr)
+    print_notes(report)
     print(f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes")
     return 0

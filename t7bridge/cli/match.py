@@ -11,7 +11,7 @@ import json
 import sys
 
 from . import DONE, FAILED
-from .shared import add_limits, add_output, limits_of
+from .shared import add_limits, add_output, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found.as_dict()))
         return DONE if done else FAILED
-    for note in found.report.notes:
-        print(f"t7bridge: {note}", file=sys.stderr)
+    print_notes(found.report)
     if options.out is None:
         width = max((len(pair.source or "-") for pair in found.pairs), default=0)
         for pair in found.pairs:

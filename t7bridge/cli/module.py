@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 
-from .shared import add_limits, add_output, limits_of
+from .shared import add_limits, add_output, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.as_dict()))
         return 0
-    for note in report.notes:
-        print(f"t7bridge: {note}", file=sys.stderr)
+    print_notes(report)
     print(f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt")
     return 0

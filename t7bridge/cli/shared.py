@@ -1,13 +1,17 @@
-"""The options that several verbs share: what a file may cost, and how the output is written."""
+"""What several verbs share: options for what a file may cost and how the output is written, and printing notes."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields
 
 from ..limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from ..report import Report
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -47,3 +51,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="fail where the output would hold less: types or sharing that it cannot have, numbers less precise",
     )
     parser.add_argument("--sync", action="store_true", help="wait until the output is on the disk, for power cuts")
+
+
+def print_notes(report: Report) -> None:
+    """Print what the user should know beside the result."""
+    for note in report.notes:
+        print(f"t7bridge: {note}", file=sys.stderr)
