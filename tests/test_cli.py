@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -198,6 +199,19 @@ def test_signals(number: signal.Signals, tmp_path: Path) -> None:
 
     assert process.wait(30) == 128 + number
     assert [path.name for path in tmp_path.iterdir()] == ["large.t7"]
+
+
+@pytest.mark.skipif(shutil.which("nohup") is None, reason="there is no nohup")
+def test_nohup_is_kept(tmp_path: Path) -> None:
+    """A signal that whoever started the run has ignored stays ignored."""
+    code = (
+        "import signal; from t7bridge.cli import main; "
+        f"main(['describe', {str(ROOT / 'format/nil.t7')!r}]); "
+        "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    )
+    run = subprocess.run(["nohup", sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert run.stdout.splitlines()[-1] == "True"
 
 
 def test_output_in_ascii(tmp_path: Path) -> None:
