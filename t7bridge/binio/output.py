@@ -8,9 +8,9 @@ import stat
 from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
-from .crc import combine, crc32
+from .crc import crc32
 from .source import ByteSource, PathLike
-from .transfer import CAN_TRANSFER, WORTH_BYTES, Transfer
+from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 
 CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
@@ -29,8 +29,8 @@ class Output:
         self._pending = bytearray()
         self._buffer: memoryview | None = None
         self._flushed = 0
-        self._fd: int | None = None
-        """The descriptor, where bytes can be put at any place of the file."""
+        self._transfers: Transfers | None = None
+        """What moves bytes to any place of the file, where it can."""
         self.name = name or str(getattr(file, "name", ""))
 
     @property
@@ -71,41 +71,65 @@ class Output:
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
 
-    def copy(self, source: ByteSource, offset: int, length: int, *, crc: int | None = None) -> int:
-        """Append `length` bytes of `source` from `offset`; many of them by several threads.
+    def copy(self, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
+        """Append `length` bytes of `source` from `offset`.
+
+        Many of them may still be on their way when this returns, to a file whose bytes can be put at any place: until
+        :meth:`wait`, the source stays open and as it is.
 
         Args:
             source: where the bytes are.
             offset: first byte, 0-based.
             length: in bytes.
-            crc: a CRC-32 to continue over the bytes; `None` to compute none.
-
-        Returns:
-            The continued CRC-32, or 0.
+            done: is given the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
 
         Raises:
             TruncatedError: the source has become shorter than it was.
             WriteError: the file does not take the bytes.
         """
         self.flush()
-        if self._fd is not None and source.fd is not None and length >= WORTH_BYTES and CAN_TRANSFER:
-            found = Transfer(source, offset, self._fd, self._flushed, length, self.name, crc is not None).run()
+        if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
+            self._transfers.add(source, offset, self._flushed, length, done)
             self._flushed += length
             self._file.seek(self._flushed)
-            return 0 if crc is None else combine(crc, found, length)
+            return
         if self._buffer is None:
             self._buffer = memoryview(bytearray(CHUNK_BYTES))
-        end = offset + length
+        end, crc = offset + length, 0
         while offset < end:
             piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
             if source.read_into(offset, piece) != len(piece):
                 raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-            if crc is not None:
+            if done is not None:
                 crc = crc32(piece, crc)
             self._write_all(piece)
             self._flushed += len(piece)
             offset += len(piece)
-        return crc or 0
+        if done is not None:
+            done(crc)
+
+    def wait(self) -> None:
+        """Return when everything that is copied has arrived, and each `done` was called.
+
+        Raises:
+            TruncatedError: a source has become shorter than it was.
+            WriteError: the file does not take the bytes.
+        """
+        if self._transfers is not None:
+            self._transfers.wait()
+
+    def put(self, position: int, data: bytes) -> None:
+        """Replace bytes that were written before, where :meth:`copy` has left its `done` for later.
+
+        Args:
+            position: of the first, 0-based.
+            data: the bytes.
+
+        Raises:
+            WriteError: the file does not take the bytes.
+        """
+        self.flush()
+        write_at(self._file.fileno(), data, position, self.name)
 
 
 class FileOutput(Output):
@@ -146,7 +170,8 @@ class FileOutput(Output):
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
-        self._fd = fd
+        if CAN_TRANSFER:
+            self._transfers = Transfers(fd, self.path)
 
     def _check_target(self, inputs: tuple[ByteSource, ...]) -> int | None:
         """Refuse a target that must not be replaced; the mode of one that will be."""
@@ -179,6 +204,7 @@ class FileOutput(Output):
             WriteError: the disk or the folder refuses.
         """
         self.flush()
+        self.wait()
         try:
             if self._sync:
                 os.fsync(self._file.fileno())
@@ -207,6 +233,8 @@ class FileOutput(Output):
 
     def discard(self) -> None:
         """Remove the temporary file."""
+        if self._transfers is not None:
+            self._transfers.stop()
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):

@@ -104,6 +104,7 @@ class PtWriter:
         for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
+        self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
             members = [(member.name.partition("/")[2], member.size, member.crc) for member in self._zip.members]
@@ -126,7 +127,7 @@ def write_elements(output: Output, storage: Storage) -> None:
     """Write a storage's elements in little-endian order."""
     content = _content(storage)
     if isinstance(content, Extent):
-        content.check(output.copy(content.source, content.offset, content.length, crc=0))
+        output.copy(content.source, content.offset, content.length, content.check)
     else:
         for piece in content:
             output.write(piece)

@@ -44,7 +44,7 @@ class Extent:
     check: Callable[[int], None]
 
 
-@define(frozen=True)
+@define
 class Member:
     """A member that was written.
 
@@ -53,12 +53,22 @@ class Member:
         offset: of the local header, in bytes.
         size: of the data, in bytes.
         crc: CRC-32 of the data.
+        settled: whether they have arrived, so that it is known.
     """
 
     name: str
     offset: int
     size: int
-    crc: int
+    crc: int = 0
+    settled: bool = False
+
+    def settle(self, crc: int) -> None:
+        """The data have arrived."""
+        self.crc, self.settled = crc, True
+
+    def descriptor(self) -> bytes:
+        """What stands behind the data."""
+        return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
 
 
 Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
@@ -68,15 +78,17 @@ class ZipWriter:
     """Writes members one after another, then the directory.
 
     Attributes:
-        members: those written so far.
+        members: those written so far; :meth:`settle` completes their CRCs.
     """
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._start = output.position
+        self._unsettled: list[tuple[int, Member]] = []
+        """Members whose data are on their way, with the positions of their descriptors."""
         self.members: list[Member] = []
 
-    def add(self, name: str, content: Content, size: int | None = None) -> Member:
+    def add(self, name: str, content: Content, size: int | None = None) -> None:
         """Write one member.
 
         Args:
@@ -90,31 +102,46 @@ class ZipWriter:
             size = content.length
         assert size is not None
         encoded = name.encode()
-        offset = self._output.position - self._start
-        large = size >= _FULL_32 or offset >= _FULL_32
-        extra = _zip64_field(size, offset) if large else b""
-        extra += _padding(offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
+        member = Member(name, self._output.position - self._start, size)
+        extra = _zip64_field(member) if _is_large(member) else b""
+        extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
         self._output.write(_LOCAL_HEADER.pack(0x04034B50, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
         self._output.write(encoded + extra)
-        crc = self._data(content)
-        self._output.write(struct.pack("<IIQQ" if large else "<IIII", 0x08074B50, crc, size, size))
-        member = Member(name, offset, size, crc)
+        self._data(member, content)
+        if not member.settled:
+            self._unsettled.append((self._output.position, member))
+        self._output.write(member.descriptor())
         self.members.append(member)
-        return member
 
-    def _data(self, content: Content) -> int:
+    def _data(self, member: Member, content: Content) -> None:
         if isinstance(content, Extent):
-            copied = self._output.copy(content.source, content.offset, content.length, crc=0)
-            content.check(copied)
-            return copied
+
+            def done(crc: int) -> None:
+                content.check(crc)
+                member.settle(crc)
+
+            self._output.copy(content.source, content.offset, content.length, done)
+            return
         crc = 0
         for piece in (content,) if isinstance(content, bytes) else content:
             crc = crc32(piece, crc)
             self._output.write(piece)
-        return crc
+        member.settle(crc)
+
+    def settle(self) -> None:
+        """Wait for data that are on their way, and write what could not be known before.
+
+        Raises:
+            T7BridgeError: a source has become shorter or is damaged, or the output does not take the bytes.
+        """
+        self._output.wait()
+        for position, member in self._unsettled:
+            self._output.put(position, member.descriptor())
+        self._unsettled.clear()
 
     def finish(self) -> None:
         """Write the directory."""
+        self.settle()
         start = self._output.position - self._start
         for member in self.members:
             self._output.write(_central_header(member))
@@ -126,11 +153,15 @@ class ZipWriter:
         self._output.write(_END.pack(0x06054B50, 0, 0, short, short, min(size, _FULL_32), min(start, _FULL_32), 0))
 
 
-def _zip64_field(size: int, offset: int) -> bytes:
+def _is_large(member: Member) -> bool:
+    return member.size >= _FULL_32 or member.offset >= _FULL_32
+
+
+def _zip64_field(member: Member) -> bytes:
     """The sizes and the offset that do not fit 32 bits, in the order that the format gives them."""
-    numbers = [size, size] if size >= _FULL_32 else []
-    if offset >= _FULL_32:
-        numbers.append(offset)
+    numbers = [member.size, member.size] if member.size >= _FULL_32 else []
+    if member.offset >= _FULL_32:
+        numbers.append(member.offset)
     return struct.pack(f"<HH{len(numbers)}Q", _ZIP64_FIELD, 8 * len(numbers), *numbers)
 
 
@@ -143,8 +174,7 @@ def _padding(position: int) -> bytes:
 
 def _central_header(member: Member) -> bytes:
     name = member.name.encode()
-    large = member.size >= _FULL_32 or member.offset >= _FULL_32
-    extra = _zip64_field(member.size, member.offset) if large else b""
+    extra = _zip64_field(member) if _is_large(member) else b""
     size = min(member.size, _FULL_32)
     header = _CENTRAL_HEADER.pack(
         0x02014B50, 0, 0, _FLAGS, 0, 0, 0, member.crc, size, size, len(name), len(extra), 0, 0, 0, 0,

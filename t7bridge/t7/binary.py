@@ -353,8 +353,8 @@ class BinaryWriter:
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
         data = storage.data
         if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
-            start = None if data.crc is None else 0
-            data.check(self.output.copy(data.source, data.offset, storage.count * width, crc=start))
+            done = None if data.crc is None else data.check
+            self.output.copy(data.source, data.offset, storage.count * width, done)
             return
         try:
             for chunk in storage.chunks(self.layout.byte_order, width):

@@ -81,13 +81,13 @@ def test_copy(length, tmp_path):
         file = io.BytesIO()
         output = Output(file)
         output.write(b"head")
-        crc = output.copy(source, 10, length, crc=zlib.crc32(b"head"))
+        found: list[int] = []
+        output.copy(source, 10, length, found.append)
         output.write(b"tail")
         output.flush()
         assert file.getvalue() == b"head" + data[10 : 10 + length] + b"tail"
-        assert crc == zlib.crc32(b"head" + data[10 : 10 + length])
+        assert found == [zlib.crc32(data[10 : 10 + length])]
         assert output.position == length + 8
-        assert Output(io.BytesIO()).copy(source, 10, length) == 0
 
 
 def test_copy_of_a_file_that_became_shorter(tmp_path):

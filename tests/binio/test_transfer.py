@@ -21,7 +21,6 @@ def small_pieces(monkeypatch):
     """Pieces of a few kilobytes, so that small files go by several threads."""
     monkeypatch.setattr(transfer, "PIECE_BYTES", 4096)
     monkeypatch.setattr(transfer, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(transfer, "WORTH_BYTES", 8192)
     monkeypatch.setattr("t7bridge.binio.output.WORTH_BYTES", 8192)
 
 
@@ -34,18 +33,51 @@ def test_combined_crc(lengths):
 
 
 @pytest.mark.parametrize("length", [8192, 50_000, 1_000_003])
-@pytest.mark.parametrize("crc", [None, 0, 12345])
-def test_bytes_and_crc(tmp_path, small_pieces, length, crc):
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_bytes_and_crc(tmp_path, small_pieces, length, times):
     """What is copied between other writes stands where it belongs, and has the CRC-32 that zlib gives."""
     data = random.Random(1).randbytes(length + 77)
     (tmp_path / "in").write_bytes(data)
+    found: list[int] = []
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
-        output.write(b"before")
-        found = output.copy(source, 77, length, crc=crc)
-        output.write(b"behind")
-        assert output.position == length + 12
-    assert (tmp_path / "out").read_bytes() == b"before" + data[77:] + b"behind"
-    assert found == (0 if crc is None else zlib.crc32(data[77:], crc))
+        for _ in range(times):
+            output.write(b"before")
+            output.copy(source, 77, length, found.append)
+            output.write(b"behind")
+        assert output.position == times * (length + 12)
+        output.put(1, b"EFO")
+    assert (tmp_path / "out").read_bytes() == b"b" + ((b"before" + data[77:] + b"behind") * times)[1:].replace(
+        b"efo", b"EFO", 1
+    )
+    assert found == [zlib.crc32(data[77:])] * times
+    assert threading.active_count() == 1
+
+
+def test_waiting_twice(tmp_path, small_pieces):
+    """What is copied after a wait arrives with the next one."""
+    (tmp_path / "in").write_bytes(data := random.Random(2).randbytes(100_000))
+    found: list[int] = []
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        for _ in range(3):
+            output.copy(source, 0, 100_000, found.append)
+            output.wait()
+            assert found.pop() == zlib.crc32(data)
+            assert not found
+    assert (tmp_path / "out").read_bytes() == data * 3
+
+
+def test_given_up(tmp_path, small_pieces):
+    """An error elsewhere ends the threads before the file is taken away."""
+    (tmp_path / "in").write_bytes(bytes(10_000_000))
+    with (
+        pytest.raises(ZeroDivisionError),
+        ByteSource.from_path(tmp_path / "in") as source,
+        FileOutput(tmp_path / "out") as output,
+    ):
+        output.copy(source, 0, 10_000_000)
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["in"]
+    assert threading.active_count() == 1
 
 
 def test_source_that_became_shorter(tmp_path, small_pieces):
