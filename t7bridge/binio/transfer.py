@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from _thread import LockType, allocate_lock
+from collections import deque
 from collections.abc import Callable
 
-from ..errors import T7BridgeError, TruncatedError, WriteError
+from ..errors import TruncatedError, WriteError
 from .crc import combine, crc32
 from .source import ByteSource
 
@@ -47,6 +49,9 @@ class _Run:
 class Transfers:
     """Runs of bytes on their way into one target file.
 
+    A signal may end any step of the main thread. So nothing here is a lock that it could leave locked: pieces are taken
+    from a deque, and a helper says by a lock of its own when it has ended.
+
     Args:
         target: its descriptor.
         name: for messages.
@@ -56,12 +61,15 @@ class Transfers:
         self._target = target
         self._name = name
         self._runs: list[_Run] = []
-        self._current = 0
-        """The run whose pieces are being taken, and where its next one starts."""
-        self._next = 0
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._pieces: deque[tuple[_Run, int]] = deque()
+        """What nobody has taken yet: runs, and where pieces start in them."""
         self._error: BaseException | None = None
+        self._started = 0
+        """Helpers that were started, or were about to be when a signal came."""
+        self._ended: list[None] = []
+        self._at_work: list[LockType] = []
+        """For each helper that may have a piece the lock that it holds. One that is not here has not begun, and finds
+        nothing to do after an error or where all is done."""
 
     def add(self, source: ByteSource, offset: int, position: int, length: int, done: Done = None) -> None:
         """Begin to move bytes.
@@ -75,13 +83,12 @@ class Transfers:
         """
         with contextlib.suppress(OSError):  # a file system that cannot: then blocks are found while writing
             os.posix_fallocate(self._target, position, length)
-        with self._lock:
-            self._runs.append(_Run(source, offset, position, length, done))
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) < min(MAX_THREADS, os.cpu_count() or 1) - 1:
-            thread = threading.Thread(target=self._work)
-            self._threads.append(thread)
-            thread.start()
+        run = _Run(source, offset, position, length, done)
+        self._runs.append(run)
+        self._pieces.extend((run, start) for start in range(0, length, PIECE_BYTES))
+        if self._started - len(self._ended) < min(MAX_THREADS, os.cpu_count() or 1) - 1:
+            self._started += 1
+            threading.Thread(target=self._help).start()
 
     def wait(self) -> None:
         """Move what is left, and return when everything has arrived.
@@ -92,10 +99,10 @@ class Transfers:
         """
         try:
             self._work()
-        except BaseException as error:  # an interrupt: the others must not write into a closed file
+        except BaseException as error:  # an interrupt, say: the others must not write into a closed file
             self._error = self._error or error
         self._join()
-        runs, self._runs, self._current = self._runs, [], 0
+        runs, self._runs = self._runs, []
         if self._error is not None:
             raise self._error
         for run in runs:
@@ -108,29 +115,30 @@ class Transfers:
         self._join()
 
     def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        for lock in list(self._at_work):
+            with lock:
+                pass
 
-    def _take(self) -> tuple[_Run, int] | None:
-        """The next piece, as its run and its start there; `None` when there is none, or somebody has failed."""
-        with self._lock:
-            if self._error is not None or self._current == len(self._runs):
-                return None
-            run, start = self._runs[self._current], self._next
-            self._next += PIECE_BYTES
-            if self._next >= run.length:
-                self._current, self._next = self._current + 1, 0
-            return run, start
+    def _help(self) -> None:
+        lock = allocate_lock()
+        with lock:
+            self._at_work.append(lock)
+            try:
+                self._work()
+            except BaseException as error:  # `wait` raises it
+                self._error = self._error or error
+            finally:
+                self._at_work.remove(lock)
+                self._ended.append(None)
 
     def _work(self) -> None:
         buffer = memoryview(bytearray(CHUNK_BYTES))
-        try:
-            while (taken := self._take()) is not None:
-                run, start = taken
-                run.crcs[start] = self._piece(run, start, buffer)
-        except T7BridgeError as error:
-            self._error = self._error or error
+        while self._error is None and self._pieces:
+            try:
+                run, start = self._pieces.popleft()
+            except IndexError:  # another thread was faster
+                return
+            run.crcs[start] = self._piece(run, start, buffer)
 
     def _piece(self, run: _Run, start: int, buffer: memoryview) -> int:
         done, end, crc = start, min(start + PIECE_BYTES, run.length), 0

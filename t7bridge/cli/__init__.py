@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in VERBS:
         return _general(arguments)
     verb = importlib.import_module(f".{arguments[0]}", __name__)
-    parser = argparse.ArgumentParser(prog=f"t7bridge {arguments[0]}", description=verb.__doc__)
+    parser = argparse.ArgumentParser(f"t7bridge {arguments[0]}", description=verb.__doc__, formatter_class=_formatter)
     verb.add_arguments(parser)
     options = parser.parse_args(arguments[1:])
     from ..errors import T7BridgeError
@@ -73,6 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"a mistake in t7bridge itself: {type(error).__name__}: {error}. Please report it, with what "
             "T7BRIDGE_TRACEBACK=1 in the environment prints."
         )
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """argparse makes one for each option, only to check it, and would load all of `shutil` for the width."""
+    width = os.environ.get("COLUMNS", "")
+    if not width.isdecimal():
+        try:
+            width = str(os.get_terminal_size().columns)
+        except OSError:  # no terminal
+            width = "80"
+    return argparse.HelpFormatter(prog, width=int(width) - 2)
 
 
 def _stop(number: int, frame: object) -> None:

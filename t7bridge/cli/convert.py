@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from . import WRONG_USAGE
@@ -56,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     asked = {name: value for name, value in vars(options).items() if name != "json"}
     report = convert(**{**asked, "limits": limits_of(options)})
     if options.json:
+        import json
+
         print(json.dumps(report.as_dict()))
         return 0
     print_notes(report)

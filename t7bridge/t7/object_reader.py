@@ -15,7 +15,6 @@ from ..graph.tensor import Tensor, view_fault
 from ..graph.walk import unfinished_step
 from ..limits import OBJECT_BYTES, Limits
 from . import layout as tags
-from . import vintage
 from .binary import BinaryInput
 from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
 from .registry import Payload, payload_of
@@ -259,7 +258,7 @@ class ObjectReader:
             return collection, self._fill_vec(collection, count)
         obj = TorchObject(name, version)
         self._remember(index, obj)
-        payload = vintage.payload_of(stream.layout.vintage, name) or payload_of(name, version)
+        payload = payload_of(name, version, stream.layout.vintage)
         if payload is None:
             return obj, self._fill_object(obj)
         self._read_payload(obj, payload)
@@ -340,8 +339,11 @@ class ObjectReader:
         numbers = stream.read_longs(2 * dimensions, "a tensor's sizes and strides")
         tensor.size, tensor.stride = numbers[:dimensions], numbers[dimensions:]
         tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
-        if stream.layout.vintage == tags.TORCH5 and not vintage.read_ownership(stream):
-            self._unowned.append(next(reversed(self.objects)))
+        if stream.layout.vintage == tags.TORCH5:
+            from .vintage import read_ownership
+
+            if not read_ownership(stream):
+                self._unowned.append(next(reversed(self.objects)))
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             storage = yield tag

@@ -13,7 +13,6 @@ from ..graph.objects import TdsHash, TdsVec, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
-from . import vintage
 from .detect import possible_layouts
 from .layout import T7Layout
 from .object_reader import ObjectReader
@@ -164,8 +163,24 @@ class T7Reader:
         first = self.position == self._start and not self._run.payload_depth and not self._is_record
         with _no_collection():
             if first and not self.layout.vintage:
-                return vintage.read_first(self, self._read_any, self._layouts)
+                return self._read_first()
             return self._read_any()
+
+    def _read_first(self) -> Value:
+        """Read as files are today; what that does not explain to the end may be a file of 2010 or 2011."""
+        start, layouts = self.position, list(self._layouts)
+        value, failure = None, None
+        try:
+            value = self._read_any()
+        except LimitError:
+            raise
+        except FormatError as error:
+            failure = error
+        if failure is None and self.at_end:
+            return value
+        from .vintage import read_again
+
+        return read_again(self, start, layouts, value, failure)
 
     def _read_any(self) -> Value:
         if len(self._layouts) == 1 or self._run.payload_depth:

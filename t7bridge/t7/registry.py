@@ -52,8 +52,19 @@ class Payload:
 _PAYLOADS: dict[str, Payload] = {}
 
 
-def payload_of(class_name: str, version: int | None) -> Payload | None:
-    """The layout of a class's objects; `None` where they are a table of fields."""
+def payload_of(class_name: str, version: int | None, vintage: str = "") -> Payload | None:
+    """The layout of a class's objects; `None` where they are a table of fields.
+
+    Args:
+        class_name: the full name.
+        version: of the object.
+        vintage: that of the file's layout, of which each has its own.
+    """
+    if vintage:
+        from .vintage import vintage_payload
+
+        if (old := vintage_payload(vintage, class_name)) is not None:
+            return old
     payload = _PAYLOADS.get(class_name)
     return payload if payload and (version or 0) >= payload.since_version else None
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
-from ..errors import CorruptError, FormatError, LimitError, WriteError
+from ..errors import CorruptError, FormatError, WriteError
 from ..graph.objects import Table, TorchObject, Value
 from ..graph.tensor import Tensor
 from .layout import TORCH, TORCH5, VINTAGES, T7Layout
@@ -213,7 +213,7 @@ def _class(release: str, name: str) -> _Class:
 
 
 @cache
-def payload_of(release: str, class_name: str) -> Payload | None:
+def vintage_payload(release: str, class_name: str) -> Payload | None:
     """The layout of a class's objects in a release; `None` where they are a table of fields, as today."""
     if not release or not class_name.startswith("nn."):
         return None
@@ -235,36 +235,30 @@ def read_ownership(stream: BinaryInput | TextInput) -> bool:
 # The whole file
 
 
-def read_first(reader: T7Reader, read: Callable[[], Value], layouts: list[T7Layout]) -> Value:
-    """Read the first value of a file: as today, and where that makes no sense as a release of 2010 or 2011 wrote it.
+def read_again(
+    reader: T7Reader, start: int, layouts: list[T7Layout], value: Value, failure: FormatError | None
+) -> Value:
+    """Read the first value of a file as a release of 2010 or 2011 wrote it, where that explains more than today's.
 
     Args:
-        reader: at the start of what it reads.
-        read: reads the value as files are today.
+        reader: behind what was read.
+        start: where the file starts.
         layouts: how the file may be encoded.
+        value: what it is as files are today.
+        failure: why it is nothing as files are today.
     """
-    start, failure = reader.position, None
-    layouts = list(layouts)
-    value: Value = None
-    try:
-        value = read()
-    except LimitError:
-        raise
-    except FormatError as error:
-        failure = error
     best = failure
-    if failure or not reader.at_end:
-        # Where several layouts failed, what the last of them met says nothing.
-        met = list(reader.objects) if failure is None or len(layouts) == 1 else None
-        for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
-            wanted = evolve(layout, vintage=release, headless=headless)
-            try:
-                return reader.try_layout(wanted, lambda: _read_root(reader))
-            except FormatError as error:
-                # Two objects that were read whole are no accident: the file is of that time, and damaged.
-                if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
-                    error.hint = HINT
-                    best = error
+    # Where several layouts failed, what the last of them met says nothing.
+    met = list(reader.objects) if failure is None or len(layouts) == 1 else None
+    for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
+        wanted = evolve(layout, vintage=release, headless=headless)
+        try:
+            return reader.try_layout(wanted, lambda: _read_root(reader))
+        except FormatError as error:
+            # Two objects that were read whole are no accident: the file is of that time, and damaged.
+            if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
+                error.hint = HINT
+                best = error
     if best:
         raise best
     return value
@@ -289,7 +283,7 @@ def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[st
         ascii_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
         return VINTAGES[2:3] if (ascii_tag if reader.layout.encoding == "ascii" else TORCH in head[:4]) else ()
     names = {found.class_name for found in met if isinstance(found, TorchObject)}
-    return tuple(release for release in VINTAGES[2:] if any(payload_of(release, name) for name in names))
+    return tuple(release for release in VINTAGES[2:] if any(vintage_payload(release, name) for name in names))
 
 
 def _ways(met: list[Value] | None) -> tuple[bool, ...]:
@@ -318,9 +312,9 @@ def _read_root(reader: T7Reader) -> Value:
     return value
 
 
-def is_headless(layout: T7Layout, value: Value) -> bool:
-    """Whether a value is to be written without its class."""
-    return layout.headless and isinstance(value, TorchObject) and value.class_name == _ROOT
+def can_be_headless(value: Value) -> bool:
+    """Whether a value is one that was written without its class."""
+    return isinstance(value, TorchObject) and value.class_name == _ROOT
 
 
 def write_headless(writer: T7Writer, value: TorchObject) -> None:

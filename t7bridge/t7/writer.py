@@ -13,7 +13,6 @@ from ..graph.tensor import Tensor, view_fault
 from ..graph.walk import step_name
 from ..limits import DEFAULT_LIMITS
 from . import layout as tags
-from . import vintage
 from .binary import BinaryWriter
 from .layout import T7Layout
 from .registry import payload_of
@@ -130,9 +129,12 @@ class T7Writer:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
             WriteError: a number does not fit the layout, or the output cannot be written.
         """
-        if not self._count and not self._payload_depth and vintage.is_headless(self.layout, value):
-            vintage.write_headless(self, value)
-            return
+        if self.layout.headless and not self._count and not self._payload_depth:
+            from .vintage import can_be_headless, write_headless
+
+            if can_be_headless(value):
+                write_headless(self, value)
+                return
         base = len(self._trail) if self._payload_depth else 0
         del self._trail[base:]
         try:
@@ -268,7 +270,7 @@ class T7Writer:
         if isinstance(value, TdsVec):
             stream.write_long(len(value.items))
             return ((f"[{number}]", item) for number, item in enumerate(value.items, 1))
-        payload = vintage.payload_of(self.layout.vintage, name) or payload_of(name, value.version)
+        payload = payload_of(name, value.version, self.layout.vintage)
         if payload is None:
             return iter((("", value.fields),))
         if self._payload_depth >= DEFAULT_LIMITS.payload_depth:

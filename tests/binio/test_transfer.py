@@ -66,16 +66,39 @@ def test_waiting_twice(tmp_path, small_pieces):
     assert (tmp_path / "out").read_bytes() == data * 3
 
 
+def test_mistake_in_a_thread(tmp_path, small_pieces, monkeypatch):
+    """What goes wrong in a thread of its own is raised, whatever it is."""
+    (tmp_path / "in").write_bytes(bytes(1_000_000))
+    original, main = transfer.write_at, threading.main_thread()
+
+    def write_at(*arguments):
+        if threading.current_thread() is not main:
+            raise MemoryError
+        original(*arguments)
+
+    monkeypatch.setattr(transfer, "write_at", write_at)
+
+    def copy() -> None:
+        with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+            for _ in range(100):
+                output.copy(source, 0, 1_000_000)
+
+    with pytest.raises(MemoryError):
+        copy()
+    assert os.listdir(tmp_path) == ["in"]
+
+
 def test_given_up(tmp_path, small_pieces):
     """An error elsewhere ends the threads before the file is taken away."""
     (tmp_path / "in").write_bytes(bytes(10_000_000))
-    with (
-        pytest.raises(ZeroDivisionError),
-        ByteSource.from_path(tmp_path / "in") as source,
-        FileOutput(tmp_path / "out") as output,
-    ):
-        output.copy(source, 0, 10_000_000)
-        raise ZeroDivisionError
+
+    def copy() -> None:
+        with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+            output.copy(source, 0, 10_000_000)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        copy()
     assert os.listdir(tmp_path) == ["in"]
     assert threading.active_count() == 1
 

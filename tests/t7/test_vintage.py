@@ -16,7 +16,7 @@ from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.t7.layout import VINTAGES, T7Layout
 from t7bridge.t7.reader import T7Reader
-from t7bridge.t7.vintage import HINT, payload_of
+from t7bridge.t7.vintage import HINT, vintage_payload
 from t7bridge.t7.vintage_rows import RELEASES
 
 FIELDS, LATE, NNX = VINTAGES[2:]
@@ -339,7 +339,7 @@ def test_every_class(release):
     """Each row is read as it is written."""
     headless = T7Layout(encoding="ascii", vintage=release, headless=True)
     for name in RELEASES[release]:
-        if payload_of(release, name) is None:
+        if vintage_payload(release, name) is None:
             continue
         root = filled(release, "nn.Sequential")
         root["gradInput"] = root["output"] = empty(release)
