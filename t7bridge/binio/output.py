@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .crc import crc32
+from .disk import flush
 from .source import ByteSource, PathLike
 from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 
@@ -215,7 +216,8 @@ class FileOutput(Output):
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         if self._sync:
-            _sync_folder(os.path.dirname(self.path) or ".")
+            with contextlib.suppress(OSError):  # not every file system can
+                flush(os.path.dirname(self.path) or os.curdir)
 
     def _take_name(self) -> None:
         if not self._force:
@@ -252,13 +254,3 @@ class FileOutput(Output):
         except BaseException:
             self.discard()
             raise
-
-
-def _sync_folder(folder: str) -> None:
-    """Make a rename survive a power cut, where the platform can."""
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -342,8 +342,7 @@ class ObjectReader:
         if stream.layout.vintage == tags.TORCH5:
             from .vintage import read_ownership
 
-            if not read_ownership(stream):
-                self._unowned.append(next(reversed(self.objects)))
+            self._unowned += [] if read_ownership(stream) else [next(reversed(self.objects))]
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             storage = yield tag

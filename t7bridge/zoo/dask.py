@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from ..errors import T7BridgeError, UnsupportedError
-from .job import FAILED, Job, Outcome, Settings
+from .job import FAILED, Job, Outcome, Settings, as_line
 from .local import LocalEngine
 
 _GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
@@ -30,7 +30,7 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 """The engine of each thread of this machine, and what it was made for."""
 
 
-def convert_group(settings: str, timeout: float | None, jobs: list[str]) -> list[str]:
+def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
     """Convert a group of files on a machine of the cluster. Takes and gives plain text, as JSON."""
     wanted, thread = (settings, timeout), threading.get_ident()
     made_for, engine = _engines.get(thread, (None, None))
@@ -39,7 +39,7 @@ def convert_group(settings: str, timeout: float | None, jobs: list[str]) -> list
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
         _engines[thread] = wanted, engine
-    outcomes = engine.run(Job(**json.loads(job)) for job in jobs)
+    outcomes = engine.run(Job(**job) for job in json.loads(jobs))
     return [outcome.as_json() for outcome in outcomes if outcome is not None]
 
 
@@ -121,9 +121,8 @@ class DaskEngine:
 
     def _submit(self, jobs: list[Job]) -> None:
         number = next(self._numbers)
-        lines = [job.as_json() for job in jobs]
         key = f"{self._name}-{number}"
-        future = self._client.submit(convert_group, self._settings, self._timeout, lines, key=key, pure=False)
+        future = self._client.submit(convert_group, self._settings, self._timeout, as_line(jobs), key=key, pure=False)
         self._running[number] = (future, jobs)
         future.add_done_callback(lambda _: self._done.put(number))
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from ..binio.disk import flush_to_disk
 from ..binio.output import FileOutput
 from ..errors import WriteError
 from .journal import NAME
-from .one_file import flush_to_disk
 from .places import check_output, fetch, join, local_path, put, sizes_below
 
 LEFTOVER = re.compile(r"\.t7bridge-[0-9a-f]{16}\.tmp\Z")
@@ -58,6 +58,7 @@ class LocalFolder:
     def __init__(self, path: str, *, make: bool) -> None:
         self.place = os.path.abspath(path)
         self.journal_path = os.path.join(self.place, NAME)
+        self._was_empty = not os.path.isdir(self.place) or not os.listdir(self.place)
         if make:
             try:
                 os.makedirs(self.place, exist_ok=True)
@@ -65,7 +66,9 @@ class LocalFolder:
                 raise WriteError(f"the folder cannot be made: {error.strerror}", file=path) from error
 
     def size(self, output: str) -> int | None:
-        """See `Folder`."""
+        """See `Folder`; in a folder that was empty there is nothing as long as it is asked."""
+        if self._was_empty:
+            return None
         path = join(self.place, output)
         try:
             if not os.path.isdir(path):

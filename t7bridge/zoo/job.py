@@ -75,9 +75,10 @@ class Job:
     bytes: int = 0
     claimed: bool = True
 
-    def as_json(self) -> str:
-        """The job as one line."""
-        return json.dumps(vars(self))
+
+def as_line(jobs: list[Job]) -> str:
+    """Some jobs as one line."""
+    return json.dumps([vars(job) for job in jobs])
 
 
 @define(slots=False)

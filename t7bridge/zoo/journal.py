@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from attrs import define, field
@@ -45,7 +46,12 @@ _COLUMNS = {
     "seconds": "REAL NOT NULL DEFAULT 0",
     "version": "TEXT NOT NULL DEFAULT ''",
 }
-_TEXTS = ("name", "place", "output", "reason", "message", "kind")
+_NAMES = tuple(_COLUMNS)
+_TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
+_LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
+_FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
+_NOTHING = "[]"
+_values = attrgetter(*_NAMES)
 
 
 @define
@@ -98,9 +104,24 @@ class Row:
     seconds: float = 0.0
     version: str = ""
 
+    def take(self, outcome: Outcome, version: str) -> None:
+        """Remember what became of the file."""
+        self.status, self.kind, self.message, self.reason = (
+            outcome.status,
+            outcome.kind,
+            outcome.message,
+            outcome.reason,
+        )
+        self.bytes, self.hash = max(self.bytes, outcome.input_bytes), outcome.input_hash
+        self.output_bytes, self.output_hash = outcome.output_bytes, outcome.output_hash
+        self.mode, self.tensors, self.seconds = outcome.mode, outcome.tensors, outcome.seconds
+        self.notes, self.layers, self.version = outcome.notes, outcome.layers, version
+
 
 def _pack(text: str) -> str | bytes:
     """Text as SQLite takes it: names of files that are no UTF-8 are bytes there."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -174,46 +195,44 @@ class Journal:
     def rows(self) -> Iterator[Row]:
         """All files, by name."""
         try:
-            for values in self._base.execute(f"SELECT {', '.join(_COLUMNS)} FROM files ORDER BY name"):
-                known = dict(zip(_COLUMNS, values))
-                known.update({name: _unpack(known[name]) for name in _TEXTS})
-                known.update(notes=json.loads(known["notes"]), layers=json.loads(known["layers"]))
-                known.update(claimed=bool(known["claimed"]), ours=bool(known["ours"]))
-                yield Row(**known)
+            for found in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
+                values = list(found)
+                for place in _TEXTS:
+                    values[place] = _unpack(values[place])
+                for place in _LISTS:
+                    values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
+                for place in _FLAGS:
+                    values[place] = bool(values[place])
+                yield Row(*values)
         except sqlite3.DatabaseError as error:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
-    def plan(self, rows: Iterable[Row]) -> None:
-        """Put files into the journal: new ones, and ones that are there already as they are now."""
-        names = list(_COLUMNS)
-        values = []
+    def plan(self, rows: Sequence[Row]) -> None:
+        """Put files into the journal: new ones, which get their numbers, and ones that are there as they are now."""
+        (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
         for row in rows:
-            known = {name: getattr(row, name) for name in names}
-            known.update({name: _pack(known[name]) for name in _TEXTS})
-            known.update(notes=json.dumps(row.notes), layers=json.dumps(row.layers), number=row.number or None)
-            values.append(tuple(known.values()))
-        self._change(f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(names))})", values)
+            if not row.number:
+                row.number = last = last + 1
+        self._write(rows)
+
+    def record(self, rows: Iterable[Row]) -> None:
+        """Write down what became of files; what they are has to be on the disk before."""
+        self._write(rows)
 
     def forget(self) -> None:
         """Empty the journal of files."""
         self._change("DELETE FROM files", [()])
 
-    def record(self, outcomes: Iterable[Outcome], version: str) -> None:
-        """Write down what became of files; what they are has to be on the disk before."""
-        self._change(
-            "UPDATE files SET status = ?, kind = ?, message = ?, reason = ?, bytes = max(bytes, ?), hash = ?, "
-            "output_bytes = ?, output_hash = ?, mode = ?, tensors = ?, notes = ?, layers = ?, seconds = ?, version = ? "
-            "WHERE number = ?",
-            [
-                (
-                    *(found.status, _pack(found.kind), _pack(found.message), _pack(found.reason)),
-                    *(found.input_bytes, found.input_hash, found.output_bytes, found.output_hash),
-                    *(found.mode, found.tensors, json.dumps(found.notes), json.dumps(found.layers)),
-                    *(found.seconds, version, found.number),
-                )
-                for found in outcomes
-            ],
-        )
+    def _write(self, rows: Iterable[Row]) -> None:
+        lines = []
+        for row in rows:
+            values = list(_values(row))
+            for place in _TEXTS:
+                values[place] = _pack(values[place])
+            for place in _LISTS:
+                values[place] = json.dumps(values[place]) if values[place] else _NOTHING
+            lines.append(values)
+        self._change(f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})", lines)
 
     def _change(self, statement: str, values: list[Any]) -> None:
         if not values:

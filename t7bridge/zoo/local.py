@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 
 from ..errors import T7BridgeError
-from .job import FAILED, Job, Outcome, Settings
+from .job import FAILED, Job, Outcome, Settings, as_line
 from .places import local_path
 from .worker import READY
 
@@ -75,10 +75,10 @@ class _Worker:
                 time.sleep(_PAUSE_SECONDS)
         inbox.put((self, None))
 
-    def send(self, *lines: str) -> None:
-        """Send lines; a worker that is gone says so by itself."""
+    def send(self, line: str) -> None:
+        """Send a line; a worker that is gone says so by itself."""
         with contextlib.suppress(OSError):
-            self._input.write("".join(line + "\n" for line in lines).encode())
+            self._input.write(line.encode() + b"\n")
             self._input.flush()
 
     def give(self, jobs: list[Job]) -> None:
@@ -86,7 +86,7 @@ class _Worker:
         if self.began is not None and not self.jobs:
             self.began = time.monotonic()
         self.jobs += jobs
-        self.send(*(job.as_json() for job in jobs))
+        self.send(as_line(jobs))
 
     def has_room(self) -> bool:
         """Whether it should get another job."""
@@ -153,10 +153,9 @@ class LocalEngine:
                     yield self._replace(worker, returned)
                 continue
             worker.began = time.monotonic()
-            for line in lines:
-                if line != READY:
-                    worker.jobs.popleft()
-                    yield Outcome(**json.loads(line))
+            for outcome in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
+                worker.jobs.popleft()
+                yield Outcome(**outcome)
 
     @staticmethod
     def _feed(worker: _Worker, waiting: Iterator[Job], returned: deque[Job]) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import time
 
+from ..binio.disk import flush_to_disk
 from ..errors import StrictError, T7BridgeError, UnknownFormatError, UnsupportedLayerError
 from ..report import Note, Report
 from .flat import FLAT_FORMATS, differences, write_flat
@@ -126,23 +127,6 @@ def _fail(outcome: Outcome, kind: str, message: str, reason: str = "") -> None:
     # Numbers and names differ from file to file; what failures are grouped by must not.
     outcome.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
     outcome.reason = reason or message
-
-
-def flush_to_disk(path: str) -> None:
-    """Wait until a file, or the files of a folder, and their names are on the disk.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
-    for name in (*inside, path, os.path.dirname(path) or os.curdir):
-        if os.path.isdir(name) and os.name == "nt":
-            continue  # there, folders cannot be opened, and names are written with the files
-        fd = os.open(name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def warm_up(settings: Settings) -> None:

@@ -11,11 +11,11 @@ import io
 import json
 from collections import Counter
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 from attrs import define, field
 
-from .folder import Folder
 from .job import DONE, FAILED, FOREIGN, PLANNED
 from .journal import Row
 
@@ -33,7 +33,10 @@ COLUMNS = {
     "output_hash": "SHA-256 of the output; of a folder: of the names and hashes in it",
 }
 """The columns of `report.csv`, and the fields of a file in `report.json`."""
+_FORMULA = frozenset("=+-@\t\r")
+_columns = attrgetter(*COLUMNS)
 _PAGE_COLUMNS = ("name", "status", "output", "bytes", "output_bytes", "tensors", "mode")
+_page_columns = attrgetter(*_PAGE_COLUMNS)
 
 
 @define
@@ -111,22 +114,20 @@ def summarize(output: str, rows: list[Row], options: dict[str, Any], version: st
     return ZooReport(output, rows, options, version, failures, layers)
 
 
-def write_reports(folder: Folder, report: ZooReport) -> None:
-    """Write the three files.
-
-    Raises:
-        WriteError: the folder refuses.
-    """
-    folder.write("report.json", as_json(report).encode())
-    folder.write("report.csv", as_csv(report).encode("utf-8", "backslashreplace"))
-    folder.write("report.html", as_page(report).encode("utf-8", "backslashreplace"))
+def report_files(report: ZooReport) -> dict[str, bytes]:
+    """The three files, by name."""
+    return {
+        "report.json": as_json(report).encode(),
+        "report.csv": as_csv(report).encode("utf-8", "backslashreplace"),
+        "report.html": as_page(report).encode("utf-8", "backslashreplace"),
+    }
 
 
 def as_json(report: ZooReport) -> str:
     """Everything there is to say, as JSON, with a file a line."""
     lines = []
     for row in report.rows:
-        data: dict[str, Any] = {name: getattr(row, name) for name in COLUMNS}
+        data: dict[str, Any] = dict(zip(COLUMNS, _columns(row)))
         data["notes"] = [{"level": level, "path": path, "message": text} for level, path, text in row.notes]
         data["layers"] = [{"path": path, "class": name, "reason": why} for path, name, why in row.layers]
         lines.append(json.dumps(data))
@@ -139,13 +140,12 @@ def as_csv(report: ZooReport) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([_no_formula(getattr(row, name)) for name in COLUMNS] for row in report.rows)
+    # A spreadsheet computes what begins like a formula, and a file can be called like one.
+    writer.writerows(
+        [f"'{value}" if type(value) is str and value[:1] in _FORMULA else value for value in _columns(row)]
+        for row in report.rows
+    )
     return text.getvalue()
-
-
-def _no_formula(value: Any) -> Any:
-    """A spreadsheet computes what begins like a formula, and a file can be called like one."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def as_page(report: ZooReport) -> str:
@@ -154,10 +154,7 @@ def as_page(report: ZooReport) -> str:
         **report.summary(),
         "failures": [{"kind": kind, "message": text, "names": names} for kind, text, names in report.failures],
         "columns": _PAGE_COLUMNS,
-        "rows": [
-            [*(getattr(row, name) for name in _PAGE_COLUMNS), row.kind, row.reason, _shown_notes(row)]
-            for row in report.rows
-        ],
+        "rows": [[*_page_columns(row), row.kind, row.reason, _shown_notes(row)] for row in report.rows],
     }
     # Names of files are data, and must not end the script that they stand in.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

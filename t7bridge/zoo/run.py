@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 from ..binio.source import PathLike
@@ -16,12 +16,12 @@ from ..version import __version__
 from .engines import Engine, open_engine
 from .folder import Folder, open_folder
 from .job import DONE, PLANNED, Job, Outcome, Settings
-from .journal import GONE, Journal, Row
+from .journal import Journal, Row
 from .options import settings_of, suffix_of
 from .places import join
 from .plan import find_inputs
 from .progress import Progress
-from .report import ZooReport, summarize, write_reports
+from .report import ZooReport, report_files, summarize
 from .resume import Plan, make_plan
 
 _LARGE_BYTES = 32 << 20
@@ -95,10 +95,20 @@ def convert_zoo(
         if dry_run and not os.path.exists(folder.journal_path):
             plan = make_plan(find_inputs(places, folder.place), (), folder, suffix_of(settings), force=force)
             return _planned(on_start, plan, folder)
-        with closing(Journal(folder.journal_path)) as journal:
+        with closing(Journal(folder.journal_path)) as journal, ExitStack() as stack:
+
+            def start(places: Iterable[str]) -> Engine:
+                opened = open_engine(
+                    engine, settings, (folder.place, *places), workers=workers, timeout=timeout, scheduler=scheduler
+                )
+                stack.callback(folder.sweep)  # what workers left that died, or were ended
+                return stack.enter_context(closing(opened))
+
             anew = _compare_options(journal, settings, force)
             found = find_inputs(places, folder.place)
             known = () if anew else tuple(journal.rows())
+            # Where all files are new, the workers can start while it is planned what each of them does.
+            started = start(item.place for item in found) if found and not known and not dry_run else None
             plan = make_plan(found, known, folder, suffix_of(settings), retry_failed=retry_failed, force=force)
             if dry_run:
                 return _planned(on_start, plan, folder)
@@ -107,28 +117,18 @@ def convert_zoo(
             journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
             journal.plan(plan.stale)
             folder.sweep()
-            todo = [row for row in journal.rows() if row.status == PLANNED][:limit]
+            todo = [row for row in plan.rows if row.status == PLANNED][:limit]
             if on_start is not None:
                 on_start(plan)
-            run = _Run(journal, folder, todo, on_file, on_progress)
-            if todo:
-                started = open_engine(
-                    engine,
-                    settings,
-                    (folder.place, *(row.place for row in todo)),
-                    workers=workers,
-                    timeout=timeout,
-                    scheduler=scheduler,
-                )
-                try:
-                    with closing(started):
-                        run.go(started)
-                finally:
-                    folder.sweep()  # what workers left that died, or were ended
-            rows = [row for row in journal.rows() if row.status != GONE]
-            report = summarize(folder.place, rows, settings.asked(), __version__)
-            report.seconds, report.now = run.progress.seconds, dict(run.progress.counts)
-            write_reports(folder, report)
+            with _Run(journal, folder, todo, on_file, on_progress) as run:
+                if todo:
+                    run.go(started or start(row.place for row in todo))
+                stack.close()
+                report = summarize(folder.place, plan.rows, settings.asked(), __version__)
+                report.seconds, report.now = run.progress.seconds, dict(run.progress.counts)
+                reports = report_files(report)  # while the last outputs go to the disk
+            for name, data in reports.items():
+                folder.write(name, data)
         folder.keep_journal(last=True)
         return report
 
@@ -161,7 +161,7 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
 
 
 class _Run:
-    """One run: gives jobs to an engine, and takes outcomes to the journal."""
+    """One run: gives jobs to an engine, and takes outcomes to the journal. At its end all of them are there."""
 
     def __init__(
         self,
@@ -176,10 +176,20 @@ class _Run:
         self._rows = {row.number: row for row in todo}
         self._on_file = on_file
         self._on_progress = on_progress
-        self._pending: list[Outcome] = []
+        self._pending: list[Row] = []
+        # Flushing goes on beside the work: it waits for the disk, and the workers need not.
+        self._pool = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._due = self._show_at = 0.0
         self.progress = Progress(len(todo), sum(row.bytes for row in todo))
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._pool:
+            self._write()  # what is done is done, even if somebody ends the run
+            self._finish_writing()
 
     def _jobs(self) -> Iterator[Job]:
         """The large files first, so that no worker is left alone with one at the end."""
@@ -190,24 +200,19 @@ class _Run:
     def go(self, engine: Engine) -> None:
         """Convert everything there is to do."""
         self._due = time.monotonic() + _COMMIT_SECONDS
-        # Flushing goes on beside the work: it waits for the disk, and the workers need not.
-        with ThreadPoolExecutor(1) as pool:
-            try:
-                with closing(engine.run(self._jobs())) as outcomes:
-                    for outcome in outcomes:
-                        if outcome is not None:
-                            self._take(outcome)
-                        self._tick(engine, pool)
-            finally:  # what is done is done, even if somebody ends the run
-                self._write(pool)
-                self._finish_writing()
+        with closing(engine.run(self._jobs())) as outcomes:
+            for outcome in outcomes:
+                if outcome is not None:
+                    self._take(outcome)
+                self._tick(engine)
+        self._write()
         self._show(engine)
 
-    def _tick(self, engine: Engine, pool: ThreadPoolExecutor) -> None:
+    def _tick(self, engine: Engine) -> None:
         """Write and show what there is, when it is time to."""
         now = time.monotonic()
         if now > self._due and self._pending and (self._writing is None or self._writing.done()):
-            self._write(pool)
+            self._write()
             self._due = now + _COMMIT_SECONDS
         if now > self._show_at:
             self._show(engine)
@@ -215,15 +220,16 @@ class _Run:
 
     def _take(self, outcome: Outcome) -> None:
         row = self._rows[outcome.number]
-        self._pending.append(outcome)
         self.progress.add(outcome.status, row.bytes)
+        row.take(outcome, __version__)
+        self._pending.append(row)
         if self._on_file is not None:
             self._on_file(row, outcome)
 
-    def _write(self, pool: ThreadPoolExecutor) -> None:
+    def _write(self) -> None:
         self._finish_writing()
         if self._pending:
-            self._writing = pool.submit(self._commit, self._pending)
+            self._writing = self._pool.submit(self._commit, self._pending)
             self._pending = []
 
     def _finish_writing(self) -> None:
@@ -231,10 +237,10 @@ class _Run:
             self._writing.result()
             self._writing = None
 
-    def _commit(self, outcomes: list[Outcome]) -> None:
+    def _commit(self, rows: list[Row]) -> None:
         """Only what is on the disk is marked as done."""
-        self._folder.settle(self._rows[found.number].output for found in outcomes if found.status == DONE)
-        self._journal.record(outcomes, __version__)
+        self._folder.settle(row.output for row in rows if row.status == DONE)
+        self._journal.record(rows)
         self._folder.keep_journal(last=False)
 
     def _show(self, engine: Engine) -> None:

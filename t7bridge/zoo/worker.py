@@ -12,7 +12,9 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+from ..binio import transfer
 from .job import Job, Settings
 from .one_file import convert_one, warm_up
 
@@ -28,16 +30,18 @@ def main() -> None:
     warm_up(settings)
     answers.write(READY + b"\n")
     answers.flush()
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    transfer.MAX_THREADS = 1  # there is a worker for each core
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:
         for line in lines:
-            jobs.put(line)
+            for job in json.loads(line):
+                jobs.put(job)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        job = Job(**json.loads(jobs.get()))
+        job = Job(**jobs.get())
         with memory_limit(settings.memory):
             outcome = convert_one(job, settings)
         answers.write(outcome.as_json().encode() + b"\n")

@@ -1,5 +1,6 @@
 """The reports: one page that needs nothing else, a table for spreadsheets, and JSON."""
 
+import contextlib
 import csv
 import json
 import random
@@ -11,7 +12,8 @@ import pytest
 from zoo_maker import make_zoo, tensor
 
 import t7bridge
-from t7bridge.zoo.report import COLUMNS, _no_formula
+from t7bridge.zoo.journal import Journal, Row
+from t7bridge.zoo.report import COLUMNS, ZooReport, as_csv
 
 
 class Page(HTMLParser):
@@ -48,6 +50,16 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "zoo/</script><img src=x>.t7").write_bytes(tensor(random.Random(1))[:50])
     t7bridge.convert_zoo(folder / "zoo", folder / "out", workers=0)
     return folder / "out"
+
+
+def test_journal_and_report_agree(tmp_path: Path) -> None:
+    """What the run that made a zoo tells of it, and what the journal tells the next one, is the same."""
+    make_zoo(tmp_path / "zoo", 150)
+    report = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1)
+    with contextlib.closing(Journal(str(tmp_path / "out/t7bridge-zoo.sqlite"))) as journal:
+        assert list(journal.rows()) == report.rows
+    assert report.counts["failed"]
+    assert any(row.notes for row in report.rows)
 
 
 def test_page_stands_alone(zoo: Path) -> None:
@@ -99,5 +111,6 @@ def test_table(zoo: Path) -> None:
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x"])
 def test_no_formulas(text: str) -> None:
     """What a spreadsheet would compute is text; numbers stay numbers."""
-    assert _no_formula(text) == f"'{text}"
-    assert _no_formula(-1) == -1
+    (row,) = csv.DictReader(as_csv(ZooReport("", [Row(name=text, tensors=-1)])).splitlines())
+    assert row["name"] == f"'{text}"
+    assert row["tensors"] == "-1"

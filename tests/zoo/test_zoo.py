@@ -14,8 +14,7 @@ from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError
-from t7bridge.zoo.job import Outcome
-from t7bridge.zoo.journal import Journal
+from t7bridge.zoo.journal import Journal, Row
 from t7bridge.zoo.report import ZooReport
 
 
@@ -309,9 +308,9 @@ def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatc
         settle(self, names)
         events.append(("disk", set(names)))
 
-    def recorded(self: Journal, outcomes: list[Outcome], version: str) -> None:
-        events.append(("journal", {str(found.number) for found in outcomes if found.status == "done"}))
-        record(self, outcomes, version)
+    def recorded(self: Journal, rows: list[Row]) -> None:
+        events.append(("journal", {row.output for row in rows if row.status == "done"}))
+        record(self, rows)
 
     monkeypatch.setattr(LocalFolder, "settle", settled)
     monkeypatch.setattr(Journal, "record", recorded)
@@ -319,3 +318,4 @@ def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatc
 
     assert [kind for kind, _ in events] == ["disk", "journal"] * (len(events) // 2)
     assert set.union(*(names for kind, names in events if kind == "disk")) == {"a/net.pt", "b.pt"}
+    assert [names for kind, names in events if kind == "disk"] == [names for kind, names in events if kind != "disk"]

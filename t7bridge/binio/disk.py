@@ -1,0 +1,31 @@
+"""Waiting until what was written is on the disk."""
+
+from __future__ import annotations
+
+import os
+
+
+def flush_to_disk(path: str) -> None:
+    """Wait until a file, or the files of a folder, and their names are on the disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
+    for name in (*inside, path, os.path.dirname(path) or os.curdir):
+        flush(name)
+
+
+def flush(path: str) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if os.path.isdir(path) and os.name == "nt":
+        return  # there, folders cannot be opened, and names are written with the files
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
