@@ -152,6 +152,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
+    _note_plain_nans(writer, report)
     if content.has_pt_record:
         if options.record:
             output.write(content.trailing)
@@ -164,6 +165,12 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
             )
         output.write(content.trailing)
         report.note("info", f"{len(content.trailing)} bytes behind the last value are no values; they are copied")
+
+
+def _note_plain_nans(writer: T7Writer, report: Report) -> None:
+    if writer.plain_nans:
+        what = f"{writer.plain_nans} NaNs have bits that text does not show"
+        report.note("info", f"{what}; they are written as nan", loss="precision")
 
 
 def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report) -> None:
@@ -315,6 +322,7 @@ def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Repo
     report.mode = "tree"
     writer = T7Writer(output, T7Layout(**options.layout))
     writer.write_object(tree.value)
+    _note_plain_nans(writer, report)
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections import OrderedDict
 
 import pytest
@@ -62,6 +63,30 @@ def test_losses_are_reported_or_refused(loss, name, tmp_path):
     assert caught.value.file == str(tmp_path / "x.pt")
     assert pickle.loads(pickle.dumps(caught.value)).notes == caught.value.notes
     assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+
+
+@pytest.mark.parametrize(
+    ("value", "lost"),
+    [
+        (struct.unpack("<d", struct.pack("<Q", 0x7FF8 << 48 | 5))[0], 1),
+        (-float("nan"), 0),
+        (Tensor.from_numpy(np.array([1, 0x7FC00001, 0xFFC00000, 0x7F800001], "u4").view("f4")), 2),
+        (Tensor.from_numpy(np.array([0xFFF8 << 48, 0xFFF8 << 48 | 1], "u8").view("f8")), 1),
+        (Tensor.from_numpy(np.array([0x7FF80001, 3], "u4").view("i4")), 0),
+    ],
+)
+def test_bits_of_nans(value, lost, tmp_path):
+    """Text has one nan of each sign; a NaN with other bits, by which some mark what is missing, is a loss."""
+    t7bridge.save(value, tmp_path / "x.t7")
+    report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.t7", encoding="ascii")
+    notes = [note.message for note in report.notes if note.loss == "precision"]
+    assert notes == ([f"{lost} NaNs have bits that text does not show; they are written as nan"] if lost else [])
+    if lost:
+        with pytest.raises(StrictError, match="NaNs have bits"):
+            t7bridge.convert(tmp_path / "x.t7", tmp_path / "z.t7", encoding="ascii", strict=True)
+    report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "big.t7", byte_order="big", strict=True)
+    t7bridge.convert(tmp_path / "big.t7", tmp_path / "back.t7", byte_order="little")
+    assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
 
 
 def test_sound_conversions_pass(tmp_path):

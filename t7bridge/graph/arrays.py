@@ -156,3 +156,21 @@ def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
     if tensor.extras.conj:
         view = view.conj()
     return -view if tensor.extras.neg else view
+
+
+def as_doubles(array: np.ndarray) -> list[float]:
+    """Floating point elements as Python's numbers. A signaling NaN becomes a quiet one, which is nobody's mistake."""
+    with np.errstate(invalid="ignore"):
+        return list(array.astype("f8", copy=False).tolist())
+
+
+def count_odd_nans(array: np.ndarray) -> int:
+    """How many elements are NaNs with other bits than the usual one, beside the sign.
+
+    Args:
+        array: floating point elements.
+    """
+    found = array[np.isnan(array)]
+    bits = f"u{array.itemsize}"
+    usual = np.array(np.nan, array.dtype).view(bits)
+    return int(np.count_nonzero(np.copysign(found, 1).view(bits) != usual))

@@ -262,6 +262,9 @@ class TextInput(Window):
                 keys.append(item)
 
 
+_NAN = struct.pack(">d", math.nan)
+
+
 def number_text(value: float, digits: int) -> str:
     """A number as C's `%.17g` prints it on Linux, with `digits` digits: a nan keeps its sign."""
     if value != value:
@@ -276,6 +279,8 @@ class TextWriter:
         self.output = output
         self.layout = layout
         self._float_digits = _FLOAT_DIGITS if layout.digits == _FULL_DIGITS else _OLD_DIGITS
+        self.plain_nans = 0
+        """NaNs so far whose bits say more than that they are NaNs, which text does not show."""
 
     def write_int(self, value: int) -> None:
         """Write an integer."""
@@ -294,7 +299,12 @@ class TextWriter:
 
     def write_double(self, value: float) -> None:
         """Write a number with 17 digits."""
-        self.output.write(number_text(value, self.layout.digits).encode() + b"\n")
+        self.output.write(self._double(value) + b"\n")
+
+    def _double(self, value: float) -> bytes:
+        if value != value:
+            self.plain_nans += struct.pack(">d", math.copysign(value, 1.0)) != _NAN
+        return number_text(value, self.layout.digits).encode()
 
     def write_raw(self, data: bytes) -> None:
         """Write bytes as they are, and a line feed behind them."""
@@ -304,7 +314,7 @@ class TextWriter:
 
     def write_number(self, value: float) -> None:
         """A tagged number."""
-        self.output.write(b"%d\n%s\n" % (tags.NUMBER, number_text(value, self.layout.digits).encode()))
+        self.output.write(b"%d\n%s\n" % (tags.NUMBER, self._double(value)))
 
     def write_string(self, data: bytes) -> None:
         """A tagged string."""
@@ -330,13 +340,14 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        from ..graph.arrays import array_chunks
+        from ..graph.arrays import array_chunks, as_doubles, count_odd_nans
 
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         first = True
         for array in array_chunks(storage):
             if array.dtype.kind == "f":
-                words = [number_text(value, digits) for value in array.astype("f8", copy=False).tolist()]
+                self.plain_nans += count_odd_nans(array)
+                words = [number_text(value, digits) for value in as_doubles(array)]
             else:
                 words = [str(value) for value in array.tolist()]
             self.output.write((b"" if first else b" ") + " ".join(words).encode())

@@ -61,6 +61,11 @@ class T7Writer:
         self._trail: list[tuple[Value, str]] = []
         self._payload_depth = 0
 
+    @property
+    def plain_nans(self) -> int:
+        """How many NaNs were written as text, which does not show their bits."""
+        return self._stream.plain_nans if isinstance(self._stream, TextWriter) else 0
+
     # Single values, as `torch.DiskFile` writes them
 
     def write_int(self, value: int) -> None:
