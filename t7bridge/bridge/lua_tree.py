@@ -26,7 +26,7 @@ from attrs import define, evolve, field
 
 from ..errors import CorruptError, UnsupportedError
 from ..graph.elements import ELEMENT_TYPES, PACKED
-from ..graph.objects import Table, Value
+from ..graph.objects import COMPOSITE, Table, Value
 from ..graph.order import in_order
 from ..graph.python import (
     UNSET,
@@ -162,8 +162,11 @@ class _Builder:
             return _text_bytes(name_text(value))
         if isinstance(value, PythonObject):
             return self._python_object(value, trail)
+        is_lua = isinstance(value, COMPOSITE)
         raise UnsupportedError(
-            f"a value of type {type(value).__name__} cannot be written to a .t7", trail=path_text(trail)
+            f"a value of type {type(value).__name__} cannot be written to a .t7",
+            trail=path_text(trail),
+            hint="Lua objects go into a Table, Table.of({…}), not into a dict or list." if is_lua else "",
         )
 
     def _quantized(self, value: QuantizedTensor, trail: Trail) -> Table:

@@ -15,7 +15,7 @@ from pt_helpers import saved
 from t7bridge.bridge.lua_tree import LuaTree, to_lua
 from t7bridge.errors import CorruptError, UnsupportedError
 from t7bridge.graph.elements import ELEMENT_TYPES
-from t7bridge.graph.objects import Table
+from t7bridge.graph.objects import Table, TorchObject
 from t7bridge.graph.python import (
     DefaultDict,
     Device,
@@ -427,6 +427,8 @@ def test_unknown_values_are_refused() -> None:
     """What is nothing of a `.pt` is an error with its place."""
     with pytest.raises(UnsupportedError, match=r"root\.a\[2\].*object"):
         to_lua({"a": [1, 2, object()]})
+    with pytest.raises(UnsupportedError, match=r"root\.net: a value of type TorchObject .* into a Table"):
+        to_lua({"net": TorchObject("nn.Identity")})
 
 
 def test_places_very_deep_inside() -> None:
