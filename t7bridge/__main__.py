@@ -10,7 +10,7 @@ from typing import NoReturn
 def run() -> NoReturn:
     """Run the command line in a process of its own.
 
-    Python looks for cyclic garbage while modules are loaded and takes everything apart at the end: a fifth of the time
+    Python looks for cyclic garbage while modules are loaded and once more at the end: a tenth to a sixth of the time
     that a small file needs, and nothing is found.
     """
     gc.set_threshold(100_000, 20, 100)
