@@ -1,8 +1,19 @@
-"""Waiting until what was written is on the disk."""
+"""What outputs are called while they are not complete, and waiting until they are on the disk."""
 
 from __future__ import annotations
 
 import os
+import re
+
+
+def temporary_name() -> str:
+    """A new name for an output that is not complete."""
+    return f".t7bridge-{os.urandom(8).hex()}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name is one of those."""
+    return re.fullmatch(r"\.t7bridge-[0-9a-f]{16}\.tmp", name) is not None
 
 
 def flush_to_disk(path: str) -> None:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .crc import crc32
-from .disk import flush
+from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
 from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 
@@ -160,7 +160,7 @@ class FileOutput(Output):
         self._sync = sync
         mode = self._check_target(inputs)
         folder = os.path.dirname(self.path)
-        self._temporary = os.path.join(folder, f".t7bridge-{os.urandom(8).hex()}.tmp")
+        self._temporary = os.path.join(folder, temporary_name())
         try:
             # Mode 0o666 less the umask: what any other program's new file would get.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)

@@ -93,12 +93,13 @@ def _stop(number: int, frame: object) -> None:
 
 def _fail(message: str) -> int:
     # Lists in a message begin their lines so; any other line feed is part of a name.
-    shown = "\n  ".join(map(_printable, message.split("\n  ")))
+    shown = "\n  ".join(map(printable, message.split("\n  ")))
     print(f"t7bridge: error: {shown}", file=sys.stderr)
     return FAILED
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Text for a terminal, whatever is in the names of files."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from . import DONE, FAILED
+from . import DONE, FAILED, printable
 from .shared import add_limits, limits_of
 
 
@@ -34,14 +34,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         for report in reports:
             for finding in report.findings:
-                print(_shown(f"{report.file}: {finding}"))
+                print(printable(f"{report.file}: {finding}"))
             if report.error:
-                print(_shown(f"t7bridge: error: {report.error}"), file=sys.stderr)
+                print(printable(f"t7bridge: error: {report.error}"), file=sys.stderr)
             elif not report.findings:
-                print(_shown(f"{report.file}: nothing found"))
+                print(printable(f"{report.file}: nothing found"))
     return DONE if all(report.clean for report in reports) else FAILED
-
-
-def _shown(text: str) -> str:
-    """A line for a terminal, whatever is in the names."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

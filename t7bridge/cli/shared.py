@@ -43,6 +43,35 @@ def _limit(text: str) -> tuple[str, Any]:
     return name, int(value)
 
 
+def add_conversion(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare what can be asked of each conversion, of one file or of many."""
+    parser.add_argument(
+        "--as",
+        dest="as_",
+        choices=("auto", "tree"),
+        default="auto",
+        help="what becomes of nn modules in a .pt: state dicts (auto), or dicts that keep every field (tree)",
+    )
+    parser.add_argument("--encoding", choices=("binary", "ascii"), help="of a .t7; that of SRC if not given")
+    parser.add_argument("--byte-order", choices=("little", "big"), help="of a .t7; that of SRC if not given")
+    parser.add_argument(
+        "--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7; that of SRC if not given"
+    )
+    parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on CUDA, in a .pt and in a .t7")
+    parser.add_argument(
+        "--no-record", dest="record", action="store_false", help="leave out, and leave unused, what gives SRC back"
+    )
+    parser.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
+    parser.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
+    parser.add_argument(
+        "--template",
+        metavar="FILE",
+        help="put the state dict of a .pt into the models of this .t7, which stays as it is",
+    )
+    parser.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
+    parser.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare `--strict` and `--sync`."""
     parser.add_argument(

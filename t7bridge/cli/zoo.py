@@ -11,7 +11,8 @@ from typing import Any
 from attrs import evolve, fields
 
 from ..limits import DEFAULT_LIMITS, Limits
-from . import DONE, FAILED, WRONG_USAGE
+from . import DONE, FAILED, WRONG_USAGE, printable
+from .shared import add_conversion
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _CONVERT = {
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index-base", type=int, choices=(0, 1), help="with --module: what the first class or row is called"
     )
     what.add_argument("--verify", action="store_true", help="read each output again, and compare")
-    _add_convert_arguments(what)
+    add_conversion(what)
+    what.add_argument("--strict", action="store_true", help="a file fails where its output would hold less")
     how = parser.add_argument_group("how the work is done")
     how.add_argument("--engine", choices=("local", "dask"), default="local", help="processes here, or a Dask cluster")
     how.add_argument(
@@ -69,28 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="replace files of others, and convert all anew if options have changed"
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each file, and one at the end")
-
-
-def _add_convert_arguments(group: Any) -> None:
-    """Declare what `convert` has too."""
-    group.add_argument(
-        "--as",
-        dest="as_",
-        choices=("auto", "tree"),
-        default="auto",
-        help="nn modules in a .pt: state dicts (auto), or every field (tree)",
-    )
-    group.add_argument("--encoding", choices=("binary", "ascii"), help="of a .t7; that of the input if not given")
-    group.add_argument("--byte-order", choices=("little", "big"), help="of a .t7, likewise")
-    group.add_argument("--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7, likewise")
-    group.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on CUDA")
-    group.add_argument("--no-record", dest="record", action="store_false", help="leave out what gives the input back")
-    group.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
-    group.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
-    group.add_argument("--template", metavar="FILE", help="put the state dict of each .pt into the models of this .t7")
-    group.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
-    group.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
-    group.add_argument("--strict", action="store_true", help="a file fails where its output would hold less")
 
 
 def _count(text: str) -> int:
@@ -207,8 +187,3 @@ def _print_summary(report: Any) -> None:
         + f"; {before} bytes became {after}"
     )
     print(printable(f"{report.output}: report.html, report.json, report.csv"))
-
-
-def printable(text: str) -> str:
-    """Text without what would move the cursor of a terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

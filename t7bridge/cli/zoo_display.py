@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from .zoo import printable
+from . import printable
 
 _LINE_SECONDS = 5.0
 _NAMES = 4

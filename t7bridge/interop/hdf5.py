@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..binio.disk import temporary_name
 from ..binio.source import PathLike
 from ..errors import UnsupportedError, WriteError
 from ..graph.tensor import Tensor
@@ -44,7 +45,7 @@ def write_hdf5(
     """
     h5py = _h5py()
     target = os.fspath(path)
-    temporary = os.path.join(os.path.dirname(target), f".t7bridge-{os.urandom(8).hex()}.tmp")
+    temporary = os.path.join(os.path.dirname(target), temporary_name())
     note_sharing(tensors, report)
     try:
         with h5py.File(temporary, "w", track_order=True) as file:

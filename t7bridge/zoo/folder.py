@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -11,14 +10,12 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..binio.disk import flush_to_disk
+from ..binio.disk import flush_to_disk, is_temporary
 from ..binio.output import FileOutput
 from ..errors import WriteError
 from .journal import NAME
 from .places import check_output, fetch, join, local_path, put, sizes_below
 
-LEFTOVER = re.compile(r"\.t7bridge-[0-9a-f]{16}\.tmp\Z")
-"""The names of output files that are not complete."""
 _SHARE = 20
 
 
@@ -81,7 +78,7 @@ class LocalFolder:
         """See `Folder`."""
         for current, _, names in os.walk(self.place):
             for name in names:
-                if LEFTOVER.match(name):
+                if is_temporary(name):
                     os.unlink(os.path.join(current, name))
 
     def settle(self, outputs: Iterable[str]) -> None:
@@ -126,7 +123,7 @@ class RemoteFolder:
         """See `Folder`."""
         from .places import connect
 
-        for name in [name for name in self._sizes if LEFTOVER.match(name.rpartition("/")[2])]:
+        for name in [name for name in self._sizes if is_temporary(name.rpartition("/")[2])]:
             system, inside = connect(f"{self.place}/{name}")
             system.rm_file(inside)
 

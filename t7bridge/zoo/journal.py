@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from attrs import define, field
+from attrs import define, field, fields
 
 from ..errors import CorruptError, T7BridgeError
 from .job import PLANNED, Outcome
@@ -50,6 +50,7 @@ _NAMES = tuple(_COLUMNS)
 _TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
 _LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
+_TAKEN = [each.name for each in fields(Outcome) if each.name in _COLUMNS and each.name != "number"]
 _NOTHING = "[]"
 _values = attrgetter(*_NAMES)
 
@@ -106,16 +107,9 @@ class Row:
 
     def take(self, outcome: Outcome, version: str) -> None:
         """Remember what became of the file."""
-        self.status, self.kind, self.message, self.reason = (
-            outcome.status,
-            outcome.kind,
-            outcome.message,
-            outcome.reason,
-        )
-        self.bytes, self.hash = max(self.bytes, outcome.input_bytes), outcome.input_hash
-        self.output_bytes, self.output_hash = outcome.output_bytes, outcome.output_hash
-        self.mode, self.tensors, self.seconds = outcome.mode, outcome.tensors, outcome.seconds
-        self.notes, self.layers, self.version = outcome.notes, outcome.layers, version
+        for name in _TAKEN:
+            setattr(self, name, getattr(outcome, name))
+        self.bytes, self.hash, self.version = max(self.bytes, outcome.input_bytes), outcome.input_hash, version
 
 
 def _pack(text: str) -> str | bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from attrs import define
 
+from ..binio.disk import temporary_name
 from ..errors import T7BridgeError, UnsupportedError, WriteError
 
 READ_ONLY = ("zip", "tar", "http", "https")
@@ -244,7 +245,7 @@ def put(path: str, place: str) -> None:
             return
         folder = inside.rpartition("/")[0]
         system.makedirs(folder, exist_ok=True)
-        temporary = f"{folder}/.t7bridge-{os.urandom(8).hex()}.tmp"
+        temporary = f"{folder}/{temporary_name()}"
         try:
             system.put_file(path, temporary)
             system.mv(temporary, inside)
