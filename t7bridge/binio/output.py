@@ -11,7 +11,7 @@ from ..errors import TargetExistsError, TruncatedError, WriteError
 from .crc import crc32
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
-from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
+from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, reserve, write_at
 
 CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
@@ -30,6 +30,8 @@ class Output:
         self._pending = bytearray()
         self._buffer: memoryview | None = None
         self._flushed = 0
+        self._reserved = 0
+        """Up to where blocks were found before they were written."""
         self._transfers: Transfers | None = None
         """What moves bytes to any place of the file, where it can."""
         self.name = name or str(getattr(file, "name", ""))
@@ -62,9 +64,17 @@ class Output:
             self._flushed += len(self._pending)
             self._pending.clear()
 
+    def _reserve(self, size: int) -> None:
+        """Find blocks for the next bytes, unless the file is small."""
+        end = self._flushed + size
+        if self._transfers is not None and end > self._reserved and end >= _FLUSH_BYTES:
+            reserve(self._file.fileno(), self._flushed, size)
+            self._reserved = end
+
     def _write_all(self, data: bytes | bytearray | memoryview) -> None:
         try:
             view = memoryview(data).cast("B")
+            self._reserve(len(view))
             done = 0
             while done < len(view):
                 count = self._file.write(view[done:])
@@ -88,12 +98,14 @@ class Output:
             TruncatedError: the source has become shorter than it was.
             WriteError: the file does not take the bytes.
         """
-        self.flush()
         if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
+            self._reserve(len(self._pending) + length)
+            self.flush()
             self._transfers.add(source, offset, self._flushed, length, done)
             self._flushed += length
             self._file.seek(self._flushed)
             return
+        self.flush()
         if self._buffer is None:
             self._buffer = memoryview(bytearray(CHUNK_BYTES))
         end, crc = offset + length, 0

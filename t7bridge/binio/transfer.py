@@ -7,14 +7,15 @@ import os
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..errors import TruncatedError, WriteError
 from .crc import combine, crc32
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20
-"""What one thread takes at a time."""
+"""What one thread takes at a time. Pieces begin at multiples of it in the target: then the system can hold each chunk
+in one large page."""
 CHUNK_BYTES = 1 << 19
 """What is read before it is written: it stays in the processor's cache."""
 WORTH_BYTES = 1 << 20
@@ -38,11 +39,19 @@ class _Run:
         self.done = done
         self.crcs: dict[int, int] = {}
 
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Where each piece starts and ends, in bytes from the run's first."""
+        start = 0
+        while start < self.length:
+            end = min(start + PIECE_BYTES - (self.position + start) % PIECE_BYTES, self.length)
+            yield start, end
+            start = end
+
     def crc(self) -> int:
         """The CRC-32 of the whole, from those of its pieces."""
         crc = 0
-        for start in sorted(self.crcs):
-            crc = combine(crc, self.crcs[start], min(PIECE_BYTES, self.length - start))
+        for start, end in self.pieces():
+            crc = combine(crc, self.crcs[start], end - start)
         return crc
 
 
@@ -61,8 +70,8 @@ class Transfers:
         self._target = target
         self._name = name
         self._runs: list[_Run] = []
-        self._pieces: deque[tuple[_Run, int]] = deque()
-        """What nobody has taken yet: runs, and where pieces start in them."""
+        self._pieces: deque[tuple[_Run, int, int]] = deque()
+        """What nobody has taken yet: runs, and where a piece of them starts and ends."""
         self._error: BaseException | None = None
         self._started = 0
         """Helpers that were started, or were about to be when a signal came."""
@@ -81,11 +90,9 @@ class Transfers:
             length: in bytes.
             done: is given their CRC-32 by :meth:`wait`; without it none is computed.
         """
-        with contextlib.suppress(OSError):  # a file system that cannot: then blocks are found while writing
-            os.posix_fallocate(self._target, position, length)
         run = _Run(source, offset, position, length, done)
         self._runs.append(run)
-        self._pieces.extend((run, start) for start in range(0, length, PIECE_BYTES))
+        self._pieces.extend((run, start, end) for start, end in run.pieces())
         if self._started - len(self._ended) < min(MAX_THREADS, os.cpu_count() or 1) - 1:
             self._started += 1
             threading.Thread(target=self._help).start()
@@ -135,15 +142,15 @@ class Transfers:
         buffer = memoryview(bytearray(CHUNK_BYTES))
         while self._error is None and self._pieces:
             try:
-                run, start = self._pieces.popleft()
+                run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            run.crcs[start] = self._piece(run, start, buffer)
+            run.crcs[start] = self._piece(run, start, end, buffer)
 
-    def _piece(self, run: _Run, start: int, buffer: memoryview) -> int:
-        done, end, crc = start, min(start + PIECE_BYTES, run.length), 0
+    def _piece(self, run: _Run, start: int, end: int, buffer: memoryview) -> int:
+        done, crc = start, 0
         while done < end:
-            chunk = buffer[: min(len(buffer), end - done)]
+            chunk = buffer[: min(len(buffer) - (run.position + done) % len(buffer), end - done)]
             if run.source.read_into(run.offset + done, chunk) != len(chunk):
                 raise TruncatedError("became shorter while it was read", file=run.source.name, offset=run.offset + done)
             if run.done is not None:
@@ -151,6 +158,16 @@ class Transfers:
             write_at(self._target, chunk, run.position + done, self._name)
             done += len(chunk)
         return crc
+
+
+def reserve(target: int, position: int, length: int) -> None:
+    """Find blocks for bytes that are about to be written, where the system can.
+
+    Writing to blocks that are found already is faster. And ext4 writes a new file to the disk before it may take the
+    name of another, a wait that is a copy's time again, unless every block of it is found.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.posix_fallocate(target, position, length)
 
 
 def write_at(target: int, data: bytes | memoryview, position: int, name: str) -> None:

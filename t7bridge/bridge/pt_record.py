@@ -7,12 +7,12 @@ itself; those that Lua has only inexactly, or not at all, stand behind the pickl
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
 from attrs import define
 
+from ..binio.digest import sha256
 from ..binio.output import Output
 from ..binio.source import ByteSource
 from ..errors import CorruptError
@@ -52,7 +52,7 @@ class PtRecord:
 def structure_hash(value: Value) -> str:
     """A hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
     stream = take_skeleton([value], T7Layout(), lambda storage: "").stream
-    return hashlib.sha256(stream).hexdigest()
+    return sha256(stream).hexdigest()
 
 
 def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int, int]) -> None:

@@ -7,7 +7,6 @@ In a `.pt` that was made from a `.t7` the record is that file without the elemen
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +132,8 @@ def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
         "storages": skeleton.storages,
         "stream_bytes": len(skeleton.stream),
     }
+    import json  # by now the elements are on their way, and this costs nothing
+
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + skeleton.stream + skeleton.trailing
 
 
@@ -145,6 +146,8 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
     Raises:
         CorruptError: the bytes are no record.
     """
+    import json
+
     line, _, rest = data.partition(b"\n")
     try:
         head = json.loads(line)

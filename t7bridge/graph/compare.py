@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 from attrs import define, field, fields, has
 
+from ..binio.digest import sha256
 from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from .storage import Storage
 from .tensor import Tensor
@@ -161,7 +161,7 @@ def _is_object(value: Value) -> bool:
 
 def _digest(storage: Storage) -> bytes:
     """A hash of a storage's elements that does not collide, as a CRC may."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for chunk in storage.chunks():
         digest.update(chunk)
     return digest.digest()

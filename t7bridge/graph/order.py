@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+from ..binio.digest import sha256
 from .python import Device, PythonGlobal, PythonObject, TorchConstant
 
 _DEPTH = 20
@@ -46,9 +46,9 @@ def _mark(root: Any, marks: dict[tuple[int, int], bytes]) -> bytes:
                 continue
             parts = [marks[id(part), left - 1] for part in item]
             parts = sorted(parts) if isinstance(item, frozenset) else parts
-            marks[name] = hashlib.sha256(type(item).__name__.encode() + b"".join(parts)).digest()
+            marks[name] = sha256(type(item).__name__.encode() + b"".join(parts)).digest()
         else:
-            marks[name] = hashlib.sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
+            marks[name] = sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
     return marks[id(root), _DEPTH]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from ..binio.crc import crc32
+from ..binio.digest import sha256
 from ..binio.output import Output
 from ..graph.storage import Span, Storage
 from . import layout
@@ -104,6 +104,7 @@ class PtWriter:
         for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
+        sha256()  # loads it while the elements are still on their way
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
@@ -139,7 +140,7 @@ def content_id(members: list[tuple[str, int, int]]) -> str:
     Args:
         members: name below the root folder, size in bytes and CRC-32 of every member.
     """
-    digest = hashlib.sha256()
+    digest = sha256()
     for name, size, crc in sorted(members):
         if name == layout.DATA_MEMBER or name.startswith(layout.STORAGE_FOLDER):
             digest.update(f"{name}\0{size}\0{crc}\n".encode())
@@ -149,5 +150,5 @@ def content_id(members: list[tuple[str, int, int]]) -> str:
 def _serialization_id(members: list[Member]) -> bytes:
     """Forty digits from the members' names and contents: the same for the same content, as PyTorch's is."""
     names = crc32("\0".join(member.name for member in members).encode())
-    content = int(hashlib.sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
+    content = int(sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
     return b"%020d%020d" % (names, content)

@@ -152,6 +152,63 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
+def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
+    """A platform that does not know the call at all gives the same bytes."""
+    monkeypatch.delattr(transfer.os, "posix_fallocate", raising=False)
+    (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.copy(source, 0, 102_400)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
+
+
+def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monkeypatch):
+    """Headers and tails too: one block that is not would have ext4 write the whole file to the disk in the rename."""
+    reserved: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        transfer.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
+    )
+    (tmp_path / "in").write_bytes(bytes(500_000))
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        for size in (1700, 10, 300_000):
+            output.write(bytes(size))
+            output.copy(source, 0, 500_000)
+        output.copy(source, 0, 50)
+        output.write(bytes(3000))
+    end = 0
+    for start, stop in sorted(reserved):
+        assert start <= end
+        end = max(end, stop)
+    assert end == os.path.getsize(tmp_path / "out") == output.position
+
+
+def test_small_files_need_no_blocks_first(tmp_path, monkeypatch):
+    """For many small files the call would cost more than it gives."""
+    reserved: list[int] = []
+    monkeypatch.setattr(transfer.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
+    (tmp_path / "in").write_bytes(bytes(5000))
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.write(bytes(1000))
+        output.copy(source, 0, 5000)
+    assert not reserved
+
+
+def test_pieces_begin_where_large_pages_of_the_target_do(tmp_path, small_pieces, monkeypatch):
+    """Wherever a run starts, all but its first chunk are written from multiples of a chunk's size on."""
+    monkeypatch.setattr(transfer, "CHUNK_BYTES", 1024)
+    positions: list[int] = []
+    original = transfer.write_at
+    monkeypatch.setattr(
+        transfer,
+        "write_at",
+        lambda fd, data, position, name: positions.append(position) or original(fd, data, position, name),
+    )
+    (tmp_path / "in").write_bytes(bytes(50_000))
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.write(bytes(1664))
+        output.copy(source, 0, 50_000)
+    assert sorted(positions) == [1664, *range(2048, 51_664, 1024)]
+
+
 @pytest.mark.parametrize(("sync", "times"), [(False, 0), (True, 2)])
 def test_waits_for_the_disk_when_asked(tmp_path, monkeypatch, sync, times):
     """With `sync` the file and its folder are on the disk before the name counts; otherwise the system decides."""
