@@ -39,7 +39,7 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), 1, timeout)
         _engines[thread] = wanted, engine
-    outcomes = engine.run(Job(**job) for job in json.loads(jobs))
+    outcomes = engine.run(Job(*job) for job in json.loads(jobs))
     return [outcome.as_json() for outcome in outcomes if outcome is not None]
 
 
@@ -129,7 +129,7 @@ class DaskEngine:
     def _take(self, number: int) -> Iterator[Outcome]:
         future, jobs = self._running.pop(number)
         if future.status == "finished":
-            yield from (Outcome(**json.loads(line)) for line in future.result())
+            yield from (Outcome(*json.loads(line)) for line in future.result())
             return
         error = future.exception() if future.status == "error" else None
         if len(jobs) > 1:  # one of them kills machines, and the others are not to suffer for it

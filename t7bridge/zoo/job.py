@@ -77,8 +77,8 @@ class Job:
 
 
 def as_line(jobs: list[Job]) -> str:
-    """Some jobs as one line."""
-    return json.dumps([vars(job) for job in jobs])
+    """Some jobs as one line: of each its values, in the order of its fields."""
+    return json.dumps([[*vars(job).values()] for job in jobs])
 
 
 @define(slots=False)
@@ -118,8 +118,8 @@ class Outcome:
     seconds: float = 0.0
 
     def as_json(self) -> str:
-        """The outcome as one line."""
-        return json.dumps(vars(self))
+        """The outcome as one line: its values, in the order of its fields."""
+        return json.dumps([*vars(self).values()])
 
 
 def digest(path: str) -> tuple[str, int]:

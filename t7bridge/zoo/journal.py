@@ -53,6 +53,7 @@ _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
 _TAKEN = [each.name for each in fields(Outcome) if each.name in _COLUMNS and each.name != "number"]
 _NOTHING = "[]"
 _values = attrgetter(*_NAMES)
+_taken = attrgetter(*_TAKEN)
 
 
 @define
@@ -107,8 +108,8 @@ class Row:
 
     def take(self, outcome: Outcome, version: str) -> None:
         """Remember what became of the file."""
-        for name in _TAKEN:
-            setattr(self, name, getattr(outcome, name))
+        for name, value in zip(_TAKEN, _taken(outcome)):
+            setattr(self, name, value)
         self.bytes, self.hash, self.version = max(self.bytes, outcome.input_bytes), outcome.input_hash, version
 
 

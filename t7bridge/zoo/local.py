@@ -88,10 +88,6 @@ class _Worker:
         self.jobs += jobs
         self.send(as_line(jobs))
 
-    def has_room(self) -> bool:
-        """Whether it should get another job."""
-        return not self.jobs or (len(self.jobs) < _AHEAD_JOBS and sum(map(_weight, self.jobs)) < _AHEAD_BYTES)
-
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
@@ -135,9 +131,11 @@ class LocalEngine:
         waiting = iter(jobs)
         returned: deque[Job] = deque()
         looked = time.monotonic()
+        hungry = self._workers
         while True:
-            for worker in self._workers:
+            for worker in hungry:
                 self._feed(worker, waiting, returned)
+            hungry = []
             if not any(worker.jobs for worker in self._workers):
                 return
             if time.monotonic() - looked > _TICK_SECONDS:
@@ -151,16 +149,17 @@ class LocalEngine:
             if lines is None:
                 if worker in self._workers:
                     yield self._replace(worker, returned)
+                    hungry = self._workers
                 continue
-            worker.began = time.monotonic()
+            worker.began, hungry = time.monotonic(), [worker]
             for outcome in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
                 worker.jobs.popleft()
-                yield Outcome(**outcome)
+                yield Outcome(*outcome)
 
     @staticmethod
     def _feed(worker: _Worker, waiting: Iterator[Job], returned: deque[Job]) -> None:
         """Fill a worker up when half of what was sent ahead is done, or at once with a large file."""
-        if len(worker.jobs) > _AHEAD_JOBS // 2 or not worker.has_room():
+        if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
         room = _AHEAD_BYTES - sum(map(_weight, worker.jobs))
         more: list[Job] = []

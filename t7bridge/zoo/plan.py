@@ -98,7 +98,7 @@ def _named(roots: list[tuple[str, list[Entry]]], singles: list[Entry]) -> Iterat
         prefix = f"{root}/" if times[root] == 1 else f"{root}-{times[root]}/"
         for entry in entries:
             yield (evolve(entry, inside=prefix + entry.inside) if several else entry), False
-    local = [entry.place for entry in singles if local_path(entry.place) is not None]
+    local = {entry.place for entry in singles if local_path(entry.place) is not None}
     common = os.path.commonpath([os.path.dirname(place) for place in local]) if local else ""
     for entry in singles:
         if entry.place in local:

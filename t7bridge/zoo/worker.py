@@ -31,7 +31,7 @@ def main() -> None:
     answers.write(READY + b"\n")
     answers.flush()
     transfer.MAX_THREADS = 1  # there is a worker for each core
-    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
 
     def listen() -> None:
         for line in lines:
@@ -41,7 +41,7 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        job = Job(**jobs.get())
+        job = Job(*jobs.get())
         with memory_limit(settings.memory):
             outcome = convert_one(job, settings)
         answers.write(outcome.as_json().encode() + b"\n")
