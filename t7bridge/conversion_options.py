@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define
-
 from .binio.source import ByteSource
+from .data import define
 from .errors import ModelError
 from .limits import Limits
 from .report import Report

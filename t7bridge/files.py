@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from attrs import define, field
+from attrs import field
 
 from .binio.source import ByteSource, PathLike, Readable
+from .data import define
 from .errors import CorruptError, FormatError, UnknownFormatError, UnsupportedError
 from .graph.objects import Value
 from .limits import DEFAULT_LIMITS, Limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define
+from .data import define
 
 OBJECT_BYTES = 256
 """What an object of a file takes in memory, at least, for `Limits.allocated_bytes`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, field
+
+from .data import define
 
 
 @define(frozen=True)

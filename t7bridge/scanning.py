@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, field
 
 from .binio.source import ByteSource, PathLike
+from .data import define
 from .errors import T7BridgeError
 from .files import T7File, read_t7, source_format
 from .graph.objects import LuaFunction, TorchObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attrs import define
+from .data import define
 
 HEAD_BYTES = 512
 ZIP_TAIL_BYTES = 22 + 0xFFFF

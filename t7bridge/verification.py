@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, field
 
 from .binio.source import ByteSource, PathLike
+from .data import define
 from .files import T7File, read_t7, source_format
 from .graph.compare import Difference, closest
 from .graph.objects import Value

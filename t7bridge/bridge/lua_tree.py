@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..errors import CorruptError, UnsupportedError
 from ..graph.elements import ELEMENT_TYPES, PACKED
 from ..graph.objects import COMPOSITE, Table, Value

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attrs import define
-
 from ..binio.digest import sha256
 from ..binio.output import Output
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import CorruptError
 from ..files import T7File
 from ..graph.elements import ELEMENT_TYPES

@@ -10,9 +10,10 @@ import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, define, evolve
+from attrs import asdict, evolve
 
 from ..binio.output import Output
+from ..data import define
 from ..errors import CorruptError
 from ..files import T7File
 from ..graph.objects import Value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve
+from attrs import evolve
 
+from ..data import define
 from .elements import INT64
 from .storage import Data, Span, Storage
 from .tensor import Tensor

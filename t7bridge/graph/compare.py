@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import define, field, fields, has
+from attrs import field, fields, has
 
 from ..binio.digest import sha256
+from ..data import define
 from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from .storage import Storage
 from .tensor import Tensor

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
+
+from ..data import define
 
 
 @define(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .storage import Storage
 from .tensor import Tensor
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .storage import Storage
 from .tensor import Tensor
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Union
 
-from attrs import define, field
+from attrs import field
 
 from ..binio.crc import crc32
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import CorruptError, ModelError
 from .elements import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define
-
+from ..data import define
 from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from .storage import Storage
 from .tensor import Tensor

@@ -21,8 +21,9 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 import numpy as np
-from attrs import define, evolve
+from attrs import evolve
 
+from ..data import define
 from ..errors import UnsupportedError
 from .arrays import array_chunks
 from .elements import ELEMENT_TYPES, ElementType

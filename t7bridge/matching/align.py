@@ -17,8 +17,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .classes import Class
 from .stretches import Items, blocks, has_gap, in_order, mark_gaps, spans, stretches
 

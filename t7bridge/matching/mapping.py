@@ -17,8 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from attrs import define
-
+from ..data import define
 from ..errors import FormatError, ModelError
 
 NOTHING = "-"

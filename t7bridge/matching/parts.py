@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor

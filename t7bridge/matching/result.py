@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..nn.layouts import reshape

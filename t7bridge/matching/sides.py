@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from attrs import define, field
+from attrs import field
 
 from ..binio.source import ByteSource
 from ..bridge.template import state_dict_in
+from ..data import define
 from ..errors import ModelError
 from ..files import read_t7, source_format
 from ..graph.objects import TorchObject

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from attrs import define
-
+from ..data import define
 from .classes import Class
 from .parts import Path, shared
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define
-
+from ..data import define
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from .fields import Fields

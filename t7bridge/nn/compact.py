@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..graph.elements import PACKED
 from ..graph.storage import Derived, Span, Storage
 from ..graph.tensor import Tensor

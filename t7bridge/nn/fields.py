@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.objects import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage

@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, evolve
+from attrs import evolve
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from .fields import Fields

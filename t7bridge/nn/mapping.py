@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor

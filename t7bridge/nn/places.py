@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import LimitError
 from ..graph.objects import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor

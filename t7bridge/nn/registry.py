@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.objects import TorchObject, Value
 from ..graph.tensor import Tensor

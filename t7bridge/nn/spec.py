@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..graph.objects import TorchObject
 from .mapping import Literal
 

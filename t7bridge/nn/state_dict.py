@@ -5,8 +5,9 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import ModelError
 from ..graph.objects import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.tensor import Tensor

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import define
-
+from ..data import define
 from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor
 from .fields import Fields, items_of

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 
-from attrs import define, evolve
+from attrs import evolve
 
 from ..binio.crc import crc32
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import CorruptError, FormatError, LimitError, TruncatedError, UnsupportedError
 from ..limits import DEFAULT_LIMITS, Limits
 

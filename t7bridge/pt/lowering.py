@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..errors import UnsupportedError
 from ..graph.order import in_order
 from ..graph.python import (

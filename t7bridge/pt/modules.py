@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from attrs import define
-
+from ..data import define
 from ..errors import CorruptError, LimitError, UnsupportedError
 from ..graph.python import PythonObject
 from ..limits import DEFAULT_LIMITS, Limits

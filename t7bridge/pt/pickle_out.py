@@ -6,8 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from attrs import define
-
+from ..data import define
 from ..errors import UnsupportedError
 from ..graph.python import UNSET
 from ..graph.storage import Storage

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from attrs import define
-
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import CorruptError, UnsupportedError
 from ..graph.elements import BY_TORCH_STORAGE, ELEMENT_TYPES, UINT8, ElementType
 from ..graph.python import PythonGlobal, UntypedStorage

@@ -13,8 +13,9 @@ import re
 from collections import OrderedDict
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..errors import CorruptError, LimitError
 from ..graph.python import PythonObject, QuantizedTensor, SparseTensor
 from ..graph.tensor import Tensor

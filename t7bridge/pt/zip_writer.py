@@ -10,11 +10,10 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Union
 
-from attrs import define
-
 from ..binio.crc import crc32
 from ..binio.output import Output
 from ..binio.source import ByteSource
+from ..data import define
 from .layout import ALIGNMENT_BYTES, PADDING_FIELD
 
 _FLAGS = 0x0808  # sizes and CRC behind the data; names in UTF-8

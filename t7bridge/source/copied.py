@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..errors import ModelError
 from ..nn.mapping import LAYERS
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from ..nn.spec import ModuleSpec
 from .code import Call, Lit, Node, sequential
 from .copied import Copied, pieces

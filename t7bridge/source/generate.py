@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from attrs import define
-
+from ..data import define
 from ..errors import UnsupportedError
 from ..graph.objects import TorchObject
 from ..graph.tensor import Tensor

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attrs import define
-
+from ..data import define
 from ..nn.spec import ModuleSpec
 from ..version import __version__
 from .alike import merge_alike

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .code import Call, sequential
 
 SUM, PRODUCT, ATOM = 1, 2, 3

@@ -6,8 +6,7 @@ import re
 from ast import literal_eval
 from typing import Any
 
-from attrs import define
-
+from ..data import define
 from ..nn.spec import ModuleSpec
 from .code import Call, Lit
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
-from attrs import define, field, validators
+from attrs import field, validators
+
+from ..data import define
 
 NIL, NUMBER, STRING, TABLE, TORCH, BOOLEAN = 0, 1, 2, 3, 4, 5
 FUNCTION_WITHOUT_INDEX, LEGACY_FUNCTION, FUNCTION = 6, 7, 8

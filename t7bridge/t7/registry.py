@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import define
-
+from ..data import define
 from ..errors import CorruptError, ModelError
 from ..graph.objects import Table, TorchObject
 

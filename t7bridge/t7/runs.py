@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from attrs import define
-
+from ..data import define
 from ..graph.objects import Table
 from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor, view_fault

@@ -22,8 +22,9 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve
+from attrs import evolve
 
+from ..data import define
 from ..errors import CorruptError, FormatError, WriteError
 from ..graph.objects import Table, TorchObject, Value
 from ..graph.tensor import Tensor

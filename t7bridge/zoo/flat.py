@@ -11,9 +11,10 @@ import json
 import os
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import ModelError
 from ..files import read_t7, source_format
 from ..graph.tensor import Tensor

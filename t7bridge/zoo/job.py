@@ -7,8 +7,9 @@ import json
 import os
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, field
 
+from ..data import define
 from ..limits import DEFAULT_LIMITS, Limits
 
 PLANNED, DONE, FAILED, FOREIGN = "planned", "done", "failed", "foreign"

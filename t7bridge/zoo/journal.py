@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from attrs import define, field, fields
+from attrs import field, fields
 
+from ..data import define
 from ..errors import CorruptError, T7BridgeError
 from .job import PLANNED, Outcome
 

@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import define
-
 from ..binio.disk import temporary_name
+from ..data import define
 from ..errors import T7BridgeError, UnsupportedError, WriteError
 
 READ_ONLY = ("zip", "tar", "http", "https")

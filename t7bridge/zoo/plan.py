@@ -8,8 +8,9 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import define, evolve
+from attrs import evolve
 
+from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..files import SUFFIXES
 from ..signatures import identify

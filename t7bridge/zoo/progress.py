@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .job import DONE, FAILED, FOREIGN
 
 _WINDOW_SECONDS = 10.0

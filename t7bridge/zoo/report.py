@@ -14,8 +14,9 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
+from ..data import define
 from .job import DONE, FAILED, FOREIGN, PLANNED
 from .journal import Row
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from ..data import define
 from ..signatures import HEAD_BYTES
 from .folder import Folder
 from .job import DONE, FAILED, FOREIGN, PLANNED, digest
