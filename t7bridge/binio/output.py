@@ -8,10 +8,11 @@ import stat
 from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
+from .blocks import Blocks
 from .crc import crc32
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
-from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, reserve, write_at
+from .transfer import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 
 CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
@@ -30,8 +31,7 @@ class Output:
         self._pending = bytearray()
         self._buffer: memoryview | None = None
         self._flushed = 0
-        self._reserved = 0
-        """Up to where blocks were found before they were written."""
+        self._blocks: Blocks | None = None
         self._transfers: Transfers | None = None
         """What moves bytes to any place of the file, where it can."""
         self.name = name or str(getattr(file, "name", ""))
@@ -66,10 +66,8 @@ class Output:
 
     def _reserve(self, size: int) -> None:
         """Find blocks for the next bytes, unless the file is small."""
-        end = self._flushed + size
-        if self._transfers is not None and end > self._reserved and end >= _FLUSH_BYTES:
-            reserve(self._file.fileno(), self._flushed, size)
-            self._reserved = end
+        if self._blocks is not None and self._flushed + size >= _FLUSH_BYTES:
+            self._blocks.reserve(self._flushed, size)
 
     def _write_all(self, data: bytes | bytearray | memoryview) -> None:
         try:
@@ -183,6 +181,7 @@ class FileOutput(Output):
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+        self._blocks = Blocks(fd)
         if CAN_TRANSFER:
             self._transfers = Transfers(fd, self.path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from _thread import LockType, allocate_lock
@@ -158,16 +157,6 @@ class Transfers:
             write_at(self._target, chunk, run.position + done, self._name)
             done += len(chunk)
         return crc
-
-
-def reserve(target: int, position: int, length: int) -> None:
-    """Find blocks for bytes that are about to be written, where the system can.
-
-    Writing to blocks that are found already is faster. And ext4 writes a new file to the disk before it may take the
-    name of another, a wait that is a copy's time again, unless every block of it is found.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        os.posix_fallocate(target, position, length)
 
 
 def write_at(target: int, data: bytes | memoryview, position: int, name: str) -> None:

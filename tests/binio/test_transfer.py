@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from t7bridge.binio import transfer
+from t7bridge.binio import blocks, transfer
 from t7bridge.binio.crc import combine, crc32
 from t7bridge.binio.output import FileOutput
 from t7bridge.binio.source import ByteSource
@@ -145,7 +145,7 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(transfer.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(blocks.os, "posix_fallocate", refuse)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.copy(source, 0, 102_400)
@@ -154,18 +154,52 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
 
 def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
     """A platform that does not know the call at all gives the same bytes."""
-    monkeypatch.delattr(transfer.os, "posix_fallocate", raising=False)
+    monkeypatch.setattr(blocks, "CAN_RESERVE", False)
+    monkeypatch.delattr(blocks.os, "posix_fallocate", raising=False)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.copy(source, 0, 102_400)
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
+def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
+    """Where the C library writes a byte to each block instead, it is asked once, for little, and not again."""
+    asked: list[int] = []
+
+    def imitate(fd, start, size):
+        asked.append(size)
+        for position in range(start, start + size, 4096):
+            os.pwrite(fd, b"\0", position)
+        os.pwrite(fd, b"\0", start + size - 1)
+
+    monkeypatch.setattr(blocks.os, "posix_fallocate", imitate, raising=False)
+    data = random.Random(3).randbytes(700_000)
+    (tmp_path / "in").write_bytes(data)
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        for _ in range(3):
+            output.write(b"head")
+            output.copy(source, 0, 700_000)
+    assert (tmp_path / "out").read_bytes() == (b"head" + data) * 3
+    assert asked == [1 << 16]
+
+
+@pytest.mark.skipif(not blocks.CAN_RESERVE, reason="the platform has no such call")
+def test_preallocation(tmp_path):
+    """Blocks are found for the first bytes and for those behind them, and the place of writing stays."""
+    with open(tmp_path / "out", "wb", buffering=0) as file:
+        file.write(b"data")
+        found = blocks.Blocks(file.fileno())
+        for size in (300_000, 2_000_000):
+            found.reserve(4, size)
+        assert file.tell() == 4
+        assert os.fstat(file.fileno()).st_size in (4, 2_000_004)  # as it was where the file system cannot
+
+
 def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monkeypatch):
     """Headers and tails too: one block that is not would have ext4 write the whole file to the disk in the rename."""
     reserved: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        transfer.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
+        blocks.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
     )
     (tmp_path / "in").write_bytes(bytes(500_000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
@@ -184,7 +218,7 @@ def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monk
 def test_small_files_need_no_blocks_first(tmp_path, monkeypatch):
     """For many small files the call would cost more than it gives."""
     reserved: list[int] = []
-    monkeypatch.setattr(transfer.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
+    monkeypatch.setattr(blocks.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
     (tmp_path / "in").write_bytes(bytes(5000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.write(bytes(1000))
