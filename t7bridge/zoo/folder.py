@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..binio.disk import flush_to_disk, is_temporary
+from ..binio.disk import flush_file_system, flush_to_disk, is_temporary
 from ..binio.output import FileOutput
 from ..errors import WriteError
 from .journal import NAME
@@ -37,7 +36,11 @@ class Folder(Protocol):
         """Remove what killed workers left behind."""
 
     def settle(self, outputs: Iterable[str]) -> None:
-        """Wait until outputs are on the disk."""
+        """Wait until outputs are on the disk.
+
+        Raises:
+            WriteError: they cannot be put there.
+        """
 
     def keep_journal(self, *, last: bool) -> None:
         """See to it that the journal is in the folder; now if it is the last time, else when it is time to."""
@@ -82,12 +85,17 @@ class LocalFolder:
                     os.unlink(os.path.join(current, name))
 
     def settle(self, outputs: Iterable[str]) -> None:
-        """See `Folder`. Linux waits in `sync` for all files at once, which takes far less than to wait for each."""
-        if sys.platform == "linux":
-            os.sync()
-            return
-        for output in outputs:
-            flush_to_disk(join(self.place, output))
+        """See `Folder`. Links may lead to several file systems."""
+        paths = [join(self.place, output) for output in outputs]
+        folders = [folder for folder in set(map(os.path.dirname, paths)) if os.path.isdir(folder)]
+        try:
+            disks = {os.stat(folder).st_dev: folder for folder in folders}
+            if all(flush_file_system(folder) for folder in disks.values()):
+                return
+            for path in paths:
+                flush_to_disk(path)
+        except OSError as error:
+            raise WriteError(f"outputs cannot be put on the disk: {error.strerror}", file=self.place) from error
 
     def keep_journal(self, *, last: bool) -> None:
         """It is there."""

@@ -1,5 +1,6 @@
 """Zoos as a whole: verdicts, outputs, and going on where a run was."""
 
+import errno
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from zoo_helpers import JOURNAL, tree, verdicts
 from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
-from t7bridge.errors import CorruptError, ModelError, T7BridgeError
+from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
 from t7bridge.zoo.journal import Journal, Row
 from t7bridge.zoo.report import ZooReport
 
@@ -319,3 +320,36 @@ def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatc
     assert [kind for kind, _ in events] == ["disk", "journal"] * (len(events) // 2)
     assert set.union(*(names for kind, names in events if kind == "disk")) == {"a/net.pt", "b.pt"}
     assert [names for kind, names in events if kind == "disk"] == [names for kind, names in events if kind != "disk"]
+
+
+def test_disk_that_takes_no_more(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be put on the disk is not marked as done, the run ends with one error, and the next goes on."""
+
+    def refuse(folder: str) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("t7bridge.zoo.folder.flush_file_system", refuse)
+        with pytest.raises(WriteError, match=r"out: outputs cannot be put on the disk: Input/output error"):
+            convert(small, tmp_path / "out")
+    with sqlite3.connect(tmp_path / "out" / JOURNAL) as base:
+        assert base.execute("SELECT count(*) FROM files WHERE status = 'done'").fetchone() == (0,)
+    base.close()
+
+    convert(small, tmp_path / "out")
+    assert verdicts(tmp_path / "out")["b.dat"] == "done"
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_each_disk_is_flushed_once(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_by_one: bool
+) -> None:
+    """All outputs of a file system go to the disk at once, or one by one where the system cannot do that."""
+    asked: list[str] = []
+    monkeypatch.setattr("t7bridge.zoo.folder.flush_file_system", lambda folder: asked.append(folder) or not one_by_one)
+    alone: list[str] = []
+    monkeypatch.setattr("t7bridge.zoo.folder.flush_to_disk", alone.append)
+    convert(small, tmp_path / "out")
+
+    assert len(asked) == 1
+    assert sorted(os.path.basename(path) for path in alone) == (["b.pt", "net.pt"] if one_by_one else [])
