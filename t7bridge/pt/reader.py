@@ -7,6 +7,7 @@ from typing import Any
 
 from ..binio.source import ByteSource, Readable
 from ..errors import CorruptError, LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ..garbage import young_only
 from ..graph.storage import Storage
 from ..limits import DEFAULT_LIMITS, Limits
 from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
@@ -133,7 +134,8 @@ class PtReader:
         """
         if self._value is _UNSET:
             try:
-                self._value = self._read()
+                with young_only():
+                    self._value = self._read()
             except T7BridgeError as error:
                 error.file = error.file or self.source.name
                 raise

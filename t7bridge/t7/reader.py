@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ..binio.source import ByteSource, Readable
 from ..errors import FormatError, LimitError
+from ..garbage import young_only
 from ..graph.objects import TdsHash, TdsVec, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
@@ -161,7 +160,7 @@ class T7Reader:
             LimitError: the value is larger than the limits allow.
         """
         first = self.position == self._start and not self._run.payload_depth and not self._is_record
-        with _no_collection():
+        with young_only():
             if first and not self.layout.vintage:
                 return self._read_first()
             return self._read_any()
@@ -239,15 +238,3 @@ class T7Reader:
             error.offset = self.position if error.offset is None else error.offset
             self._run, self._layouts = before, layouts
             raise
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from looking for garbage while objects are made and none are dropped: half the time of many."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -1,0 +1,124 @@
+"""Python's search for garbage while files are read: less of it, and as before when they are."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import threading
+import weakref
+
+import pytest
+
+import t7bridge
+from t7bridge import garbage
+from t7bridge.garbage import young_only
+
+
+@pytest.fixture(autouse=True)
+def search_as_it_is():
+    """Whatever a test does, the search goes on as pytest has it."""
+    before, enabled = gc.get_threshold(), gc.isenabled()
+    yield
+    gc.set_threshold(*before)
+    (gc.enable if enabled else gc.disable)()
+
+
+@pytest.fixture(params=[True, False], ids=["generations", "steps"])
+def way(request, monkeypatch):
+    """Both ways of Python to look for garbage, by generations and since 3.14 in steps."""
+    monkeypatch.setattr(garbage, "_GENERATIONS", request.param)
+
+
+def state() -> tuple[bool, tuple[int, int, int]]:
+    """Whether Python looks for garbage, and how often."""
+    return gc.isenabled(), gc.get_threshold()
+
+
+def test_as_before_afterwards(way):
+    """After the context, with an error in it too, and after one inside another."""
+    before = state()
+    with young_only():
+        inside = state()
+        assert inside != before
+        with young_only():
+            assert state() == inside
+        assert state() == inside
+    assert state() == before
+    with pytest.raises(ValueError, match="wrong"), young_only():
+        raise ValueError("wrong")
+    assert state() == before
+
+
+def test_threads(way):
+    """The last thread that leaves has the search as it was before the first came."""
+    before, inside, leave = state(), threading.Barrier(4), threading.Event()
+
+    def read() -> None:
+        with young_only():
+            inside.wait(10)
+            leave.wait(10)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with young_only():
+        inside.wait(10)
+    assert state() != before
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert state() == before
+
+
+@pytest.mark.parametrize("switch_off", [gc.disable, lambda: gc.set_threshold(0)])
+def test_search_that_is_off_stays_off(way, switch_off):
+    """A program that has switched it off knows why."""
+    switch_off()
+    before = state()
+    with young_only():
+        assert state() == before
+    assert state() == before
+
+
+def test_what_a_program_has_frozen_stays_frozen(tmp_path):
+    """A server that freezes what it has before it forks keeps that."""
+    path = cyclic(tmp_path, 60_000)
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        t7bridge.load(path)
+        assert gc.get_freeze_count() >= frozen - 100  # what is dropped is not frozen any more
+    finally:
+        gc.unfreeze()
+
+
+def cyclic(folder, count: int):
+    """A file of many tables of which each holds itself and the root."""
+    number = struct.Struct("<id")
+    root = struct.pack("<ii", 3, 1)
+    entries = b"".join(
+        number.pack(1, place + 1)
+        + struct.pack("<iii", 3, place + 2, 2)
+        + number.pack(1, 1)
+        + struct.pack("<ii", 3, place + 2)
+        + number.pack(1, 2)
+        + root
+        for place in range(count)
+    )
+    path = folder / "cyclic.t7"
+    path.write_bytes(root + struct.pack("<i", count) + entries)
+    return path
+
+
+def test_memory_of_earlier_files_is_given_back(tmp_path):
+    """Graphs that hold themselves, which only the search finds, do not pile up however many are read."""
+    path = cyclic(tmp_path, 60_000)
+    gc.collect()
+    graphs = []
+    most = 0
+    for _ in range(25):
+        value = t7bridge.load(path)
+        graphs.append(weakref.ref(value))
+        del value
+        most = max(most, sum(graph() is not None for graph in graphs))
+    assert most <= 11
