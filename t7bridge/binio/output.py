@@ -103,6 +103,14 @@ class Output:
             self._flushed += length
             self._file.seek(self._flushed)
             return
+        if length < _FLUSH_BYTES:
+            data = source.read(offset, length)
+            if len(data) != length:
+                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+            if done is not None:
+                done(crc32(data))
+            self.write(data)
+            return
         self.flush()
         if self._buffer is None:
             self._buffer = memoryview(bytearray(CHUNK_BYTES))

@@ -252,3 +252,20 @@ def test_waits_for_the_disk_when_asked(tmp_path, monkeypatch, sync, times):
     with FileOutput(tmp_path / "out", sync=sync) as output:
         output.write(b"data")
     assert len(synced) == times
+
+
+def test_many_small_runs_are_written_together(tmp_path, monkeypatch):
+    """Neither a write nor a search for blocks for each of thousands of small storages."""
+    reserved: list[int] = []
+    monkeypatch.setattr(blocks.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
+    data = random.Random(2).randbytes(1000)
+    (tmp_path / "in").write_bytes(data)
+    found: list[int] = []
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        for _ in range(5000):
+            output.write(b"head")
+            output.copy(source, 0, 1000, found.append)
+        assert output.position == 5000 * 1004
+    assert (tmp_path / "out").read_bytes() == (b"head" + data) * 5000
+    assert found == [zlib.crc32(data)] * 5000
+    assert len(reserved) < 30
