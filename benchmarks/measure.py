@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
     for _ in range(runs):
         for name, (target, *command) in named.items():
             Path(str(target)).unlink(missing_ok=True)
+            os.sync()  # what the one before has written must not go to the disk in the time of this one
             launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *map(str, command)]
             run = subprocess.run(launcher, capture_output=True, text=True)
             if run.returncode:
