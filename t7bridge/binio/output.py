@@ -162,7 +162,8 @@ class FileOutput(Output):
         force: whether an existing file is replaced.
         inputs: files that must never be the target.
         sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
-            writes it there in its own time, as it does for `cp`.
+            writes it there in its own time, as it does for `cp`; unless a file is replaced: then the new one is on the
+            disk before it takes the name, so that a power cut leaves one of the two.
 
     Raises:
         TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
@@ -175,8 +176,8 @@ class FileOutput(Output):
         given = os.fspath(path)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
-        self._sync = sync
         mode = self._check_target(inputs)
+        self._sync = sync or mode is not None
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
         try:

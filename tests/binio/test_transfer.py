@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import threading
 import time
 import zlib
@@ -152,6 +153,20 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
+def test_file_that_is_replaced_is_never_at_risk(tmp_path, monkeypatch):
+    """The new one is on the disk before it takes the name, asked or not, and the name before all is said to be done."""
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: events.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file") or fsync(fd)
+    )
+    monkeypatch.setattr(os, "replace", lambda *names: events.append("replace") or replace(*names))
+    for _ in range(2):
+        with FileOutput(tmp_path / "out", force=True) as output:
+            output.write(b"data")
+    assert events == ["replace", "file", "replace", "folder"]
+
+
 def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
     """A platform that does not know the call at all gives the same bytes."""
     monkeypatch.setattr(blocks, "CAN_RESERVE", False)
@@ -245,7 +260,7 @@ def test_pieces_begin_where_large_pages_of_the_target_do(tmp_path, small_pieces,
 
 @pytest.mark.parametrize(("sync", "times"), [(False, 0), (True, 2)])
 def test_waits_for_the_disk_when_asked(tmp_path, monkeypatch, sync, times):
-    """With `sync` the file and its folder are on the disk before the name counts; otherwise the system decides."""
+    """With `sync` the file and its folder are on the disk before the name counts; a new file is else the system's."""
     synced = []
     original = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or original(fd))
