@@ -76,7 +76,8 @@ def convert(
             their own, and what overlaps or is tied stays so. The record is left out then.
         strict: whether it is an error if the target holds less than the source: a type that it does not have, numbers
             that lose precision, memory that is shared no more, or anything else of which the report would warn.
-        sync: whether to return only when the target is on the disk, so that it survives a power cut.
+        sync: whether to return only when the target is on the disk, so that it survives a power cut; one that replaces
+            a file always is by then.
         limits: what the source may cost.
 
     Returns:

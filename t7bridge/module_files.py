@@ -38,7 +38,8 @@ def write_module(
         index_base: what the first class, row or element is called: 1 as in Lua, or 0.
         force: whether existing files are replaced.
         strict: whether anything of which the report would warn is an error.
-        sync: whether to return only when both files are on the disk, so that they survive a power cut.
+        sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
+            replace files always are by then.
         limits: what the file may cost.
 
     Raises:

@@ -12,8 +12,7 @@ _PROBE_BYTES = 1 << 16
 class Blocks:
     """The blocks of a file that grows.
 
-    Writing to blocks that are found already is faster. And ext4 writes a new file to the disk before it may take the
-    name of another, a wait as long as a copy, unless every block of it was found so.
+    Writing to blocks that are found already is faster.
 
     Args:
         file: its descriptor.

@@ -33,7 +33,8 @@ def write_match(
         compact: whether only what tensors use of their storages is written.
         force: whether an existing file is replaced.
         strict: whether anything of which the report would warn is an error.
-        sync: whether to return only when the file is on the disk, so that it survives a power cut.
+        sync: whether to return only when the file is on the disk, so that it survives a power cut; one that replaces
+            another always is by then.
 
     Raises:
         ModelError: the match is not complete, or the path names no `.pt`.

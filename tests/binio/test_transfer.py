@@ -211,7 +211,7 @@ def test_preallocation(tmp_path):
 
 
 def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monkeypatch):
-    """Headers and tails too: one block that is not would have ext4 write the whole file to the disk in the rename."""
+    """Headers and tails too."""
     reserved: list[tuple[int, int]] = []
     monkeypatch.setattr(
         blocks.os, "posix_fallocate", lambda fd, start, size: reserved.append((start, start + size)), raising=False
