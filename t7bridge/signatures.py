@@ -18,29 +18,29 @@ class Signature:
     Attributes:
         kind: short name: `zip`, `pickle`, `tar`; `t7` is decided by its reader.
         title: what it is, for people.
-        pattern: matches the first bytes.
+        pattern: an expression that matches the first bytes; `.` is any byte.
         hint: what to do with such a file.
     """
 
     kind: str
     title: str
-    pattern: re.Pattern[bytes]
+    pattern: bytes
     hint: str = ""
 
 
-def _starts(text: bytes) -> re.Pattern[bytes]:
-    return re.compile(re.escape(text), re.DOTALL)
+def _starts(text: bytes) -> bytes:
+    return re.escape(text)
 
 
 # The order matters where one pattern is part of another.
 SIGNATURES: tuple[Signature, ...] = (
     Signature("zip", "a zip archive, as PyTorch 1.6 and newer write", _starts(b"PK\x03\x04")),
     Signature("zip", "a zip archive without members", _starts(b"PK\x05\x06")),
-    Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", re.compile(rb"\x80[\x02-\x05]", re.DOTALL)),
+    Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", rb"\x80[\x02-\x05]"),
     Signature(
         "pickle",
         "a Python pickle of an old protocol",
-        re.compile(rb"[(\]}]{0,9}(c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)"),
+        rb"[(\]}]{0,9}(?:c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)",
     ),
     Signature(
         "lfs",
@@ -59,27 +59,29 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "html",
         "an HTML page, as a failed download leaves behind",
-        re.compile(rb"\s*(<!doctype html|<html|<head|<\?xml)", re.IGNORECASE),
+        rb"\s*(?i:<!doctype html|<html|<head|<\?xml)",
         "Download the file again; look at the page in a browser to see why.",
     ),
-    Signature("json", "JSON text", re.compile(rb"\s*[{\[]\s*([\"{\[\]}]|$)")),
+    Signature("json", "JSON text", rb"\s*[{\[]\s*(?:[\"{\[\]}]|$)"),
     # A header of at most 100 MB. One of a few bytes, or of that in the other byte order, is the tag of a `.t7` whose
     # value is short, and behind which its record begins.
     Signature(
         "safetensors",
         "a safetensors file",
-        re.compile(rb"(?![\x00-\x0f]\x00{7}|\x00{3}[\x00-\x0f]\x00{4}).{3}[\x00-\x07]\x00{4}\{\s*\"", re.DOTALL),
+        rb"(?![\x00-\x0f]\x00{7}|\x00{3}[\x00-\x0f]\x00{4}).{3}[\x00-\x07]\x00{4}\{\s*\"",
     ),
-    Signature("tar", "a tar archive", re.compile(rb".{257}ustar", re.DOTALL)),
+    Signature("tar", "a tar archive", rb".{257}ustar"),
 )
+
+
+# The groups are numbered as the table is, and the first alternative that matches is taken.
+_any = re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATURES), re.DOTALL)
 
 
 def identify(head: bytes) -> Signature | None:
     """The format of a file by its first `HEAD_BYTES` bytes; `None` for everything else, `.t7` included."""
-    for signature in SIGNATURES:
-        if signature.pattern.match(head):
-            return signature
-    return None
+    found = _any.match(head)
+    return SIGNATURES[found.lastindex - 1] if found and found.lastindex else None
 
 
 def ends_as_zip(tail: bytes) -> bool:

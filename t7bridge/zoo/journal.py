@@ -48,12 +48,14 @@ _COLUMNS = {
     "version": "TEXT NOT NULL DEFAULT ''",
 }
 _NAMES = tuple(_COLUMNS)
-_TEXTS = tuple(map(_NAMES.index, ("name", "place", "output", "reason", "message", "kind")))
-_LISTS = tuple(map(_NAMES.index, ("notes", "layers")))
+_TEXT_NAMES = ("name", "place", "output", "reason", "message", "kind")
+_LIST_NAMES = ("notes", "layers")
+_TEXTS = tuple(map(_NAMES.index, _TEXT_NAMES))
+_LISTS = tuple(map(_NAMES.index, _LIST_NAMES))
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
 _TAKEN = [each.name for each in fields(Outcome) if each.name in _COLUMNS and each.name != "number"]
+_RESULT_NAMES = (*_TAKEN, "bytes", "hash", "version", "number")
 _NOTHING = "[]"
-_values = attrgetter(*_NAMES)
 _taken = attrgetter(*_TAKEN)
 
 
@@ -116,8 +118,6 @@ class Row:
 
 def _pack(text: str) -> str | bytes:
     """Text as SQLite takes it: names of files that are no UTF-8 are bytes there."""
-    if text.isascii():
-        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -127,6 +127,24 @@ def _pack(text: str) -> str | bytes:
 
 def _is_escaped(text: str) -> bool:
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
+
+
+def _lines(rows: Iterable[Row], names: Sequence[str]) -> list[list[Any]]:
+    """Columns of rows as SQLite takes them."""
+    values_of = attrgetter(*names)
+    texts = [place for place, name in enumerate(names) if name in _TEXT_NAMES]
+    lists = [place for place, name in enumerate(names) if name in _LIST_NAMES]
+    texts_of = attrgetter(*(names[place] for place in texts))
+    lines = []
+    for row in rows:
+        values = list(values_of(row))
+        if not "".join(texts_of(row)).isascii():
+            for place in texts:
+                values[place] = _pack(values[place])
+        for place in lists:
+            values[place] = json.dumps(values[place]) if values[place] else _NOTHING
+        lines.append(values)
+    return lines
 
 
 def _unpack(value: str | bytes) -> str:
@@ -209,26 +227,17 @@ class Journal:
         for row in rows:
             if not row.number:
                 row.number = last = last + 1
-        self._write(rows)
+        places = ", ".join("?" * len(_NAMES))
+        self._change(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(rows, _NAMES))
 
     def record(self, rows: Iterable[Row]) -> None:
-        """Write down what became of files; what they are has to be on the disk before."""
-        self._write(rows)
+        """Write down what became of files that were planned; what they are has to be on the disk before."""
+        changes = ", ".join(f"{name} = ?" for name in _RESULT_NAMES[:-1])
+        self._change(f"UPDATE files SET {changes} WHERE {_RESULT_NAMES[-1]} = ?", _lines(rows, _RESULT_NAMES))
 
     def forget(self) -> None:
         """Empty the journal of files."""
         self._change("DELETE FROM files", [()])
-
-    def _write(self, rows: Iterable[Row]) -> None:
-        lines = []
-        for row in rows:
-            values = list(_values(row))
-            for place in _TEXTS:
-                values[place] = _pack(values[place])
-            for place in _LISTS:
-                values[place] = json.dumps(values[place]) if values[place] else _NOTHING
-            lines.append(values)
-        self._change(f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(_NAMES))})", lines)
 
     def _change(self, statement: str, values: list[Any]) -> None:
         if not values:

@@ -44,12 +44,14 @@ class _Worker:
 
     Attributes:
         jobs: what it was given and has not answered, in order.
+        weight: of these jobs together.
         began: when it began the first of them; `None` before it is ready.
         late: whether it was ended because a file took too long.
     """
 
     def __init__(self, settings: Settings, inbox: Inbox) -> None:
         self.jobs: deque[Job] = deque()
+        self.weight = 0
         self.began: float | None = None
         self.late = False
         quiet = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
@@ -81,12 +83,19 @@ class _Worker:
             self._input.write(line.encode() + b"\n")
             self._input.flush()
 
-    def give(self, jobs: list[Job]) -> None:
+    def give(self, jobs: list[Job], weight: int) -> None:
         """Give it more to do."""
         if self.began is not None and not self.jobs:
             self.began = time.monotonic()
         self.jobs += jobs
+        self.weight += weight
         self.send(as_line(jobs))
+
+    def answered(self) -> Job:
+        """The first of its jobs is done."""
+        job = self.jobs.popleft()
+        self.weight -= _weight(job)
+        return job
 
     def kill(self) -> None:
         """End it at once."""
@@ -153,7 +162,7 @@ class LocalEngine:
                 continue
             worker.began, hungry = time.monotonic(), [worker]
             for outcome in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
-                worker.jobs.popleft()
+                worker.answered()
                 yield Outcome(*outcome)
 
     @staticmethod
@@ -161,19 +170,20 @@ class LocalEngine:
         """Fill a worker up when half of what was sent ahead is done, or at once with a large file."""
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
-        room = _AHEAD_BYTES - sum(map(_weight, worker.jobs))
+        room = _AHEAD_BYTES - worker.weight
         more: list[Job] = []
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
             job = returned.popleft() if returned else next(waiting, None)
             if job is None:
                 break
-            if _weight(job) > room and (worker.jobs or more):
+            weight = _weight(job)
+            if weight > room and (worker.jobs or more):
                 returned.appendleft(job)  # a large file waits for a worker that is free
                 break
             more.append(job)
-            room -= _weight(job)
+            room -= weight
         if more:
-            worker.give(more)
+            worker.give(more, _AHEAD_BYTES - worker.weight - room)
 
     def _end_late(self) -> None:
         now = time.monotonic()
@@ -193,7 +203,7 @@ class LocalEngine:
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._inbox)
         if not worker.jobs:
             return None
-        job = worker.jobs.popleft()
+        job = worker.answered()
         returned.extendleft(reversed(worker.jobs))
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"

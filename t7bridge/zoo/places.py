@@ -22,6 +22,7 @@ READ_ONLY = ("zip", "tar", "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
 """File systems on which an object appears whole or not at all, so that it needs no temporary name."""
 _AT_ONCE = 32
+_HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 @define(frozen=True)
@@ -143,26 +144,34 @@ def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
         places: paths or URLs.
         count: how many bytes of each.
     """
-    if all(local_path(place) is not None for place in places):
-        yield from (_head(place, count) for place in places)
+    paths = [path for path in map(local_path, places) if path is not None]
+    if len(paths) == len(places):
+        yield from (_local_head(path, count) for path in paths)
         return
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(lambda place: _head(place, count), places)
 
 
-def _head(place: str, count: int) -> bytes | None:
-    path = local_path(place)
+def _local_head(path: str, count: int) -> bytes | None:
     try:
-        if path is None:
-            system, inside = connect(place)
-            with system.open(inside, "rb", block_size=1 << 16) as file:
-                return bytes(file.read(count))
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+        fd = os.open(path, _HEAD_FLAGS)
         try:
             return os.read(fd, count)
         finally:
             os.close(fd)
     except Exception:  # reading the whole file will say what is wrong
+        return None
+
+
+def _head(place: str, count: int) -> bytes | None:
+    path = local_path(place)
+    if path is not None:
+        return _local_head(path, count)
+    try:
+        system, inside = connect(place)
+        with system.open(inside, "rb", block_size=1 << 16) as file:
+            return bytes(file.read(count))
+    except Exception:  # as above
         return None
 
 

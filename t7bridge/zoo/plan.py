@@ -205,7 +205,7 @@ def output_names(
     inputs = dict(wanted)
     short = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
     used = {name.casefold() for name in taken}
-    used |= {parent.casefold() for name in (*short.values(), *used) for parent in _parents(name)}
+    used |= _folders({*short.values(), *used})
     times = Counter(name.casefold() for name in short.values())
     names: dict[str, str] = {}
     for name, kind in inputs.items():
@@ -229,7 +229,9 @@ def _stem(name: str) -> str:
     return stem if suffix.lower() in _STRIPPED and os.path.basename(stem) else name
 
 
-def _parents(name: str) -> Iterator[str]:
-    while "/" in name:
-        name = name.rpartition("/")[0]
-        yield name
+def _folders(names: Iterable[str]) -> set[str]:
+    """The folders that files are in, and the folders of those, without upper case."""
+    found: set[str] = set()
+    while names := {name.rpartition("/")[0].casefold() for name in names if "/" in name}:
+        found |= names
+    return found
