@@ -14,6 +14,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api import describe, load, save
     from .conversion import convert
+    from .differing import diff
     from .errors import T7BridgeError
     from .graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.storage import Storage
@@ -40,6 +41,7 @@ _HOMES = {
     "convert": "conversion",
     "convert_zoo": "zoo.run",
     "describe": "api",
+    "diff": "differing",
     "load": "api",
     "save": "api",
     "scan": "scanning",
@@ -90,6 +92,7 @@ __all__ = [
     "convert",
     "convert_zoo",
     "describe",
+    "diff",
     "load",
     "load_as_torchfile",
     "load_module",

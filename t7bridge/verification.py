@@ -42,7 +42,7 @@ class VerifyReport:
 
 
 @define(eq=False)
-class _Side:
+class Side:
     """What one file holds.
 
     Attributes:
@@ -50,6 +50,7 @@ class _Side:
         python: its Python-side value, where it is a `.pt`, or a `.t7` with the record of one.
         is_lua: whether it is a `.t7`.
         trailing: bytes behind the values of a `.t7` that are neither values nor a record.
+        content: all that the file holds, where it is a `.t7`.
     """
 
     is_lua: bool
@@ -58,6 +59,7 @@ class _Side:
     trailing: bytes = b""
     has_lua: bool = False
     has_python: bool = False
+    content: T7File | None = None
 
 
 def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
@@ -79,14 +81,16 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     """
     report = VerifyReport(str(a), str(b))
     with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
-        one, two = (_read(source, limits, independent, report) for source in (first, second))
-        report.differences += closest(_pairs(one, two))
+        one, two = read_side(first, limits), read_side(second, limits)
+        for source, side in ((first, one), (second, two)):
+            report.readers[source.name] = _ask_others(source, side, report) if independent else []
+        report.differences += closest(pairs_of(one, two))
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "other bytes stand behind the last value"))
     return report
 
 
-def _pairs(a: _Side, b: _Side) -> Iterator[tuple[Any, Any]]:
+def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
     """The forms in which two files can be compared."""
     if a.is_lua == b.is_lua:
         yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
@@ -107,33 +111,30 @@ def _pairs(a: _Side, b: _Side) -> Iterator[tuple[Any, Any]]:
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
 
 
-def _read(source: ByteSource, limits: Limits, independent: bool, report: VerifyReport) -> _Side:
-    """Read one file, and let another reader read it too."""
-    readers = report.readers[source.name] = []
-    found: list[str] | None = None
+def read_side(source: ByteSource, limits: Limits) -> Side:
+    """Read one file."""
     if source_format(source) == "pt":
-        side = _read_pt(source, limits)
-        if independent:
-            from .interop import torch
+        return _read_pt(source, limits)
+    return _read_lua(read_t7(source, limits), limits)
 
-            found = torch.differences(source.name, side.python)
-            if found is not None:
-                readers.append("torch")
-    else:
-        content = read_t7(source, limits)
-        side = _read_lua(content, limits)
-        if independent and len(content.roots) == 1 and not content.trailing:
-            from .interop import torchfile
 
-            found = torchfile.differences(source.name, side.lua, content.layout)
-            if found is not None:
-                readers.append("torchfile")
+def _ask_others(source: ByteSource, side: Side, report: VerifyReport) -> list[str]:
+    """Let another reader read a file too, and compare; its name, where there is one that can."""
+    name, found = "", None
+    if not side.is_lua:
+        from .interop import torch
+
+        name, found = "torch", torch.differences(source.name, side.python)
+    elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
+        from .interop import torchfile
+
+        name, found = "torchfile", torchfile.differences(source.name, side.lua, side.content.layout)
     report.differences += [Difference(source.name, message) for message in found or ()]
-    return side
+    return [] if found is None else [name]
 
 
-def _read_lua(content: T7File, limits: Limits) -> _Side:
-    side = _Side(True, _value_of(content), has_lua=True)
+def _read_lua(content: T7File, limits: Limits) -> Side:
+    side = Side(True, _value_of(content), has_lua=True, content=content)
     if not content.has_pt_record:
         side.trailing = content.trailing
     else:
@@ -145,13 +146,13 @@ def _read_lua(content: T7File, limits: Limits) -> _Side:
     return side
 
 
-def _read_pt(source: ByteSource, limits: Limits) -> _Side:
+def _read_pt(source: ByteSource, limits: Limits) -> Side:
     from .bridge.record import original_t7
     from .pt.reader import PtReader
 
     reader = PtReader(source, limits=limits)
     reader.verify()
-    side = _Side(False, python=reader.read(), has_python=True)
+    side = Side(False, python=reader.read(), has_python=True)
     restored, _ = original_t7(reader, limits)
     if restored is not None:
         side.lua, side.has_lua, side.trailing = _value_of(restored), True, restored.trailing

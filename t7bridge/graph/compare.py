@@ -34,10 +34,16 @@ class Difference:
 
 
 @define(eq=False)
-class _Comparer:
-    """Walks two graphs side by side. Objects that were paired once must be paired wherever they are met again."""
+class Comparer:
+    """Walks two graphs side by side. Objects that were paired once must be paired wherever they are met again.
 
-    devices: bool
+    Attributes:
+        devices: whether the devices that tensors name must be equal too.
+        found: the differences.
+        compared: how many pairs of values were met.
+    """
+
+    devices: bool = False
     found: list[Difference] = field(factory=list)
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
@@ -45,11 +51,17 @@ class _Comparer:
     _stack: list[tuple[str, Value, Value]] = field(factory=list)
 
     def run(self, a: Value, b: Value) -> list[Difference]:
+        """Compare two values; the differences, in the order of a walk."""
         self._stack.append(("root", a, b))
         while self._stack:
             trail, left, right = self._stack.pop()
             self._pair(trail, left, right)
         return self.found
+
+    @property
+    def agreed(self) -> int:
+        """How many pairs were alike. Who stops at the root has few differences, and has compared next to nothing."""
+        return self.compared - len(self.found)
 
     def _differs(self, trail: str, message: str) -> None:
         self.found.append(Difference(trail, message))
@@ -57,25 +69,35 @@ class _Comparer:
     def _pair(self, trail: str, a: Value, b: Value) -> None:
         self.compared += 1
         if not _is_object(a) and not _is_object(b):
-            if type(a) is not type(b) or not _same_scalar(a, b):
+            if not self._same_scalar(a, b):
                 self._differs(trail, f"{_short(a)} against {_short(b)}")
             return
         if type(a) is not type(b):
             self._differs(trail, f"{_short(a)} against {_short(b)}")
             return
-        if not isinstance(a, tuple):  # a tuple has no identity that a file would keep
-            there, back = self._there.get(id(a)), self._back.get(id(b))
-            if there is not None or back is not None:
-                if there != id(b) or back != id(a):
-                    self._differs(
-                        trail,
-                        "what is one object here is two there"
-                        if there is None or back is None
-                        else "refers to another object",
-                    )
-                return
+        # A tuple has no identity that a file would keep.
+        if isinstance(a, tuple) or not self._met(trail, a, b):
+            self._objects(trail, a, b)
+
+    def _same_scalar(self, a: Value, b: Value) -> bool:
+        """Equal in type, value and sign: a nan is a nan, 0.0 is not -0.0."""
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, float):
+            return bool(a.hex() == b.hex())
+        return bool(a == b)
+
+    def _met(self, trail: str, a: Value, b: Value) -> bool:
+        """Whether one of two objects was met before; if so, it must have been with the other."""
+        there, back = self._there.get(id(a)), self._back.get(id(b))
+        if there is None and back is None:
             self._there[id(a)], self._back[id(b)] = id(b), id(a)
-        self._objects(trail, a, b)
+            return False
+        if there is None or back is None:
+            self._differs(trail, "what is one object here is two there")
+        elif there != id(b) or back != id(a):
+            self._differs(trail, "refers to another object")
+        return True
 
     def _objects(self, trail: str, a: Value, b: Value) -> None:
         if isinstance(a, (Table, dict)):
@@ -168,13 +190,6 @@ def _digest(storage: Storage) -> bytes:
     return digest.digest()
 
 
-def _same_scalar(a: Value, b: Value) -> bool:
-    """Equal, and equal in sign: a nan is a nan, 0.0 is not -0.0."""
-    if isinstance(a, float):
-        return bool(a.hex() == b.hex())
-    return bool(a == b)
-
-
 def _short(value: Value) -> str:
     if isinstance(value, (Tensor, Storage)):
         return value.lua_class or value.element.name
@@ -194,7 +209,7 @@ def differences(a: Value, b: Value, *, devices: bool = False) -> list[Difference
         b: another of the same side.
         devices: whether the devices that tensors name must be equal too.
     """
-    return _Comparer(devices).run(a, b)
+    return Comparer(devices).run(a, b)
 
 
 def closest(pairs: Iterable[tuple[Value, Value]]) -> list[Difference]:
@@ -203,12 +218,11 @@ def closest(pairs: Iterable[tuple[Value, Value]]) -> list[Difference]:
     Args:
         pairs: forms in which two things can be compared; the first of equally good ones counts.
     """
-    best: _Comparer | None = None
+    best: Comparer | None = None
     for a, b in pairs:
-        comparer = _Comparer(False)
+        comparer = Comparer()
         if not comparer.run(a, b):
             return []
-        # One that stops at the root has few differences, and has compared next to nothing.
-        if best is None or comparer.compared - len(comparer.found) > best.compared - len(best.found):
+        if best is None or comparer.agreed > best.agreed:
             best = comparer
     return best.found if best else []

@@ -1,0 +1,45 @@
+"""Say which values of two files differ, and by how much, whatever their formats."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+from . import printable
+from .shared import add_limits, limits_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("first", metavar="A", help="a .t7 or .pt file")
+    parser.add_argument("second", metavar="B", help="another")
+    parser.add_argument(
+        "--rtol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X times B's value"
+    )
+    parser.add_argument("--atol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_limits(parser)
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no tolerance")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print each difference, and count them."""
+    from ..differing import diff
+
+    report = diff(options.first, options.second, rtol=options.rtol, atol=options.atol, limits=limits_of(options))
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0 if report.same else 1
+    for difference in report.differences:
+        print(printable(str(difference)))
+    count = len(report.differences)
+    found = f"{count} difference{'s' if count > 1 else ''}" if count else "no difference"
+    print(f"{found}; {report.tensors} tensors compared")
+    return 0 if report.same else 1
