@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .api import describe, load, save
     from .conversion import convert
     from .differing import diff
+    from .drawing.draw import draw
     from .errors import T7BridgeError
     from .graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.storage import Storage
@@ -42,6 +43,7 @@ _HOMES = {
     "convert_zoo": "zoo.run",
     "describe": "api",
     "diff": "differing",
+    "draw": "drawing.draw",
     "load": "api",
     "save": "api",
     "scan": "scanning",
@@ -93,6 +95,7 @@ __all__ = [
     "convert_zoo",
     "describe",
     "diff",
+    "draw",
     "load",
     "load_as_torchfile",
     "load_module",

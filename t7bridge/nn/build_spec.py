@@ -43,7 +43,29 @@ def build_plan(
         UnsupportedLayerError: there are layers that stand for no PyTorch module; it lists all of them.
         LimitError: the model is nested or shared too much.
     """
-    return _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base).run()
+    planner = _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base)
+    root = planner.run()
+    if planner.unsupported:
+        raise _error(planner.unsupported)
+    return Plan(root, frozenset(planner.learned()))
+
+
+def sketch(
+    value: TorchObject, state: StateDict, trail: str = "root", limits: Limits = DEFAULT_LIMITS
+) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
+    """What there is of a plan, and path, class and reason of each layer that stands for no PyTorch module.
+
+    Args:
+        value: the module or criterion.
+        state: its state dict.
+        trail: its own path, for messages.
+        limits: what the model may cost.
+
+    Raises:
+        LimitError: the model is nested or shared too much.
+    """
+    planner = _Planner(Places(value, trail, limits), state, 1)
+    return planner.run(), planner.unsupported
 
 
 class _Planner:
@@ -54,14 +76,14 @@ class _Planner:
         self._specs: dict[int, ModuleSpec] = {}
         self._childless: set[int] = set()
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
-        self._unsupported: list[tuple[str, str, str]] = []
+        self.unsupported: list[tuple[str, str, str]] = []
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for key, tensor in state.tensors.items():
             prefix, _, name = key.rpartition(".")
             self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
 
-    def run(self) -> Plan:
-        """Walk over the places of all modules."""
+    def run(self) -> ModuleSpec:
+        """Walk over the places of all modules; the plan of the first."""
         root: ModuleSpec | None = None
         for place in self._places:
             if any(id(above.obj) in self._childless for above in _above(place)):
@@ -78,10 +100,8 @@ class _Planner:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
             self._reject(place.trail + child.path, place.obj.class_name, reason)
         self._connect()
-        if self._unsupported:
-            raise _error(self._unsupported)
         assert root is not None
-        return Plan(root, frozenset(self._learned()))
+        return root
 
     def _plan(self, place: Place) -> ModuleSpec:
         obj, trail = place.obj, place.trail
@@ -128,10 +148,11 @@ class _Planner:
 
     def _reject(self, trail: str, class_name: str, reason: str) -> None:
         row = (trail, class_name, reason)
-        if row not in self._unsupported:
-            self._unsupported.append(row)
+        if row not in self.unsupported:
+            self.unsupported.append(row)
 
-    def _learned(self) -> Any:
+    def learned(self) -> Any:
+        """The keys of the state dict that are parameters."""
         for key, origin in self._state.origins.items():
             if origin.param is not None and origin.param.kind == "parameter":
                 yield key

@@ -1,0 +1,36 @@
+"""Draw the model of a .t7: what is in what, what flows where, and what each layer is in PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ..drawing import FORMATS
+from . import printable
+from .shared import add_limits, limits_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("file", metavar="FILE", help="a .t7 file")
+    parser.add_argument(
+        "-o", "--output", metavar="PICTURE", type=_picture, required=True, help=".svg, or .dot for Graphviz"
+    )
+    parser.add_argument("--at", metavar="PATH", help="which module, where FILE holds several: root.protos.rnn")
+    parser.add_argument("--force", action="store_true", help="replace the picture if it exists")
+    add_limits(parser)
+
+
+def _picture(text: str) -> str:
+    if os.path.splitext(text)[1].lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(FORMATS)}")
+    return text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw."""
+    from ..drawing.draw import draw
+
+    count = draw(options.file, options.output, options.at, force=options.force, limits=limits_of(options))
+    print(printable(f"{options.output}: {count} modules"))
+    return 0

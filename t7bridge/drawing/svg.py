@@ -1,0 +1,77 @@
+"""A picture as SVG, which every browser shows."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from .layout import SMALL, TITLE, Box, texts_of
+
+_LINE = 16
+_STYLE = """
+text { font-family: Helvetica, Arial, sans-serif; text-anchor: middle; fill: #1f2430 }
+rect { fill: #f4f5f7; stroke: #9aa1ad }
+.chain rect, .side rect, .graph rect { fill: #ffffff; stroke: #c4c9d2 }
+.weights rect { fill: #e5eefc; stroke: #5b7fbf }
+.again rect { fill: #fbf6e6; stroke: #b99a3b; stroke-dasharray: 4 3 }
+.unmapped rect { fill: #fdeaea; stroke: #c0392b }
+.end rect { fill: #eef7ee; stroke: #6a9a6a }
+path { fill: none; stroke: #5c6370; stroke-width: 1.2 }
+"""
+
+
+def as_svg(root: Box, title: str) -> str:
+    """The picture.
+
+    Args:
+        root: the model's box, with all the others in it.
+        title: of the picture.
+    """
+    width, height = root.x + root.width + root.x, root.y + root.height + root.y
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}">',
+        f"<title>{escape(_plain(title))}</title>",
+        f"<style>{_STYLE}</style>",
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<polygon points="0,0 8,4 0,8" fill="#5c6370"/></marker></defs>',
+        '<rect width="100%" height="100%" style="fill: #ffffff; stroke: none"/>',
+    ]
+    stack = [root]
+    arrows: list[str] = []
+    while stack:
+        box = stack.pop()
+        parts += _box(box)
+        for points, label in box.lines:
+            arrows += _arrow(points, label)
+        stack += reversed(box.inside)
+    return "\n".join([*parts, *arrows, "</svg>"]) + "\n"
+
+
+def _box(box: Box) -> list[str]:
+    block = box.block
+    lines = [
+        f'<g class="{block.kind} {block.mark}">',
+        f"<title>{escape(_plain(block.hint))}</title>" if block.hint else "",
+        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
+        f'rx="{9 if block.kind == "end" else 4}"/>',
+    ]
+    for number, (text, size) in enumerate(texts_of(block), 1):
+        weight = ' font-weight="bold"' if size == TITLE else ""
+        x, y = box.x + box.width / 2, box.y + number * _LINE + 1
+        lines.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight}>{escape(_plain(text))}</text>')
+    return [line for line in [*lines, "</g>"] if line]
+
+
+def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
+    path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    lines = [f'<path d="{path}" marker-end="url(#arrow)"/>']
+    if label:
+        (x, y), (_, above) = points[-1], points[-2]
+        place = f'x="{x + 4:.1f}" y="{max(y - 8, (y + above) / 2):.1f}"'
+        lines.append(f'<text {place} font-size="{SMALL}" style="text-anchor: start">{escape(_plain(label))}</text>')
+    return lines
+
+
+def _plain(text: str) -> str:
+    """Text without what XML cannot hold, wherever a file has it from."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
