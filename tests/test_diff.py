@@ -160,6 +160,12 @@ def test_structure(tmp_path: Path) -> None:
     ]
 
 
+def test_nothing_in_common(tmp_path: Path) -> None:
+    """More differences than values."""
+    first, second = save(tmp_path / "a.pt", {"a": 1, "b": 2}), save(tmp_path / "b.pt", {"c": 1})
+    assert [each.trail for each in t7bridge.diff(first, second).differences] == ["root.a", "root.b", "root.c"]
+
+
 def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:
     """What became of a Lua model's weights in PyTorch: key by key, in either order."""
     source = FILES / "models" / "lenet_mm.t7"

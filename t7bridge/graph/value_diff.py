@@ -89,11 +89,11 @@ def best_pair(pairs: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
     Args:
         pairs: forms in which two things can be compared, at least one; the first of equally good ones counts.
     """
-    best, most = None, -1
+    best, most = None, 0
     for a, b in pairs:
         comparer = ValueComparer(elements=False)
         comparer.run(a, b)
-        if comparer.agreed > most:
+        if best is None or comparer.agreed > most:
             best, most = (a, b), comparer.agreed
     assert best is not None
     return best
