@@ -11,18 +11,11 @@ from .data import define
 from .errors import CorruptError, FormatError, UnknownFormatError, UnsupportedError
 from .graph.objects import Value
 from .limits import DEFAULT_LIMITS, Limits
-from .signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
+from .signatures import HEAD_BYTES, PT_KINDS, SUFFIXES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .t7.layout import T7Layout
 from .t7.reader import T7Reader
 
-SUFFIXES = {
-    ".t7": "t7", ".t7b": "t7", ".net": "t7", ".ascii": "t7",
-    ".pt": "pt", ".pth": "pt", ".ckpt": "pt", ".bin": "pt",
-}  # fmt: skip
-"""The format that a target's suffix asks for."""
-
 PT_RECORD_START = b'{"record":"t7bridge pt record '
-_PT_KINDS = ("zip", "pickle", "tar")
 
 
 def source_format(source: ByteSource) -> str:
@@ -37,7 +30,7 @@ def source_format(source: ByteSource) -> str:
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None:
         return "t7"  # its reader finds out
-    if signature.kind in _PT_KINDS:
+    if signature.kind in PT_KINDS:
         return "pt"
     hint = signature.hint or "t7bridge reads .t7 and .pt files."
     raise UnknownFormatError(f"is neither a .t7 nor a .pt file but {signature.title}", file=source.name, hint=hint)

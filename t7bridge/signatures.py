@@ -1,4 +1,4 @@
-"""What a file is by its first and last bytes: the one table of formats met under the name `.t7` or `.pt`."""
+"""What a file is, by its first and last bytes and by its name: the one table of formats met as `.t7` or `.pt`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import re
 
 from .data import define
 
+SUFFIXES = {
+    ".t7": "t7", ".t7b": "t7", ".net": "t7", ".ascii": "t7",
+    ".pt": "pt", ".pth": "pt", ".ckpt": "pt", ".bin": "pt",
+}  # fmt: skip
+"""The format that a target's suffix asks for."""
+PT_KINDS = ("zip", "pickle", "tar")
+"""The kinds of signatures that a `.pt` may have."""
 HEAD_BYTES = 512
 ZIP_TAIL_BYTES = 22 + 0xFFFF
 """What an archive has behind its directory, at most: the end record and a comment."""

@@ -21,8 +21,6 @@ from ..graph.tensor import Tensor
 from ..limits import Limits
 from ..report import Report
 
-FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5"}
-"""Format → suffix of its files."""
 _SCALARS = 1_000
 
 

@@ -13,6 +13,8 @@ from ..data import define
 from ..limits import DEFAULT_LIMITS, Limits
 
 PLANNED, DONE, FAILED, FOREIGN = "planned", "done", "failed", "foreign"
+FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5"}
+"""Formats that hold named tensors and nothing else → suffix of their files."""
 CHUNK_BYTES = 1 << 20
 _FIRST_BYTES = 1 << 16
 

@@ -11,8 +11,8 @@ import time
 from ..binio.disk import flush_to_disk
 from ..errors import StrictError, T7BridgeError, UnknownFormatError, UnsupportedLayerError
 from ..report import Note, Report
-from .flat import FLAT_FORMATS, differences, write_flat
-from .job import DONE, FAILED, FOREIGN, Job, Outcome, Settings, digest
+from .flat import differences, write_flat
+from .job import DONE, FAILED, FLAT_FORMATS, FOREIGN, Job, Outcome, Settings, digest
 from .places import as_local_input, as_local_output
 
 _UNMAPPED = re.compile(r"no mapping yet for class ([^:]+)")

@@ -7,13 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..conversion import convert
 from ..conversion_options import CHOICES
 from ..errors import ModelError, T7BridgeError
 from ..limits import Limits
-from ..module_files import write_module
-from .flat import FLAT_FORMATS
-from .job import Settings
+from .job import FLAT_FORMATS, Settings
 
 SUFFIX = {"t7": ".t7", "pt": ".pt", **FLAT_FORMATS}
 """Format of an output → suffix of its name."""
@@ -35,17 +32,7 @@ def settings_of(
     Raises:
         ModelError: an option does not exist, or makes no sense with the others.
     """
-    known = inspect.signature(write_module if module else convert).parameters
-    allowed = set(known) - _OWN
-    asked = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in options.items()
-        if name not in known or value != known[name].default
-    }
-    if not set(asked) <= allowed or (asked and to in FLAT_FORMATS):
-        wrong = sorted(asked if to in FLAT_FORMATS else set(asked) - allowed)
-        what = "with module" if module else f"for {to}" if to in FLAT_FORMATS else "here"
-        raise ModelError(f"{', '.join(wrong)} has no meaning {what}", expected=", ".join(sorted(allowed)))
+    asked = _asked(to, module, options) if options else {}
     choices = {"to": (to, (None, *SUFFIX)), "as_": (asked.get("as_", "auto"), CHOICES["mode"])}
     choices["pt_format"] = (asked.get("pt_format", "zip"), CHOICES[".pt format"])
     for name in ("encoding", "byte_order", "long_size"):
@@ -62,6 +49,29 @@ def settings_of(
         if not os.path.exists(asked["template"]):
             raise T7BridgeError("there is no such file", file=asked["template"])
     return Settings(to, module, verify, asked, limits, memory, flush)
+
+
+def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are others than usual.
+
+    Raises:
+        ModelError: one does not exist, or means nothing here.
+    """
+    from ..conversion import convert
+    from ..module_files import write_module
+
+    known = inspect.signature(write_module if module else convert).parameters
+    allowed = set(known) - _OWN
+    asked = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in options.items()
+        if name not in known or value != known[name].default
+    }
+    if not set(asked) <= allowed or (asked and to in FLAT_FORMATS):
+        wrong = sorted(asked if to in FLAT_FORMATS else set(asked) - allowed)
+        what = "with module" if module else f"for {to}" if to in FLAT_FORMATS else "here"
+        raise ModelError(f"{', '.join(wrong)} has no meaning {what}", expected=", ".join(sorted(allowed)))
+    return asked
 
 
 def suffix_of(settings: Settings) -> Callable[[str], str]:

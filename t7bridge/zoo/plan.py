@@ -12,14 +12,12 @@ from attrs import evolve
 
 from ..data import define
 from ..errors import ModelError, T7BridgeError
-from ..files import SUFFIXES
-from ..signatures import identify
+from ..signatures import PT_KINDS, SUFFIXES, identify
 from .places import Entry, list_remote, local_path
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth")
 """Suffixes that say that a file is a model: where such a file is something else, that is a failure."""
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
-_PT_KINDS = ("zip", "pickle", "tar")
 _GLOB = "*?["
 
 
@@ -168,7 +166,7 @@ def kind_of(head: bytes) -> str:
     """What a file is by its first bytes: `t7`, `pt`, or empty for everything else."""
     signature = identify(head)
     if signature is not None:
-        return "pt" if signature.kind in _PT_KINDS else ""
+        return "pt" if signature.kind in PT_KINDS else ""
     # A binary file begins with a type tag; a file in ascii with one on a line of its own.
     if len(head) >= 4 and min(int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")) <= 8:
         return "t7"

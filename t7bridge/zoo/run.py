@@ -105,10 +105,10 @@ def convert_zoo(
                 return stack.enter_context(closing(opened))
 
             anew = _compare_options(journal, settings, force)
-            found = find_inputs(places, folder.place)
             known = () if anew else tuple(journal.rows())
-            # Where all files are new, the workers can start while it is planned what each of them does.
-            started = start(item.place for item in found) if found and not known and not dry_run else None
+            # Where all files are new, the workers can start while it is found out what they are to do.
+            started = start(places) if not known and not dry_run else None
+            found = find_inputs(places, folder.place)
             plan = make_plan(found, known, folder, suffix_of(settings), retry_failed=retry_failed, force=force)
             if dry_run:
                 return _planned(on_start, plan, folder)

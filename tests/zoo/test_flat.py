@@ -12,7 +12,8 @@ from t7bridge import Tensor
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph.storage import Storage
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.zoo.flat import FLAT_FORMATS, differences, write_flat
+from t7bridge.zoo.flat import differences, write_flat
+from t7bridge.zoo.job import FLAT_FORMATS
 
 safetensors = pytest.importorskip("safetensors.numpy")
 h5py = pytest.importorskip("h5py")
