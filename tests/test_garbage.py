@@ -6,8 +6,11 @@ import gc
 import struct
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
+import torch
+from helpers import ROOT
 
 import t7bridge
 from t7bridge import garbage
@@ -122,3 +125,48 @@ def test_memory_of_earlier_files_is_given_back(tmp_path):
         del value
         most = max(most, sum(graph() is not None for graph in graphs))
     assert most <= 11
+
+
+READERS = {"T7Reader", "ObjectReader", "BinaryInput", "TextInput", "Alike", "PtReader", "PtArchive", "PtMeaning"}
+FILES = [
+    path
+    for pattern in ("format/*.t7", "models/*.t7", "legacy/*.t7", "pt/*.pt")
+    for path in sorted((ROOT / "testfiles").glob(pattern))[:: 1 if pattern.startswith("models") else 9]
+    if not path.name.startswith("object_custom_write")  # its class must be registered first
+]
+FILES += [ROOT / "testfiles" / name for name in ("format/view_unfold.long4.t7", "pt/tar_checkpoint.pt")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nobody_keeps_what_was_read(path: Path) -> None:
+    """What nobody needs any more goes at once, and its file is closed: no reader is in a circle with what it read."""
+    t7bridge.load(path)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        t7bridge.load(path)
+        gc.collect()
+        kept = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    # A value that refers to itself is a circle, and its weights are in it; those who read it are not.
+    assert not kept & READERS
+
+
+def test_many_files_one_after_another(tmp_path: Path) -> None:
+    """Thousands of files can be loaded in a loop: each is closed when its value goes, and not when Python finds time."""
+    resource = pytest.importorskip("resource")
+    torch.save({"w": torch.zeros(3)}, tmp_path / "x.pt")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(128, before[0]), before[1]))
+    gc.disable()
+    try:
+        for path in (ROOT / "testfiles/models/lenet_mm.t7", tmp_path / "x.pt"):
+            for _ in range(300):
+                t7bridge.load(path)
+    finally:
+        gc.enable()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -58,11 +58,10 @@ class PtReader:
         self.source, self._start = ByteSource.open(source)
         self._limits = limits
         self._forbid = forbid
-        self._depth = _depth
+        self._nested = _Nested(self.source.name, limits, forbid, _depth)
         self._value: Any = _UNSET
         self._archive: PtArchive | None = None
         self._meaning: PtMeaning | None = None
-        self._inner_foreign: dict[str, None] = {}
         self.kind = self._detect()
         self.attributes: dict[str, Any] = {}
         """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; filled by `read`."""
@@ -165,24 +164,11 @@ class PtReader:
         self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
         return self._meaning
 
-    def _nested(self, data: bytes) -> Any:
-        """The value of a file that stands in a pickle as bytes."""
-        if self._depth >= self._limits.nested_files:
-            raise LimitError(
-                "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files
-            )
-        source = ByteSource.from_bytes(data, self.source.name)
-        inner = PtReader(source, limits=self._limits, forbid=self._forbid, _depth=self._depth + 1)
-        try:
-            return inner.read()
-        finally:
-            self._inner_foreign.update(dict.fromkeys(inner.foreign))
-
     @property
     def foreign(self) -> list[str]:
         """The globals that have no meaning here, `posix.system` say, in the order they were met by `read`."""
         known = self._archive or self._meaning
-        return list({**(known.foreign if known else {}), **self._inner_foreign})
+        return list({**(known.foreign if known else {}), **self._nested.foreign})
 
     # The parts of a zip archive
 
@@ -250,3 +236,31 @@ class PtReader:
         """
         if self._archive is not None:
             self._archive.zip.verify()
+
+
+class _Nested:
+    """Reads files that stand in a pickle as bytes. Knows no reader, as its reader knows it: no circle keeps either.
+
+    Attributes:
+        foreign: globals that have no meaning here, of all files.
+    """
+
+    def __init__(self, name: str, limits: Limits, forbid: bool, depth: int) -> None:
+        self._name = name
+        self._limits = limits
+        self._forbid = forbid
+        self._depth = depth
+        self.foreign: dict[str, None] = {}
+
+    def __call__(self, data: bytes) -> Any:
+        """The value of one."""
+        if self._depth >= self._limits.nested_files:
+            raise LimitError(
+                "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files
+            )
+        source = ByteSource.from_bytes(data, self._name)
+        inner = PtReader(source, limits=self._limits, forbid=self._forbid, _depth=self._depth + 1)
+        try:
+            return inner.read()
+        finally:
+            self.foreign.update(dict.fromkeys(inner.foreign))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 from ..binio.source import ByteSource
@@ -87,7 +88,10 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 value=limits.archive_members,
             )
     if doubt and "storages" in members:  # what else may be in archives of something else is not our concern
-        raise doubt
+        try:
+            raise doubt
+        finally:
+            doubt = None  # an error knows this frame: no circle may keep what was read
     return members
 
 
@@ -160,8 +164,8 @@ class _Tar:
         self.limits = limits
         self.members = tar_members(source, limits)
         self.table = StorageTable()
-        self.meaning = new_meaning(self.table, self.persistent)
         self.known: dict[Hashable, Any] = {}
+        self.meaning = new_meaning(self.table, partial(_meant, self.known))
 
     def pickles(self, name: str) -> tuple[Unpickler, int]:
         """The pickles in a member, and where the member ends."""
@@ -247,18 +251,19 @@ class _Tar:
         pickles.skip(count)
         return data
 
-    def persistent(self, saved_id: Any) -> Any:
-        """A tensor or storage by its key, as text; or a class that comes with its source."""
-        if isinstance(saved_id, tuple):
-            if saved_id and isinstance(saved_id[0], PythonGlobal):
-                return saved_id[0]
-            raise CorruptError("a persistent id names no class")
-        key: Any = text(saved_id) or saved_id
-        if isinstance(key, str) and key not in self.known and key.lstrip("-").isdecimal() and len(key) < 30:
-            key = int(key)
-        if not isinstance(key, (int, str)) or key not in self.known:
-            raise CorruptError("the pickle refers to a tensor that is not there", found=shown(saved_id))
-        return self.known[key]
+
+def _meant(known: dict[Hashable, Any], saved_id: Any) -> Any:
+    """A tensor or storage by its key, as text; or a class that comes with its source."""
+    if isinstance(saved_id, tuple):
+        if saved_id and isinstance(saved_id[0], PythonGlobal):
+            return saved_id[0]
+        raise CorruptError("a persistent id names no class")
+    key: Any = text(saved_id) or saved_id
+    if isinstance(key, str) and key not in known and key.lstrip("-").isdecimal() and len(key) < 30:
+        key = int(key)
+    if not isinstance(key, (int, str)) or key not in known:
+        raise CorruptError("the pickle refers to a tensor that is not there", found=shown(saved_id))
+    return known[key]
 
 
 def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..binio.source import ByteSource
+from ..data import define
 from ..errors import CorruptError, TruncatedError, UnknownFormatError, UnsupportedError
 from ..graph.elements import UINT8, ElementType
 from ..graph.storage import Span, Storage
@@ -110,11 +111,7 @@ class PtArchive:
         """What the names in the pickle mean whose storages are in a folder."""
         known = self._meanings.get(folder)
         if known is None:
-
-            def locate(key: Any, element: ElementType, nbytes: int) -> Span:
-                return self._locate(f"{self.root}{folder}{key}", element, nbytes)
-
-            table = StorageTable(locate)
+            table = StorageTable(_Storages(self.zip, self.root + folder, self.order).locate)
             known = PtMeaning(
                 table,
                 lambda saved_id: table.of_id(StorageId.parse(saved_id)),
@@ -164,16 +161,33 @@ class PtArchive:
             return table.get(key, UINT8, member.size, "cpu")
         return table.roots[key]
 
-    def _locate(self, name: str, element: ElementType, nbytes: int) -> Span:
+
+@define(frozen=True, eq=False)
+class _Storages:
+    """Where the bytes of storages are. Refers to no reader, as readers refer to it: what nobody needs goes at once.
+
+    Attributes:
+        zip: the archive.
+        folder: of the storages, with the root folder.
+        order: their byte order.
+    """
+
+    zip: ZipArchive
+    folder: str
+    order: str
+
+    def locate(self, key: Any, element: ElementType, nbytes: int) -> Span:
+        """The bytes of a storage with at least so many."""
+        name = f"{self.folder}{key}"
         member = self.zip.members.get(name)
         if member is None:
             if not nbytes:
                 return span_of_bytes(b"", element.itemsize)
-            raise CorruptError(f"the archive has no member {name}", file=self._source.name)
+            raise CorruptError(f"the archive has no member {name}", file=self.zip.source.name)
         if member.size < nbytes:
             raise TruncatedError(
                 "a storage has fewer bytes than the pickle says",
-                file=self._source.name,
+                file=self.zip.source.name,
                 offset=member.header,
                 trail=name,
                 expected=f"{nbytes} bytes",

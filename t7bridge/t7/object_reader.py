@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -60,7 +62,7 @@ class ObjectReader:
         limits: Limits,
         payloads: Iterator[Storage] | None = None,
     ) -> None:
-        self._owner = owner
+        self._owner = weakref.ref(owner)  # no circle: what was read goes when nobody needs it, and its file is closed
         self._limits = limits
         self._payloads = payloads
         kind = TextInput if layout.encoding == "ascii" else BinaryInput
@@ -70,7 +72,9 @@ class ObjectReader:
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
         # Strings inside the window cost nothing, and are only looked at where the limit is that low.
         self._checks_strings = limits.string_bytes < WINDOW_BYTES
-        self._scalars = self._checked_scalars if self._checks_strings else self.stream.read_scalars
+        self._scalars = self.stream.read_scalars
+        if self._checks_strings:
+            self._scalars = partial(_checked_scalars, self.stream)
         self._irregular = False
         self._unnumbered = 0
         self._unowned: list[int] = []
@@ -80,10 +84,16 @@ class ObjectReader:
 
     def anew(self, position: int, layout: T7Layout) -> ObjectReader:
         """A reader that knows the same objects and reads on from a position under another layout."""
-        other = ObjectReader(self._owner, self.stream.source, position, layout, self._limits, self._payloads)
+        other = ObjectReader(self._reader(), self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = dict(self.objects)
         other._irregular, other._unnumbered = self._irregular, self._unnumbered
         return other
+
+    def _reader(self) -> T7Reader:
+        """The one who reads; it is there as long as somebody asks it to."""
+        owner = self._owner()
+        assert owner is not None
+        return owner
 
     @property
     def layout(self) -> T7Layout:
@@ -285,14 +295,6 @@ class ObjectReader:
 
     # What is inside an object: one generator for each kind
 
-    def _checked_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """`read_scalars`, and a look at the length of each string."""
-        before = len(keys), len(values)
-        self.stream.read_scalars(keys, values, count)
-        for found in (*keys[before[0] :], *values[before[1] :]):
-            if isinstance(found, bytes):
-                self.stream.check_length(len(found), "a string")
-
     def _start_table(self, table: Table, count: int) -> Filler | None:
         """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
         self._trail.append(table)
@@ -382,7 +384,7 @@ class ObjectReader:
             )
         self.payload_depth += 1
         try:
-            payload.read(self._owner, obj)
+            payload.read(self._reader(), obj)
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:
@@ -392,6 +394,15 @@ class ObjectReader:
         pair: tuple[list[Any], list[Any]] = ([0.0], [])
         self._scalars(*pair, 1)
         function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
+
+
+def _checked_scalars(stream: BinaryInput | TextInput, keys: list[Any], values: list[Any], count: int) -> None:
+    """`read_scalars`, and a look at the length of each string."""
+    before = len(keys), len(values)
+    stream.read_scalars(keys, values, count)
+    for found in (*keys[before[0] :], *values[before[1] :]):
+        if isinstance(found, bytes):
+            stream.check_length(len(found), "a string")
 
 
 def _version(text: bytes) -> int:

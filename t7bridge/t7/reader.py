@@ -170,39 +170,46 @@ class T7Reader:
         start, layouts = self.position, list(self._layouts)
         value, failure = None, None
         try:
-            value = self._read_any()
-        except LimitError:
-            raise
-        except FormatError as error:
-            failure = error
-        if failure is None and self.at_end:
-            return value
-        from .vintage import read_again
+            try:
+                value = self._read_any()
+            except LimitError:
+                raise
+            except FormatError as error:
+                failure = error
+            if failure is None and self.at_end:
+                return value
+            from .vintage import read_again
 
-        return read_again(self, start, layouts, value, failure)
+            return read_again(self, start, layouts, value, failure)
+        finally:
+            failure = None  # errors know this frame: no circle may keep what was read
 
     def _read_any(self) -> Value:
         if len(self._layouts) == 1 or self._run.payload_depth:
             return self._run.read_value()
         before, start = self._run, self.position
         failures: list[tuple[int, ObjectReader, FormatError]] = []
-        for layout in self._layouts:
-            self._run = before.anew(start, layout)
-            try:
-                value = self._run.read_value()
-            except FormatError as error:
-                if isinstance(error, LimitError) and error.limit != "string_bytes":
-                    raise  # reading on under another layout would cost as much again
-                failures.append((error.offset or 0, self._run, error))
-                continue
-            if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
-                continue
-            if any(isinstance(found, (Tensor, Storage, TdsHash, TdsVec)) for found in self.objects):
-                self._layouts = [layout]  # a long has been read, and what followed made sense
-            return value
-        # The layout that came furthest is the file's: the others failed for being wrong.
-        _, self._run, reason = max(failures, key=lambda failure: failure[0])
-        raise reason
+        try:
+            for layout in self._layouts:
+                self._run = before.anew(start, layout)
+                try:
+                    value = self._run.read_value()
+                except FormatError as error:
+                    if isinstance(error, LimitError) and error.limit != "string_bytes":
+                        raise  # reading on under another layout would cost as much again
+                    failures.append((error.offset or 0, self._run, error))
+                    continue
+                if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
+                    continue
+                if any(isinstance(found, (Tensor, Storage, TdsHash, TdsVec)) for found in self.objects):
+                    self._layouts = [layout]  # a long has been read, and what followed made sense
+                return value
+            # The layout that came furthest is the file's: the others failed for being wrong.
+            failures.sort(key=lambda failure: failure[0], reverse=True)
+            self._run = failures[0][1]
+            raise failures[0][2]
+        finally:
+            failures.clear()  # as in `_read_first`
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
         """Whether a value that was read under another layout is no accident in a file that is damaged.

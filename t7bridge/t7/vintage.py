@@ -251,18 +251,21 @@ def read_again(
     best = failure
     # Where several layouts failed, what the last of them met says nothing.
     met = list(reader.objects) if failure is None or len(layouts) == 1 else None
-    for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
-        wanted = evolve(layout, vintage=release, headless=headless)
-        try:
-            return reader.try_layout(wanted, lambda: _read_root(reader))
-        except FormatError as error:
-            # Two objects that were read whole are no accident: the file is of that time, and damaged.
-            if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
-                error.hint = HINT
-                best = error
-    if best:
-        raise best
-    return value
+    try:
+        for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
+            wanted = evolve(layout, vintage=release, headless=headless)
+            try:
+                return reader.try_layout(wanted, lambda: _read_root(reader))
+            except FormatError as error:
+                # Two objects that were read whole are no accident: the file is of that time, and damaged.
+                if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
+                    error.hint = HINT
+                    best = error
+        if best:
+            raise best
+        return value
+    finally:
+        best = failure = None  # errors know this frame: no circle may keep what was read
 
 
 def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[str, ...]:
