@@ -157,7 +157,7 @@ def test_nobody_keeps_what_was_read(path: Path) -> None:
 
 
 def test_many_files_one_after_another(tmp_path: Path) -> None:
-    """Thousands of files can be loaded in a loop: each is closed when its value goes, and not when Python finds time."""
+    """Thousands of files can be loaded in a loop: each is closed when its value goes, not when Python finds time."""
     resource = pytest.importorskip("resource")
     torch.save({"w": torch.zeros(3)}, tmp_path / "x.pt")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
