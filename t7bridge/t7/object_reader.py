@@ -21,7 +21,7 @@ from .binary import BinaryInput
 from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
 from .registry import Payload, payload_of
 from .text import TextInput
-from .window import WINDOW_BYTES
+from .window import WINDOW_BYTES, checked_scalars
 
 if TYPE_CHECKING:
     from .reader import T7Reader
@@ -74,7 +74,7 @@ class ObjectReader:
         self._checks_strings = limits.string_bytes < WINDOW_BYTES
         self._scalars = self.stream.read_scalars
         if self._checks_strings:
-            self._scalars = partial(_checked_scalars, self.stream)
+            self._scalars = partial(checked_scalars, self.stream, self.stream.read_scalars)
         self._irregular = False
         self._unnumbered = 0
         self._unowned: list[int] = []
@@ -82,18 +82,12 @@ class ObjectReader:
         self._trail: list[Any] = []
         """The objects that are being read, the outermost first."""
 
-    def anew(self, position: int, layout: T7Layout) -> ObjectReader:
+    def anew(self, owner: T7Reader, position: int, layout: T7Layout) -> ObjectReader:
         """A reader that knows the same objects and reads on from a position under another layout."""
-        other = ObjectReader(self._reader(), self.stream.source, position, layout, self._limits, self._payloads)
+        other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = dict(self.objects)
         other._irregular, other._unnumbered = self._irregular, self._unnumbered
         return other
-
-    def _reader(self) -> T7Reader:
-        """The one who reads; it is there as long as somebody asks it to."""
-        owner = self._owner()
-        assert owner is not None
-        return owner
 
     @property
     def layout(self) -> T7Layout:
@@ -382,9 +376,11 @@ class ObjectReader:
                 limit="payload_depth",
                 value=self._limits.payload_depth,
             )
+        owner = self._owner()
+        assert owner is not None  # it is reading
         self.payload_depth += 1
         try:
-            payload.read(self._reader(), obj)
+            payload.read(owner, obj)
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:
@@ -394,15 +390,6 @@ class ObjectReader:
         pair: tuple[list[Any], list[Any]] = ([0.0], [])
         self._scalars(*pair, 1)
         function.upvalues = pair[1][0] if pair[1] else (yield self.stream.read_int("a type tag"))
-
-
-def _checked_scalars(stream: BinaryInput | TextInput, keys: list[Any], values: list[Any], count: int) -> None:
-    """`read_scalars`, and a look at the length of each string."""
-    before = len(keys), len(values)
-    stream.read_scalars(keys, values, count)
-    for found in (*keys[before[0] :], *values[before[1] :]):
-        if isinstance(found, bytes):
-            stream.check_length(len(found), "a string")
 
 
 def _version(text: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..binio.source import ByteSource
@@ -81,3 +82,18 @@ class Window:
         """The error for a key of a table that is nil or nan."""
         kind = "nil" if item is None else "nan"
         return CorruptError(f"a table key is {kind}, which Lua does not allow", file=self.source.name, offset=offset)
+
+
+def checked_scalars(
+    window: Window,
+    read: Callable[[list[Any], list[Any], int], None],
+    keys: list[Any],
+    values: list[Any],
+    count: int,
+) -> None:
+    """Read entries of scalars with `read`, and look at the length of each string."""
+    before = len(keys), len(values)
+    read(keys, values, count)
+    for found in (*keys[before[0] :], *values[before[1] :]):
+        if isinstance(found, bytes):
+            window.check_length(len(found), "a string")
