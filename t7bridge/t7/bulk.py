@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 
-def number_entries(data: memoryview, sign: str) -> tuple[list[float], list[float]]:
+def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
     """Decode leading number → number entries of a table.
 
     Args:
@@ -13,7 +15,8 @@ def number_entries(data: memoryview, sign: str) -> tuple[list[float], list[float
         sign: byte order, `<` or `>`.
 
     Returns:
-        The keys and the values up to the first entry of another kind.
+        The keys and the values up to the first entry of another kind; as arrays, since a list that grows by a list
+        counts references to each number twice, which takes half as long as making them.
     """
     entry = np.dtype(
         [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
@@ -21,4 +24,5 @@ def number_entries(data: memoryview, sign: str) -> tuple[list[float], list[float
     entries = np.frombuffer(data, entry)
     other = (entries["key_tag"] != 1) | (entries["value_tag"] != 1) | np.isnan(entries["key"])
     count = int(other.argmax()) if other.any() else len(entries)
-    return entries["key"][:count].tolist(), entries["value"][:count].tolist()
+    keys, values = (entries[name][:count].astype("f8") for name in ("key", "value"))
+    return array("d", keys.tobytes()), array("d", values.tobytes())
