@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from attrs import asdict, field
 
 from .binio.source import ByteSource, PathLike
 from .data import define
-from .graph.compare import Difference
-from .graph.value_diff import ValueComparer, best_pair
+from .graph.compare import Difference, closest
+from .graph.value_diff import ValueComparer
 from .limits import DEFAULT_LIMITS, Limits
 from .verification import pairs_of, read_side
 
@@ -38,11 +39,11 @@ class DiffReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as data for JSON, where there is no infinity: `None` stands for it."""
-        found = [
-            {name: None if value == math.inf else value for name, value in asdict(each).items()}
-            for each in self.differences
-        ]
-        return {**asdict(self), "differences": found, "same": self.same}
+        return {**asdict(self, value_serializer=_finite), "same": self.same}
+
+
+def _finite(_: Any, __: Any, value: Any) -> Any:
+    return None if value == math.inf else value
 
 
 def diff(
@@ -65,6 +66,8 @@ def diff(
         FormatError: a file is damaged, or is something else.
     """
     with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
-        one, two = best_pair(pairs_of(read_side(first, limits), read_side(second, limits)))
+        pairs = pairs_of(read_side(first, limits), read_side(second, limits))
+        # Which form fits best is told by structure and shapes, and no element is read twice.
+        _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)
         return DiffReport(str(a), str(b), differences=comparer.run(one, two), tensors=comparer.tensors)

@@ -84,7 +84,7 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
         one, two = read_side(first, limits), read_side(second, limits)
         for source, side in ((first, one), (second, two)):
             report.readers[source.name] = _ask_others(source, side, report) if independent else []
-        report.differences += closest(pairs_of(one, two))
+        report.differences += closest(pairs_of(one, two))[0].found
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "other bytes stand behind the last value"))
     return report

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,15 @@ def test_nothing_in_common(tmp_path: Path) -> None:
     """More differences than values."""
     first, second = save(tmp_path / "a.pt", {"a": 1, "b": 2}), save(tmp_path / "b.pt", {"c": 1})
     assert [each.trail for each in t7bridge.diff(first, second).differences] == ["root.a", "root.b", "root.c"]
+
+
+def test_other_weights_against_a_lua_model(tmp_path: Path) -> None:
+    """A state dict of another model is compared with the state dict, key by key, though most keys are not there."""
+    source = FILES / "models" / "resnet_small.t7"
+    report = t7bridge.diff(source, save(tmp_path / "b.pt", OrderedDict({"0.bias": torch.zeros(4), "x": torch.ones(2)})))
+    trails = {found.trail for found in report.differences}
+    assert report.tensors == 1
+    assert {"root['0.bias']", "root['0.weight']", "root.x"} <= trails
 
 
 def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:

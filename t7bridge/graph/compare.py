@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import field, fields, has
@@ -65,6 +65,11 @@ class Comparer:
 
     def _differs(self, trail: str, message: str) -> None:
         self.found.append(Difference(trail, message))
+
+    def _alone(self, trail: str, message: str) -> None:
+        """What is there on one side only was met too: many of them are no sign that the rest has nothing in common."""
+        self.compared += 1
+        self._differs(trail, message)
 
     def _pair(self, trail: str, a: Value, b: Value) -> None:
         self.compared += 1
@@ -141,10 +146,10 @@ class Comparer:
         missing = [key for key, _ in a if not isinstance(key, _IDENTITIES) and index_key(key) not in keyed]
         own = {index_key(key) for key, _ in a if not isinstance(key, _IDENTITIES)}
         for key in missing:
-            self._differs(trail + step_name(key), "is missing in the second")
+            self._alone(trail + step_name(key), "is missing in the second")
         for key, _ in b:
             if not isinstance(key, _IDENTITIES) and index_key(key) not in own:
-                self._differs(trail + step_name(key), "is missing in the first")
+                self._alone(trail + step_name(key), "is missing in the first")
         for key, value in a:
             if not isinstance(key, _IDENTITIES) and index_key(key) in keyed:
                 pairs.append((trail + step_name(key), value, keyed[index_key(key)]))
@@ -212,17 +217,23 @@ def differences(a: Value, b: Value, *, devices: bool = False) -> list[Difference
     return Comparer(devices).run(a, b)
 
 
-def closest(pairs: Iterable[tuple[Value, Value]]) -> list[Difference]:
-    """The differences of those two values that have most in common.
+def closest(
+    pairs: Iterable[tuple[Value, Value]], make: Callable[[], Comparer] = Comparer
+) -> tuple[Comparer, tuple[Value, Value]]:
+    """Those two values that have most in common, and who has compared them.
 
     Args:
-        pairs: forms in which two things can be compared; the first of equally good ones counts.
+        pairs: forms in which two things can be compared, at least one; the first of equally good ones counts, and none
+            is asked for behind one without a difference.
+        make: makes who compares.
     """
-    best: Comparer | None = None
-    for a, b in pairs:
-        comparer = Comparer()
-        if not comparer.run(a, b):
-            return []
-        if best is None or comparer.agreed > best.agreed:
-            best = comparer
-    return best.found if best else []
+    best: tuple[Comparer, tuple[Value, Value]] | None = None
+    for pair in pairs:
+        comparer = make()
+        comparer.run(*pair)
+        if best is None or comparer.agreed > best[0].agreed:
+            best = comparer, pair
+        if not comparer.found:
+            return comparer, pair
+    assert best is not None
+    return best

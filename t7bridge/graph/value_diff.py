@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from attrs import field
 
 from ..data import define
@@ -81,19 +78,3 @@ class ValueComparer(Comparer):
         """A storage that stands alone is a tensor of one dimension."""
         whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
         self._tensors(trail, *whole)
-
-
-def best_pair(pairs: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Those two values that are alike most, by structure and shapes; no element is read.
-
-    Args:
-        pairs: forms in which two things can be compared, at least one; the first of equally good ones counts.
-    """
-    best, most = None, 0
-    for a, b in pairs:
-        comparer = ValueComparer(elements=False)
-        comparer.run(a, b)
-        if best is None or comparer.agreed > most:
-            best, most = (a, b), comparer.agreed
-    assert best is not None
-    return best
