@@ -12,12 +12,11 @@ from ..graph.objects import TorchObject
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.build_spec import sketch
 from ..nn.mapping import Literal
-from ..nn.spec import GraphSpec, Link, ModuleSpec
+from ..nn.spec import SEQUENTIAL, GraphSpec, Link, ModuleSpec
 from ..nn.state_dict import StateDict, state_dict
 
 MAX_BLOCKS = 20_000
 _DETAIL_CHARS = 48
-_SEQUENTIAL = "torch.nn.Sequential"
 
 
 @define(frozen=True)
@@ -126,7 +125,7 @@ class _Sketcher:
         if spec.graph:
             block.kind, block.title = "graph", "Graph"
         elif spec.children:
-            block.kind = "chain" if spec.target == _SEQUENTIAL else "side"
+            block.kind = "chain" if spec.target == SEQUENTIAL else "side"
         if spec.trail in self._unmapped:
             block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
         elif spec.graph is None:

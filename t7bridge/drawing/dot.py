@@ -5,7 +5,6 @@ from __future__ import annotations
 from .blocks import Block
 from .layout import texts_of
 
-_CONTAINERS = ("chain", "side", "graph")
 _COLORS = {"weights": "#e5eefc", "unmapped": "#fdeaea", "again": "#fbf6e6", "end": "#eef7ee"}
 
 
@@ -26,7 +25,7 @@ def as_dot(blocks: list[Block]) -> str:
             continue
         number = numbers[id(block)]
         label = "\\n".join(_quoted(text) for text, _ in texts_of(block))
-        if block.kind not in _CONTAINERS or not block.inside:
+        if not block.inside:
             color = _COLORS.get(block.mark or block.kind, "#f4f5f7")
             lines.append(f'{indent}n{number} [label="{label}", fillcolor="{color}"];')
             continue
@@ -44,17 +43,13 @@ def as_dot(blocks: list[Block]) -> str:
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
     """An arrow. Graphviz has none between clusters: it goes from a node to a node, and is cut at their borders."""
     options = [f'label="{_quoted(label)}"'] if label else []
-    options += [f"ltail=cluster_{numbers[id(start)]}"] if _is_cluster(start) else []
-    options += [f"lhead=cluster_{numbers[id(end)]}"] if _is_cluster(end) else []
-    while _is_cluster(start):
+    options += [f"ltail=cluster_{numbers[id(start)]}"] if start.inside else []
+    options += [f"lhead=cluster_{numbers[id(end)]}"] if end.inside else []
+    while start.inside:
         start = start.inside[-1]
-    while _is_cluster(end):
+    while end.inside:
         end = end.inside[0]
     return f"  n{numbers[id(start)]} -> n{numbers[id(end)]}" + (f" [{', '.join(options)}]" if options else "") + ";"
-
-
-def _is_cluster(block: Block) -> bool:
-    return block.kind in _CONTAINERS and bool(block.inside)
 
 
 def _quoted(text: str) -> str:

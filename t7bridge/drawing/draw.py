@@ -12,6 +12,8 @@ from ..modules import one_module
 from . import FORMATS
 from .blocks import blocks_of
 from .dot import as_dot
+from .layout import lay_out
+from .svg import as_svg
 
 
 def draw(
@@ -50,9 +52,6 @@ def draw(
         if suffix == ".dot":
             text = as_dot(blocks)
         else:
-            from .layout import lay_out
-            from .svg import as_svg
-
             text = as_svg(lay_out(blocks), f"{os.path.basename(source.name)}, {trail}")
         with FileOutput(dst, force=force, inputs=(source,)) as output:
             output.write(text.encode("utf-8", "replace"))

@@ -9,8 +9,8 @@ from grandalf.layouts import SugiyamaLayout
 from grandalf.routing import EdgeViewer
 
 from ..errors import LimitError
+from .layout import Point
 
-Point = tuple[float, float]
 _SWEEPS = 8
 """How often the order within the layers is improved."""
 

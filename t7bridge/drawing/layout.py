@@ -15,7 +15,9 @@ TITLE, SMALL = 13, 11
 """Sizes of text, in pixels."""
 _CHAR = 0.6
 """Width of a character, as a share of the size of text. Few fonts have wider ones."""
-_LINE, _PAD, _GAP, _PORT = 16, 10, 26, 24
+LINE = 16
+"""From one line of text to the next."""
+_PAD, _GAP, _PORT = 10, 26, 24
 
 
 @define(eq=False)
@@ -63,7 +65,7 @@ def lay_out(blocks: list[Block]) -> Box:
     for block in reversed(blocks):  # what is inside first
         box = boxes[id(block)] = Box(block, inside=[boxes[id(each)] for each in block.inside])
         texts = texts_of(block)
-        box.header = len(texts) * _LINE + _PAD
+        box.header = len(texts) * LINE + _PAD
         box.width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
         box.height = box.header
         if box.inside:

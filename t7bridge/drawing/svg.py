@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from .layout import SMALL, TITLE, Box, texts_of
+from .layout import LINE, SMALL, TITLE, Box, texts_of
 
-_LINE = 16
 _STYLE = """
 text { font-family: Helvetica, Arial, sans-serif; text-anchor: middle; fill: #1f2430 }
 rect { fill: #f4f5f7; stroke: #9aa1ad }
@@ -57,7 +56,7 @@ def _box(box: Box) -> list[str]:
     ]
     for number, (text, size) in enumerate(texts_of(block), 1):
         weight = ' font-weight="bold"' if size == TITLE else ""
-        x, y = box.x + box.width / 2, box.y + number * _LINE + 1
+        x, y = box.x + box.width / 2, box.y + number * LINE + 1
         lines.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight}>{escape(_plain(text))}</text>')
     return [line for line in [*lines, "</g>"] if line]
 

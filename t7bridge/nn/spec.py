@@ -13,6 +13,8 @@ from ..data import define
 from ..graph.objects import TorchObject
 from .mapping import Literal
 
+SEQUENTIAL = "torch.nn.Sequential"
+"""The one class of PyTorch that is known by what it does: its children take each other's outputs."""
 Link = tuple[int, tuple[int, ...]]
 """What a node takes: the number of another node, and which elements of its output, one inside the other, from 0."""
 

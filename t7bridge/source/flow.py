@@ -7,11 +7,11 @@ from itertools import pairwise
 from attrs import field
 
 from ..data import define
-from ..nn.spec import ModuleSpec
+from ..nn.spec import SEQUENTIAL, ModuleSpec
 from .code import Call, Lit, Node, sequential
 from .copied import Copied, pieces
 from .idioms import around_module, as_expression, as_module, function_of, short
-from .lists import CONTAINERS, FLOWS, OPENED, SEQUENTIAL, gives_list, takes_list
+from .lists import CONTAINERS, FLOWS, OPENED, gives_list, takes_list
 from .memory import effects
 from .steps import APPLY, SUM, Attribute, Ref, Step, Value
 from .torch_classes import base_name

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..nn.spec import ModuleSpec
+from ..nn.spec import SEQUENTIAL, ModuleSpec
 from .idioms import short
 from .steps import ATOM, PRODUCT, SUM, Ref, Step, Value, pick
 
 if TYPE_CHECKING:
     from .flow import Body
-
-SEQUENTIAL = "torch.nn.Sequential"
 
 
 def gives_list(spec: ModuleSpec) -> bool:

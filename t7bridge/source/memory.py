@@ -5,7 +5,7 @@ Lua's in-place layers change a value for everybody who reads it later, and PyTor
 
 from __future__ import annotations
 
-from ..nn.spec import ModuleSpec
+from ..nn.spec import SEQUENTIAL, ModuleSpec
 from .idioms import short
 
 Effects = tuple[bool, bool]
@@ -26,7 +26,7 @@ def effects(spec: ModuleSpec) -> Effects:
     children = list(spec.children.values())
     if spec.graph is not None:
         return _of_graph(spec)
-    if spec.target == "torch.nn.Sequential":
+    if spec.target == SEQUENTIAL:
         changes, same = False, True
         for child in children:
             changed, handed_on = effects(child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..data import define
-from ..nn.spec import ModuleSpec
+from ..nn.spec import SEQUENTIAL, ModuleSpec
 from ..version import __version__
 from .alike import merge_alike
 from .code import WIDTH, bracketed, laid_out
@@ -156,7 +156,7 @@ def _takes(block: Block, names: list[str]) -> str:
 
 def _first(spec: ModuleSpec) -> ModuleSpec | None:
     """The module that the input goes to, if it is one."""
-    while spec.target == "torch.nn.Sequential" and spec.children:
+    while spec.target == SEQUENTIAL and spec.children:
         spec = next(iter(spec.children.values()))
     return spec
 
