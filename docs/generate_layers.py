@@ -18,8 +18,8 @@ from t7bridge.nn.mapping import LAYERS, Read, Row
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, registered_layers
 
 DOCUMENT = Path(__file__).with_name("layers.md")
-FAMILIES = Path(t7bridge.nn.__file__).parent
-RUNTIME = FAMILIES.parent / "runtime" / "layers"
+FAMILIES = Path(t7bridge.nn.__file__).parent / "layers"
+RUNTIME = FAMILIES.parent.parent / "torchmodules" / "layers"
 
 HEAD = f"""# Layers
 
@@ -27,9 +27,9 @@ What becomes of each class of Lua. This page is made from the registry by `pytho
 it by hand.
 
 - **In PyTorch** is what `load_module` makes. A name of `nn.` is a class of `torch.nn`; other names are classes of
-  `t7bridge.runtime.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that others call the field
-  `b`, `a = 1` that 1 counts where the file has none, and `a - 1` that Lua counts from 1. *Depends* stands where more
-  than values decides; the classes that it may give follow. Classes without anything there have a state dict only.
+  `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that others call the
+  field `b`, `a = 1` that 1 counts where the file has none, and `a - 1` that Lua counts from 1. *Depends* stands where
+  more than values decides; the classes that it may give follow. Classes without anything there have a state dict only.
 - **State dict** are the keys that `convert` writes, behind the name of the layer: *buffers* in italics, `(derived)`
   what follows from other fields, struck through what Lua keeps and does not read.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
@@ -267,7 +267,7 @@ def is_registration(node: ast.Call) -> bool:
 def made_in(layer: Layer, stem: str) -> bool:
     """Whether the functions of an entry are those of a file."""
     functions = [layer.params, layer.children, *layer.modules.values()]
-    return any(getattr(each, "__module__", "") == f"t7bridge.nn.{stem}" for each in functions)
+    return any(getattr(each, "__module__", "") == f"t7bridge.nn.layers.{stem}" for each in functions)
 
 
 def page() -> str:

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from t7bridge.binio.output import Output
-from t7bridge.binio.source import ByteSource
 from t7bridge.errors import LimitError, T7BridgeError, UnsupportedError, WriteError
-from t7bridge.graph.describe import describe_value, json_pieces
-from t7bridge.graph.describe_python import describe_python
+from t7bridge.formats.pt.pickle.globals import PtMeaning
+from t7bridge.formats.pt.pickle.unpickler import Unpickler
+from t7bridge.formats.pt.reader import PtReader
+from t7bridge.formats.pt.storages import StorageTable
+from t7bridge.formats.pt.writer import PtWriter
+from t7bridge.formats.t7.layout import T7Layout
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import storages
+from t7bridge.io.output import Output
+from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.pt.meaning import PtMeaning
-from t7bridge.pt.reader import PtReader
-from t7bridge.pt.storages import StorageTable
-from t7bridge.pt.unpickle import Unpickler
-from t7bridge.pt.writer import PtWriter
-from t7bridge.t7.layout import T7Layout
-from t7bridge.t7.reader import T7Reader
-from t7bridge.t7.writer import T7Writer
+from t7bridge.values.describe_lua import describe_value, json_pieces
+from t7bridge.values.describe_python import describe_python
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
 LARGEST_SEED = 60_000

@@ -12,61 +12,61 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import describe, load, save
-    from .conversion import convert
-    from .differing import diff
-    from .drawing.draw import draw
+    from .conversion.convert import convert
     from .errors import T7BridgeError
-    from .graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject
+    from .formats.pt.reader import PtReader
+    from .formats.pt.writer import PtWriter
+    from .formats.t7.layout import T7Layout
+    from .formats.t7.payloads import register_class
+    from .formats.t7.reader import T7Reader
+    from .formats.t7.writer import T7Writer
+    from .formats.torchfile import load_as_torchfile
+    from .graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.storage import Storage
     from .graph.tensor import Tensor
-    from .interop.torchfile import load_as_torchfile
     from .limits import Limits
-    from .matching.matcher import match
-    from .module_files import write_module
-    from .modules import load_module
     from .nn.registry import register_module
-    from .nn.state_dict import state_dict
-    from .pt.reader import PtReader
-    from .pt.writer import PtWriter
+    from .nn.weights.state_dict import state_dict
     from .report import Note, Report
-    from .scanning import scan
-    from .t7.layout import T7Layout
-    from .t7.reader import T7Reader
-    from .t7.registry import register_class
-    from .t7.writer import T7Writer
-    from .verification import verify
+    from .tools.diff import diff
+    from .tools.draw.draw import draw
+    from .tools.export_module import write_module
+    from .tools.files import describe, load, save
+    from .tools.load_module import load_module
+    from .tools.match.matcher import match
+    from .tools.scan import scan
+    from .tools.verify import verify
     from .zoo.run import convert_zoo
 
 _HOMES = {
-    "convert": "conversion",
+    "convert": "conversion.convert",
     "convert_zoo": "zoo.run",
-    "describe": "api",
-    "diff": "differing",
-    "draw": "drawing.draw",
-    "load": "api",
-    "save": "api",
-    "scan": "scanning",
-    "verify": "verification",
-    "state_dict": "nn.state_dict",
-    "load_as_torchfile": "interop.torchfile",
-    "load_module": "modules",
-    "write_module": "module_files",
-    "match": "matching.matcher",
-    "register_class": "t7.registry",
+    "describe": "tools.files",
+    "diff": "tools.diff",
+    "draw": "tools.draw.draw",
+    "load": "tools.files",
+    "save": "tools.files",
+    "scan": "tools.scan",
+    "verify": "tools.verify",
+    "state_dict": "nn.weights.state_dict",
+    "load_as_torchfile": "formats.torchfile",
+    "load_module": "tools.load_module",
+    "write_module": "tools.export_module",
+    "match": "tools.match.matcher",
+    "register_class": "formats.t7.payloads",
     "register_module": "nn.registry",
-    "T7Reader": "t7.reader",
-    "T7Writer": "t7.writer",
-    "T7Layout": "t7.layout",
-    "PtReader": "pt.reader",
-    "PtWriter": "pt.writer",
+    "T7Reader": "formats.t7.reader",
+    "T7Writer": "formats.t7.writer",
+    "T7Layout": "formats.t7.layout",
+    "PtReader": "formats.pt.reader",
+    "PtWriter": "formats.pt.writer",
     "Storage": "graph.storage",
     "Tensor": "graph.tensor",
-    "Table": "graph.objects",
-    "TorchObject": "graph.objects",
-    "LuaFunction": "graph.objects",
-    "TdsHash": "graph.objects",
-    "TdsVec": "graph.objects",
+    "Table": "graph.lua",
+    "TorchObject": "graph.lua",
+    "LuaFunction": "graph.lua",
+    "TdsHash": "graph.lua",
+    "TdsVec": "graph.lua",
     "Limits": "limits",
     "Note": "report",
     "Report": "report",

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from t7bridge.graph.describe import describe_value, json_pieces
-from t7bridge.t7.layout import T7Layout
-from t7bridge.t7.reader import T7Reader
-from t7bridge.t7.writer import T7Writer
+from t7bridge.formats.t7.layout import T7Layout
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.values.describe_lua import describe_value, json_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTFILES = ROOT / "testfiles"

@@ -11,13 +11,13 @@ from typing import Any
 
 from helpers import TESTFILES
 
-from t7bridge.binio.source import ByteSource
-from t7bridge.graph.describe_python import describe_python
+from t7bridge.formats.pt.pickle.globals import PtMeaning
+from t7bridge.formats.pt.pickle.unpickler import Unpickler
+from t7bridge.formats.pt.reader import PtReader
+from t7bridge.formats.pt.storages import StorageTable
+from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS, Limits
-from t7bridge.pt.meaning import PtMeaning
-from t7bridge.pt.reader import PtReader
-from t7bridge.pt.storages import StorageTable
-from t7bridge.pt.unpickle import Unpickler
+from t7bridge.values.describe_python import describe_python
 
 PT = TESTFILES / "pt"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from t7bridge.graph.objects import TorchObject
-from t7bridge.runtime.live import materialize
-from t7bridge.source.generate import Generated, generate
+from t7bridge.codegen.generate import Generated, generate
+from t7bridge.graph.lua import TorchObject
+from t7bridge.torchmodules.build import materialize
 
 
 def run_source(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from t7bridge.graph.elements import ELEMENT_TYPES, PACKED, ElementType
-from t7bridge.graph.objects import LuaFunction, Table, TdsHash, TdsVec, TorchObject, index_key
+from t7bridge.graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
+from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, index_key
 from t7bridge.graph.python import DefaultDict, Device, PythonGlobal, TorchConstant, TorchSize
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor

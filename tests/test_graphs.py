@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from strategies import LUA_ELEMENTS, lua_values, python_values
 
 import t7bridge
-from t7bridge.binio.output import Output
-from t7bridge.bridge.lua_tree import to_lua
-from t7bridge.graph.compare import differences
-from t7bridge.graph.describe_python import describe_python
-from t7bridge.graph.elements import ELEMENT_TYPES
-from t7bridge.graph.objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject
+from t7bridge.conversion.lua_tree import to_lua
+from t7bridge.formats.pt.legacy_writer import LegacyPtWriter
+from t7bridge.formats.pt.reader import PtReader
+from t7bridge.formats.pt.writer import PtWriter
+from t7bridge.graph.dtypes import ELEMENT_TYPES
+from t7bridge.graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.graph.walk import children, walk
-from t7bridge.pt.legacy_writer import LegacyPtWriter
-from t7bridge.pt.reader import PtReader
-from t7bridge.pt.writer import PtWriter
+from t7bridge.io.output import Output
+from t7bridge.values.compare import differences
+from t7bridge.values.describe_python import describe_python
 
 SLOW = settings(
     deadline=None,

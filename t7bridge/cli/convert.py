@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.partial and options.template is None:
         print("t7bridge: error: --partial says how a --template is filled, and there is none", file=sys.stderr)
         return WRONG_USAGE
-    from ..conversion import convert
+    from ..conversion.convert import convert
 
     asked = {name: value for name, value in vars(options).items() if name != "json"}
     report = convert(**{**asked, "limits": limits_of(options)})

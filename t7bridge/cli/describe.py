@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..api import describe
-    from ..graph.describe import json_pieces
+    from ..tools.files import describe
+    from ..values.describe_lua import json_pieces
 
     sys.stdout.writelines(json_pieces(describe(options.file, limits=limits_of(options))))
     print()

@@ -31,7 +31,7 @@ def _tolerance(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print each difference, and count them."""
-    from ..differing import diff
+    from ..tools.diff import diff
 
     report = diff(options.first, options.second, rtol=options.rtol, atol=options.atol, limits=limits_of(options))
     if options.json:

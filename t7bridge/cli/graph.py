@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..drawing import FORMATS
+from ..tools.draw import FORMATS
 from . import printable
 from .shared import add_limits, limits_of
 
@@ -29,7 +29,7 @@ def _picture(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Draw."""
-    from ..drawing.draw import draw
+    from ..tools.draw.draw import draw
 
     count = draw(options.file, options.output, options.at, force=options.force, limits=limits_of(options))
     print(printable(f"{options.output}: {count} modules"))

@@ -27,8 +27,8 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Print the outline."""
-    from ..api import load
-    from ..graph.outline import outline
+    from ..tools.files import load
+    from ..values.outline import outline
 
     for line in outline(load(options.file, limits=limits_of(options)), depth=options.depth, items=options.items):
         sys.stdout.write(line + "\n")

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Match, write if it is complete, and print."""
-    from ..matching.matcher import match
-    from ..matching.output import write_match
+    from ..tools.match.matcher import match
+    from ..tools.match.output import write_match
 
     found = match(
         options.src,

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
-    from ..module_files import write_module
+    from ..tools.export_module import write_module
 
     report = write_module(
         options.src,

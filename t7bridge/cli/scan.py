@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Scan, print, and end with 1 if anything was found."""
     from ..errors import T7BridgeError
-    from ..scanning import ScanReport, scan
+    from ..tools.scan import ScanReport, scan
 
     limits = limits_of(options)
     reports = []

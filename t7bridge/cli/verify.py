@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print what differs, and say who read."""
-    from ..verification import verify
+    from ..tools.verify import verify
 
     report = verify(options.first, options.second, independent=not options.quick, limits=limits_of(options))
     if options.json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
-from .elements import ELEMENT_TYPES, PACKED, ElementType
+from .dtypes import ELEMENT_TYPES, PACKED, ElementType
 from .storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Union
 
 from attrs import field
 
-from ..binio.crc import crc32
-from ..binio.source import ByteSource
 from ..data import define
 from ..errors import CorruptError, ModelError
-from .elements import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
+from ..io.crc import crc32
+from ..io.source import ByteSource
+from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError
-from .elements import ElementType, lua_class_name
+from .dtypes import ElementType, lua_class_name
 from .storage import Storage
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..data import define
-from .objects import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from .lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from .storage import Storage
 from .tensor import Tensor
 

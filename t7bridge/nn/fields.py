@@ -12,7 +12,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.objects import Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name

@@ -13,11 +13,11 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.objects import TorchObject
+from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from .fields import Fields
 
-LAYERS = "t7bridge.runtime.layers."
+LAYERS = "t7bridge.torchmodules.layers."
 """Where the layers are that PyTorch lacks or computes differently."""
 
 Literal = Any

@@ -13,12 +13,12 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.objects import TorchObject, Value
+from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from .fields import Fields, items_of, lookup
-from .layouts import Layout, Step
 from .mapping import Mapped, Row
-from .names import is_free_name
+from .plan.names import is_free_name
+from .weights.layouts import Layout, Step
 
 
 @define(frozen=True)

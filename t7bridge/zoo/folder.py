@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..binio.disk import flush_file_system, flush_to_disk, is_temporary
-from ..binio.output import FileOutput
 from ..errors import WriteError
+from ..io.disk import flush_file_system, flush_to_disk, is_temporary
+from ..io.output import FileOutput
 from .journal import NAME
 from .places import check_output, fetch, join, local_path, put, sizes_below
 

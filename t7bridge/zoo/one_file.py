@@ -8,10 +8,10 @@ import os
 import re
 import time
 
-from ..binio.disk import flush_to_disk
+from ..conversion.named_tensors import differences, write_flat
 from ..errors import StrictError, T7BridgeError, UnknownFormatError, UnsupportedLayerError
+from ..io.disk import flush_to_disk
 from ..report import Note, Report
-from .flat import differences, write_flat
 from .job import DONE, FAILED, FLAT_FORMATS, FOREIGN, Job, Outcome, Settings, digest
 from .places import as_local_input, as_local_output
 
@@ -72,12 +72,12 @@ def _remove(target: str) -> None:
 def _write(settings: Settings, source: str, target: str) -> Report:
     """Write the output in the format that was asked for. What is there under its name is an older try of ours."""
     if settings.module:
-        from ..module_files import write_module
+        from ..tools.export_module import write_module
 
         return write_module(source, target, force=True, limits=settings.limits, **settings.options)
     if settings.to in FLAT_FORMATS:
         return write_flat(source, target, settings.to, settings.limits)
-    from ..conversion import convert
+    from ..conversion.convert import convert
 
     return convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
 
@@ -86,7 +86,7 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to in FLAT_FORMATS:
         found = differences(source, target, settings.to, settings.limits)
     else:
-        from ..verification import verify
+        from ..tools.verify import verify
 
         found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
     if found:
@@ -131,8 +131,16 @@ def _fail(outcome: Outcome, kind: str, message: str, reason: str = "") -> None:
 
 def warm_up(settings: Settings) -> None:
     """Import what the work needs, so that the first file pays for it neither in time nor in memory."""
-    wanted = ["conversion", "bridge.record", "bridge.tree", "nn.state_dict", "pt.reader", "pt.writer", "graph.arrays"]
-    wanted += ["module_files", "source.generate"] if settings.module else []
-    wanted += ["verification", "interop.torchfile"] if settings.verify else []
+    wanted = [
+        "conversion.convert",
+        "conversion.t7_record",
+        "conversion.tree",
+        "nn.weights.state_dict",
+        "formats.pt.reader",
+        "formats.pt.writer",
+        "graph.arrays",
+    ]
+    wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
+    wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")

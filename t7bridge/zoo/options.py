@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..conversion_options import CHOICES
+from ..conversion.options import CHOICES
 from ..errors import ModelError, T7BridgeError
 from ..limits import Limits
 from .job import FLAT_FORMATS, Settings
@@ -57,8 +57,8 @@ def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, A
     Raises:
         ModelError: one does not exist, or means nothing here.
     """
-    from ..conversion import convert
-    from ..module_files import write_module
+    from ..conversion.convert import convert
+    from ..tools.export_module import write_module
 
     known = inspect.signature(write_module if module else convert).parameters
     allowed = set(known) - _OWN

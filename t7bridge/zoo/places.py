@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from ..binio.disk import temporary_name
 from ..data import define
 from ..errors import T7BridgeError, UnsupportedError, WriteError
+from ..io.disk import temporary_name
 
 READ_ONLY = ("zip", "tar", "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ..data import define
 from ..errors import ModelError, T7BridgeError
-from ..signatures import PT_KINDS, SUFFIXES, identify
+from ..formats.signatures import PT_KINDS, SUFFIXES, identify
 from .places import Entry, list_remote, local_path
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth")

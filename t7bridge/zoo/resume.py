@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from attrs import evolve, field
 
 from ..data import define
-from ..signatures import HEAD_BYTES
+from ..formats.signatures import HEAD_BYTES
 from .folder import Folder
 from .job import DONE, FAILED, FOREIGN, PLANNED, digest
 from .journal import GONE, NAME, Row

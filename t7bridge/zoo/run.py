@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
-from ..binio.source import PathLike
 from ..errors import ModelError
+from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..version import __version__
 from .engines import Engine, open_engine

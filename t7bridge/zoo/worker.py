@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..binio import transfer
+from ..io import copy as transfer
 from .job import Job, Settings
 from .one_file import convert_one, warm_up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import read, written
 
-from t7bridge.graph.objects import Table, TorchObject, index_key
+from t7bridge.graph.lua import Table, TorchObject, index_key
 
 
 def test_look_up():

@@ -8,10 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
-from t7bridge.binio.source import ByteSource
 from t7bridge.errors import CorruptError, ModelError, TruncatedError
-from t7bridge.graph.elements import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
+from t7bridge.graph.dtypes import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
 from t7bridge.graph.storage import CHUNK_BYTES, Span, Storage, TextSpan, storage_for_class
+from t7bridge.io.source import ByteSource
 
 NATIVE = [element for element in ELEMENT_TYPES.values() if element.native and element.name != "bool"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t7bridge.errors import ModelError
-from t7bridge.graph.elements import FLOAT32, FLOAT64
+from t7bridge.graph.dtypes import FLOAT32, FLOAT64
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor, view_fault
 

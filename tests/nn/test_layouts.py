@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from t7bridge.errors import ModelError
-from t7bridge.graph.elements import FLOAT32
-from t7bridge.graph.objects import TorchObject
+from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.layouts import (
+from t7bridge.nn.weights.layouts import (
     FIRST,
     REST,
     Blocks,

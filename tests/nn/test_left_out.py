@@ -7,8 +7,8 @@ import torch
 from helpers import TESTFILES, read
 
 import t7bridge
-from t7bridge.conversion import convert
-from t7bridge.graph.objects import Table, TorchObject
+from t7bridge.conversion.convert import convert
+from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 
 CHECKPOINT = TESTFILES / "models/training_checkpoint.t7"

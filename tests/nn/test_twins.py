@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers import TESTFILES, read
 
-from t7bridge.graph.objects import TorchObject
+from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import Fields, items_of
-from t7bridge.nn.state_dict import state_dict
+from t7bridge.nn.weights.state_dict import state_dict
 
 torch = pytest.importorskip("torch", reason="compares with the layers of torch.nn")
 nn = torch.nn

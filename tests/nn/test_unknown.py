@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from t7bridge.errors import LimitError, ModelError
-from t7bridge.graph.objects import Table, TdsHash, TdsVec, TorchObject
+from t7bridge.graph.lua import Table, TdsHash, TdsVec, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.limits import Limits
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.state_dict import find_modules, is_module, state_dict
+from t7bridge.nn.weights.state_dict import find_modules, is_module, state_dict
 
 
 def tensor(*size: int) -> Tensor:

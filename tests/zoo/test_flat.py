@@ -9,10 +9,10 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Tensor
+from t7bridge.conversion.named_tensors import differences, write_flat
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph.storage import Storage
 from t7bridge.limits import DEFAULT_LIMITS
-from t7bridge.zoo.flat import differences, write_flat
 from t7bridge.zoo.job import FLAT_FORMATS
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -100,7 +100,7 @@ def test_what_is_no_tensor(tmp_path: Path) -> None:
 def test_types_that_one_format_lacks(tmp_path: Path) -> None:
     """bfloat16 is itself in safetensors and float32 in HDF5; what a format does not have is refused."""
     bits = np.array([0x3F80, 0xC040], "u2")
-    bfloat = t7bridge.graph.elements.ELEMENT_TYPES["bfloat16"]
+    bfloat = t7bridge.graph.dtypes.ELEMENT_TYPES["bfloat16"]
     storage = Storage.from_array(bits, bfloat)
     t7bridge.save({"w": Tensor(bfloat, storage, (2,), (1,), 0)}, tmp_path / "b.pt")
     flat(tmp_path / "b.pt", tmp_path / "b.safetensors")

@@ -1,0 +1,176 @@
+"""The layers that PyTorch lacks: their source, taken from the runtime's files, whole classes with what they need."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..errors import ModelError
+from ..nn.mapping import LAYERS
+
+_FOLDER = Path(__file__).parent.parent / "torchmodules" / "layers"
+
+
+@define(frozen=True)
+class Copied:
+    """A piece of a file: a class, a function or a constant.
+
+    Attributes:
+        name: its name there.
+        text: its source.
+        needs: other names of the same file that it uses.
+        imports: what it uses of others: `(module, name, alias)`; the name is empty for `import module`.
+        returns: for a layer, the annotation of what its `forward` returns.
+        inputs: for a layer, how many inputs it takes.
+        remembers: for a layer, whether it keeps something from call to call, or is told something between them.
+        defaults: for a layer, the arguments of its constructor that may be left out, and their values.
+    """
+
+    name: str
+    text: str
+    needs: tuple[str, ...]
+    imports: frozenset[tuple[str, str, str]]
+    returns: str = "Any"
+    inputs: int = 1
+    remembers: bool = False
+    defaults: Mapping[str, Any] = field(factory=dict)
+
+
+def pieces(target: str) -> list[Copied]:
+    """A class of the runtime with what it needs, that first.
+
+    Args:
+        target: the class: `t7bridge.torchmodules.layers.shape.View`.
+
+    Raises:
+        ModelError: there is no such class.
+    """
+    module, _, name = target.removeprefix(LAYERS).partition(".")
+    found = _file(module)
+    if not target.startswith(LAYERS) or name not in found:
+        raise ModelError(f"there is no source of {target}")
+    ordered: dict[str, Copied] = {}
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            for other in found[name].needs:
+                if other != name:
+                    add(other)
+            ordered[name] = found[name]
+
+    add(name)
+    return list(ordered.values())
+
+
+@cache
+def _file(module: str) -> dict[str, Copied]:
+    """All pieces of one file, by name."""
+    path = _FOLDER / f"{module}.py"
+    if not module.isidentifier() or not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    tree = ast.parse(text)
+    imports: dict[str, tuple[str, str, str]] = {}
+    defined: dict[str, ast.stmt] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            imports.update(
+                (alias.asname or alias.name, (alias.name, "", alias.asname or "")) for alias in statement.names
+            )
+        elif isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
+            for alias in statement.names:
+                imports[alias.asname or alias.name] = (statement.module or "", alias.name, alias.asname or "")
+        elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+            defined[statement.name] = statement
+        elif isinstance(statement, ast.Assign):
+            defined.update((each.id, statement) for each in statement.targets if isinstance(each, ast.Name))
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            defined[statement.target.id] = statement
+    found = {}
+    for name, statement in defined.items():
+        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        start = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+        found[name] = Copied(
+            name,
+            "\n".join(lines[start - 1 : statement.end_lineno]),
+            tuple(sorted(other for other in used if other in defined and other != name)),
+            frozenset(imports[other] for other in used if other in imports),
+            *_forward(statement),
+            _remembers(statement),
+            _defaults(statement),
+        )
+    return found
+
+
+def _forward(statement: ast.stmt) -> tuple[str, int]:
+    """What the `forward` of a class returns, and how many inputs it takes."""
+    for inner in getattr(statement, "body", ()):
+        if isinstance(inner, ast.FunctionDef) and inner.name == "forward" and inner.returns is not None:
+            return ast.unparse(inner.returns), len(inner.args.args) - 1
+    return "Any", 1
+
+
+def _remembers(statement: ast.stmt) -> bool:
+    """Whether a method other than the constructor sets an attribute of the object."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        for method in getattr(statement, "body", ())
+        if isinstance(method, ast.FunctionDef) and method.name != "__init__"
+        for node in ast.walk(method)
+    )
+
+
+def _defaults(statement: ast.stmt) -> dict[str, Any]:
+    """The arguments of a class's constructor that have a default which is a literal."""
+    for inner in getattr(statement, "body", ()):
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            plain = inner.args.args[len(inner.args.args) - len(inner.args.defaults) :]
+            pairs = [*zip(plain, inner.args.defaults), *zip(inner.args.kwonlyargs, inner.args.kw_defaults)]
+            return {each.arg: ast.literal_eval(value) for each, value in pairs if value and _is_literal(value)}
+    return {}
+
+
+def _is_literal(value: ast.expr) -> bool:
+    try:
+        ast.literal_eval(value)
+    except ValueError:
+        return False
+    return True
+
+
+def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
+    """Import statements, the standard library's first, each group sorted as isort does."""
+    groups: list[list[str]] = [[], []]
+    whole = sorted(
+        f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name
+    )
+    named: dict[str, set[str]] = {}
+    renamed = []
+    for module, name, alias in imports:
+        if name and alias:
+            renamed.append((module, f"from {module} import {name} as {alias}"))
+        elif name:
+            named.setdefault(module, set()).add(name)
+    for line in whole:
+        groups["torch" in line].append(line)
+    lines = [
+        (module, f"from {module} import {', '.join(sorted(names, key=_isort))}") for module, names in named.items()
+    ]
+    for module, line in sorted(lines + renamed):
+        groups[module.startswith("torch")].append(line)
+    return groups[0] + [""] * bool(groups[0] and groups[1]) + groups[1]
+
+
+def _isort(name: str) -> tuple[int, str]:
+    """Constants first, then classes, then the rest."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)

@@ -1,0 +1,159 @@
+"""From a Lua module to the source of a PyTorch model and its state dict: `generate`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..data import define
+from ..errors import UnsupportedError
+from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.plan.build_spec import build_plan
+from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.registry import layer_of
+from ..nn.weights.state_dict import StateDict, state_dict
+from ..report import Note
+from .flow import Builder
+from .keys import Owned, expression, module_paths, owned_tensors, shared_specs, unify_tied, view_of
+from .model_file import Extra, model_source, prepared
+
+_METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
+"""Methods of torch.nn.Module that change the element type of all parameters and buffers that have a point."""
+
+
+@define(eq=False)
+class Generated:
+    """A model as source and weights.
+
+    Attributes:
+        text: the source of `model.py`.
+        tensors: the state dict of its class, in order.
+        keys: the key of each tensor in the state dict that `convert` writes → its keys here.
+        notes: what the user should know.
+    """
+
+    text: str
+    tensors: dict[str, Tensor]
+    keys: dict[str, list[str]]
+    notes: list[Note]
+
+
+def generate(
+    value: TorchObject,
+    trail: str = "root",
+    *,
+    index_base: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    source: str = "model.t7",
+    weights: str = "model.pt",
+) -> Generated:
+    """Write the source of a PyTorch model that computes what a Lua module computes.
+
+    Args:
+        value: the module or criterion.
+        trail: its own path, for messages.
+        index_base: what the first element, class or row is called: 1 as in Lua, or 0.
+        limits: what the model may cost.
+        source: the name of the file it comes from, for the source's first line.
+        weights: the name of the file that `load` reads beside the source.
+
+    Raises:
+        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedError: its modules are nested too deep.
+        LimitError: the model is nested or shared too much.
+    """
+    try:
+        return _generate(value, trail, index_base, limits, source, weights)
+    except RecursionError as error:
+        raise UnsupportedError(
+            "the modules of this model are nested too deep to be written down",
+            trail=trail,
+            hint="`t7bridge convert` gives the weights.",
+        ) from error
+
+
+def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
+    state = state_dict(value, trail, limits)
+    plan = build_plan(value, trail, index_base, limits, state)
+    owned = owned_tensors(plan, state.tensors)
+    unify_tied(plan, owned)
+    builder = Builder(shared_specs(plan))
+    layer = layer_of(value.class_name)
+    root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
+    blocks = prepared(builder)
+    paths = module_paths(root)
+    tensors = {
+        ".".join((*path, name)): tensor for path, spec in paths for name, tensor in owned.get(id(spec), {}).items()
+    }
+    found: dict[object, list[str]] = {}
+    for key, tensor in tensors.items():
+        found.setdefault(view_of(tensor), []).append(key)
+    keys = {key: found.get(view_of(tensor), []) for key, tensor in state.tensors.items()}
+    connections = [*_shared(paths, owned), *_referring(paths), *_ties(paths, owned, plan, state)]
+    dtype, dtypes = _dtypes(paths, owned)
+    text = model_source(builder, blocks, Extra(tuple(connections), dtype, tuple(dtypes)), source, weights)
+    return Generated(text, tensors, keys, state.notes)
+
+
+Paths = list[tuple[tuple[str, ...], ModuleSpec]]
+
+
+def _shared(paths: Paths, owned: Owned) -> list[str]:
+    """A module that is at several places of the classes is constructed at each, and then made one."""
+    first: dict[int, tuple[str, ...]] = {}
+    lines = []
+    done: list[tuple[str, ...]] = []
+    for path, spec in paths:
+        known = first.setdefault(id(spec), path)
+        if known == path or any(path[: len(above)] == above for above in done):
+            continue
+        if any(each[: len(path)] == path and owned.get(id(inner)) for each, inner in paths):
+            lines.append(f"{expression(path)} = {expression(known)}")
+            done.append(path)
+    return lines
+
+
+def _referring(paths: Paths) -> list[str]:
+    """Modules that others refer to without containing them."""
+    first: dict[int, tuple[str, ...]] = {}
+    for path, spec in paths:
+        first.setdefault(id(spec), path)
+    return [
+        f"{expression(path)}.refer({name}={expression(first[id(other)])})"
+        for path, spec in paths
+        for name, other in spec.refers.items()
+        if id(other) in first
+    ]
+
+
+def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[str]:
+    """Parameters of different modules that are one in Lua."""
+    learned = {id(state.tensors[key]) for key in plan.parameters}
+    first: dict[object, tuple[tuple[str, ...], int]] = {}
+    lines = []
+    for path, spec in paths:
+        for name, tensor in owned.get(id(spec), {}).items():
+            if id(tensor) not in learned or tensor.storage is None or not tensor.numel:
+                continue
+            known, owner = first.setdefault(view_of(tensor), ((*path, name), id(spec)))
+            if owner != id(spec) and known != (*path, name):
+                lines.append(f"{expression((*path, name))} = {expression(known)}")
+    return lines
+
+
+def _dtypes(paths: Paths, owned: Owned) -> tuple[str, list[str]]:
+    """The method that gives most modules their element type, and statements for the others."""
+    counts: Counter[str] = Counter()
+    kinds: list[tuple[tuple[str, ...], set[str]]] = []
+    for path, spec in paths:
+        found = {tensor.element.name for tensor in owned.get(id(spec), {}).values()} & set(_METHODS)
+        kinds.append((path, found))
+        counts.update(found)
+    usual = counts.most_common(1)[0][0] if counts else "float32"
+    lines = [
+        f"{expression(path, 'model')}.{_METHODS[found.pop()]}()"
+        for path, found in kinds
+        if len(found) == 1 and usual not in found
+    ]
+    return ("" if usual == "float32" else _METHODS[usual]), lines

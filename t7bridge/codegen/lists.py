@@ -1,0 +1,236 @@
+"""Layers on lists: known lists of steps, and what takes or gives them, without modules of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from .idioms import short
+from .steps import ATOM, PRODUCT, SUM, Ref, Step, Value, pick
+
+if TYPE_CHECKING:
+    from .flow import Body
+
+
+def gives_list(spec: ModuleSpec) -> bool:
+    """Whether a module is known to give a list."""
+    if spec.target == SEQUENTIAL and spec.children:
+        return gives_list(list(spec.children.values())[-1])
+    return short(spec) in GIVE_LISTS
+
+
+def takes_list(spec: ModuleSpec) -> bool:
+    """Whether a module is known to take a list."""
+    if spec.target == SEQUENTIAL and spec.children:
+        return takes_list(next(iter(spec.children.values())))
+    return short(spec) in TAKE_LISTS
+
+
+def _branches(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
+    children = list(spec.children.values())
+    bases = ["branch"] * len(children)
+    if following is not None and short(following) == "table.CAddTable" and len(children) == 2:
+        first = _weight(children[0]) >= _weight(children[1])
+        bases = ["body", "shortcut"] if first else ["shortcut", "body"]
+    return [body.apply(child, value, base) for child, base in zip(children, bases)]
+
+
+def _weight(spec: ModuleSpec) -> int:
+    return 1 + sum(map(_weight, spec.children.values()))
+
+
+def _concat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
+    parts = _branches(body, spec, value, None)
+    assert isinstance(parts, list)
+    ranks = {body.rank(part) for part in parts}
+    return body.add(
+        Step(f"torch.cat({{0}}, {spec.kwargs['dim']})", [parts], rank=ranks.pop() if len(ranks) == 1 else None)
+    )
+
+
+def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
+    if value == Ref(0):
+        body.block.width = len(spec.children)
+    return [body.apply(child, pick(value, at), "branch") for at, child in enumerate(spec.children.values())]
+
+
+def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    child = next(iter(spec.children.values()), None)
+    if child is None or not isinstance(value, list) or _flowing(child):
+        return None
+    call, rank = body.builder.construct(child)
+    return [body.module(child, call, item, "", rank) for item in value]
+
+
+def _flowing(spec: ModuleSpec) -> bool:
+    return gives_list(spec) or takes_list(spec)
+
+
+def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
+    graph = spec.graph
+    assert graph is not None
+    values: list[Value] = [value]
+    links = [link for node in graph.nodes for link in node.takes] + list(graph.gives)
+    if all(path for source, path in links if not source):
+        body.block.width = 1 + max((path[0] for source, path in links if not source), default=-1)
+
+    def fetch(link: tuple[int, tuple[int, ...]]) -> Value:
+        found = values[link[0]]
+        for index in link[1]:
+            found = pick(found, index)
+        return found
+
+    for node in graph.nodes:
+        taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
+        # Names that begin so are Python's and PyTorch's own: `_modules`, `__class__`.
+        name = node.name if node.name.isidentifier() and not node.name.startswith("_") else ""
+        if node.module is None or spec.children[node.module].target == "torch.nn.Identity":
+            values.append(taken)
+            if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:
+                body.block.inputs[int(taken.path[0])] = name
+            continue
+        values.append(body.apply(spec.children[node.module], taken, name))
+        _name_last(body, values[-1], name)
+    given = [fetch(link) for link in graph.gives]
+    return given if graph.gives_list else given[0]
+
+
+def _name_last(body: Body, value: Value, name: str) -> None:
+    """Call a value, and the module that gives it, what the user does."""
+    step = body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
+    if name and step is not None:
+        step.hint, step.named = name, True
+        if step.attribute is not None and step.attribute.base == name:
+            step.attribute.own = True
+
+
+def _folded(symbol: str, level: int, right: int) -> Callable[..., Value | None]:
+    def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+        if not isinstance(value, list) or not value:
+            return None
+        ranks = {body.rank(item) for item in value} - {None}
+        if len(ranks) > 1:  # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes
+            return None
+        rank = ranks.pop() if ranks else None
+        if len(value) == 1:
+            return body.add(Step("{0}.clone()", list(value), [ATOM], rank=rank))
+        template = f" {symbol} ".join(f"{{{at}}}" for at in range(len(value)))
+        needs = [level] + [right] * (len(value) - 1)
+        return body.add(Step(template, list(value), needs, level, rank=rank))
+
+    return build
+
+
+def _extreme(function: str) -> Callable[..., Value | None]:
+    def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+        if not isinstance(value, list) or len(value) != 2:
+            return None
+        return body.add(Step(f"torch.{function}({{0}}, {{1}})", list(value), rank=body.rank(value[0])))
+
+    return build
+
+
+def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
+    """The dimension that a layer counts in one example, from the end; `None` where it cannot be told."""
+    dims, dim = spec.kwargs.get("n_input_dims"), spec.args[0]
+    if dims is None or dim < 0:
+        return int(dim)
+    return int(dim - dims) if dims == rank else None
+
+
+def _join(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    rank = body.rank(value[0]) if isinstance(value, list) and value else None
+    dim = _dimension(spec, rank)
+    if dim is None:
+        return None
+    return body.add(Step(f"torch.cat({{0}}, {dim})", [value], rank=rank))
+
+
+def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    dim = _dimension(spec, body.rank(value))
+    if dim is None:
+        return None
+    return body.add(Step(f"{{0}}.unbind({dim})", [value], [ATOM], kind="tuple[Tensor, ...]", hint="parts", same=True))
+
+
+def _picked(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    index = spec.args[0]
+    if isinstance(value, list) and not (isinstance(index, int) and -len(value) <= index < len(value)):
+        return None
+    return pick(value, index)
+
+
+def _narrowed(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    start, length = spec.args
+    if not isinstance(value, list) or start < 0 or length < 0:
+        return None
+    return value[start : start + length]
+
+
+def _just(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
+    return [value]
+
+
+def _reversed(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    return value[::-1] if isinstance(value, list) else None
+
+
+def _flat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    """Only what is known to be no list itself is taken out of a list."""
+
+    def parts(value: Value) -> list[Value] | None:
+        if isinstance(value, Ref):
+            step = body.block.steps[value.step]
+            return [value] if step and value.step and not value.path and step.kind == "Tensor" else None
+        found: list[Value] = []
+        for item in value:
+            inner = parts(item)
+            if inner is None:
+                return None
+            found += inner
+        return found
+
+    return parts(value) if isinstance(value, list) else None
+
+
+FLOWS: dict[str, Callable[[Body, ModuleSpec, Value, ModuleSpec | None], Value | None]] = {
+    "graph.Graph": _graph,
+    "containers.ConcatTable": _branches,
+    "containers.ParallelTable": _parallel,
+    "containers.Concat": _concat,
+    "containers.MapTable": _mapped,
+    "containers.SharedParallelTable": _mapped,
+    "table.CAddTable": _folded("+", SUM, SUM),
+    "table.CSubTable": _folded("-", SUM, PRODUCT),
+    "table.CMulTable": _folded("*", PRODUCT, PRODUCT),
+    "table.CDivTable": _folded("/", PRODUCT, ATOM),
+    "table.CMaxTable": _extreme("maximum"),
+    "table.CMinTable": _extreme("minimum"),
+    "table.JoinTable": _join,
+    "table.SplitTable": _split,
+    "table.SelectTable": _picked,
+    "table.NarrowTable": _narrowed,
+    "table.JustTable": _just,
+    "table.ReverseTable": _reversed,
+    "table.FlattenTable": _flat,
+}
+"""Modules that become steps; a function gives `None` where it cannot, and the layer's own class comes along."""
+
+CONTAINERS = {"graph.Graph", "containers.ConcatTable", "containers.ParallelTable", "containers.Concat"}
+"""Those of them that can be classes of their own."""
+
+GIVE_LISTS = {
+    *("containers.ConcatTable", "containers.ParallelTable", "containers.MapTable", "table.SplitTable"),
+    *("table.NarrowTable", "table.JustTable", "table.ReverseTable", "table.FlattenTable", "table.ZipTable"),
+    *("containers.SharedParallelTable", "table.ZipTableOneToMany", "table.CAddTensorTable"),
+}
+TAKE_LISTS = {
+    *("containers.ParallelTable", "containers.MapTable", "containers.SharedParallelTable", "pick.Index"),
+    *(f"table.{name}Table" for name in ("CAdd", "CSub", "CMul", "CDiv", "CMax", "CMin", "Join", "Select", "Narrow")),
+    *(f"table.{name}Table" for name in ("Reverse", "Flatten", "Zip", "Mixture", "CAddTensor")),
+    *("pick.MaskedSelect", "shape.ExpandAs", "linear.Bilinear", "table.ZipTableOneToMany"),
+    *(f"distance.{name}" for name in ("DotProduct", "CosineDistance", "PairwiseDistance", "MM", "MV")),
+}
+OPENED = GIVE_LISTS | TAKE_LISTS
+"""Modules that make the Sequential around them a class with steps."""

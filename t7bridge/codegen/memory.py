@@ -1,0 +1,51 @@
+"""What modules do to memory: which change their input in place, and which hand on the memory they were given.
+
+Lua's in-place layers change a value for everybody who reads it later, and PyTorch's do so too if the order stays.
+"""
+
+from __future__ import annotations
+
+from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from .idioms import short
+
+Effects = tuple[bool, bool]
+"""Whether a module changes its input, and whether what it gives may be the same memory."""
+
+_HANDING_ON = {
+    *("torch.nn.Identity", "torch.nn.Dropout", "torch.nn.Dropout2d", "torch.nn.Dropout3d", "dropout.Dropout"),
+    *(f"shape.{name}" for name in ("View", "Reshape", "Collapse", "Squeeze", "Unsqueeze", "Transpose", "Replicate")),
+    *(f"shape.{name}" for name in ("Contiguous", "Cast", "ExpandAs", "Convert", "ShaveImage", "SpatialPadding")),
+    *("pick.Select", "pick.Narrow", "gradient.GradientReversal", "gradient.L1Penalty", "gradient.ZeroGrad"),
+    *(f"table.{name}Table" for name in ("Select", "Narrow", "Just", "Flatten", "Reverse", "Zip", "Split")),
+    "table.ZipTableOneToMany",
+}
+
+
+def effects(spec: ModuleSpec) -> Effects:
+    """What a module may do to memory."""
+    children = list(spec.children.values())
+    if spec.graph is not None:
+        return _of_graph(spec)
+    if spec.target == SEQUENTIAL:
+        changes, same = False, True
+        for child in children:
+            changed, handed_on = effects(child)
+            changes |= same and changed
+            same &= handed_on
+        return changes, same
+    if children:
+        found = [effects(child) for child in children]
+        return any(changed for changed, _ in found), short(spec) != "containers.Concat"
+    inplace = bool(spec.kwargs.get("inplace"))
+    return inplace, inplace or short(spec) in _HANDING_ON
+
+
+def _of_graph(spec: ModuleSpec) -> Effects:
+    assert spec.graph is not None
+    changes, same = False, [True]
+    for node in spec.graph.nodes:
+        given = any(same[number] for number, _ in node.takes)
+        changed, handed_on = (False, True) if node.module is None else effects(spec.children[node.module])
+        changes |= given and changed
+        same.append(given and handed_on)
+    return changes, any(same[number] for number, _ in spec.graph.gives)

@@ -1,0 +1,181 @@
+"""The text of a `model.py`: imports, the layers that come along, the classes of the model, `load`."""
+
+from __future__ import annotations
+
+import re
+
+from ..data import define
+from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..version import __version__
+from .alike import merge_alike
+from .code import WIDTH, bracketed, laid_out
+from .copied import import_lines
+from .flow import Block, Builder
+from .statements import Writer, tidy
+
+_BASE_IMPORTS = {
+    ("pathlib", "Path", ""),
+    ("torch", "", ""),
+    ("torch", "Tensor", ""),
+    ("torch", "nn", ""),
+    ("torch.nn", "functional", "F"),
+    ("typing", "Any", ""),
+}
+
+
+@define(frozen=True)
+class Extra:
+    """Statements about the whole model.
+
+    Attributes:
+        connections: what is done at the end of its constructor: `self.decoder.weight = self.encoder.weight`.
+        dtype: the method that gives all parameters their element type: `double`; empty for float32.
+        dtypes: statements of `load` about modules that are of another type.
+    """
+
+    connections: tuple[str, ...] = ()
+    dtype: str = ""
+    dtypes: tuple[str, ...] = ()
+
+
+def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
+    """The whole file.
+
+    Args:
+        builder: what made the blocks.
+        blocks: the classes, those first that others contain; the model's own is the last.
+        extra: statements about the whole model.
+        source: the name of the file that the model comes from.
+        weights: the name of the file with its weights.
+    """
+    body: list[str] = []
+    for piece in builder.copied.values():
+        body += ["", "", piece.text]
+    for block in blocks:
+        body += ["", "", *_class(block, extra.connections if block is blocks[-1] else ())]
+    body += ["", "", *_load(extra, weights)]
+    text = "\n".join(body)
+    imports = {each for each in _BASE_IMPORTS if re.search(rf"\b{each[2] or each[1] or each[0]}\b", _code(text))}
+    for piece in builder.copied.values():
+        imports |= piece.imports
+    imports |= {(home, name, "") for name, home in builder.foreign.items()}
+    head = [
+        f'"""The model of {_safe(source)} in PyTorch, made from Lua Torch by t7bridge {__version__}."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *import_lines(imports),
+    ]
+    return "\n".join(head) + "\n" + text + "\n"
+
+
+def _code(text: str) -> str:
+    """Source without its docstrings."""
+    return re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w .@+-]", "_", name)[:40]
+
+
+def _class(block: Block, connections: tuple[str, ...]) -> list[str]:
+    writer = Writer(block)
+    parameters = "".join(f", {name}: {kind}" for name, kind in block.parameters.items())
+    lines = [f"class {block.name}(nn.Module):", f'    """{_summary(block)}"""', ""]
+    if not block.attributes:
+        return lines + _forward(block, writer)
+    lines += _signature(f"def __init__(self{parameters}) -> None:")
+    lines.append("        super().__init__()")
+    for attribute in block.attributes:
+        lines += laid_out(f"self.{attribute.name} = ", attribute.call, "", 8)
+    lines += [f"        {statement}" for statement in connections]
+    lines += ["", *_forward(block, writer)]
+    return lines
+
+
+def _signature(text: str) -> list[str]:
+    if len(text) + 4 <= WIDTH:
+        return [f"    {text}"]
+    before, _, rest = text.partition("(")
+    inner, _, after = rest.rpartition(")")
+    return bracketed(f"{before}(", inner.split(", "), f"){after}", 4)
+
+
+def _summary(block: Block) -> str:
+    return {
+        "Model": f"An {block.spec.class_name} of Lua Torch." if block.spec.class_name else "The model.",
+        "Residual": "Two branches of one input, added up.",
+        "Branches": "Several branches of one input.",
+        "Graph": "A graph of modules.",
+    }.get(block.base, "Some steps of the model.")
+
+
+def _forward(block: Block, writer: Writer) -> list[str]:
+    names = writer.unpacked
+    source = "inputs" if names or "inputs" in " ".join([*writer.lines, str(writer.returned)]) else "input"
+    taken = "list[Tensor]" if names else "Any" if source == "inputs" else "Tensor"
+    target = ", target: Any = None" if "target" in f"{writer.lines} {writer.returned}" else ""
+    lines = [f"    def forward(self, {source}: {taken}{target}) -> {_returns(block, writer)}:"]
+    lines.append(f'        """{_takes(block, names)}"""')
+    if names:
+        joined = f"        {', '.join(names)}{',' if len(names) == 1 else ''} = inputs"
+        lines += [joined] if len(joined) <= WIDTH else bracketed("(", names, ") = inputs", 8)
+    lines += [f"        {line}" for line in writer.lines]
+    if isinstance(writer.returned, list):
+        return lines + bracketed("return [", writer.returned, "]", 8)
+    return [*lines, f"        return {writer.returned}"]
+
+
+def _returns(block: Block, writer: Writer) -> str:
+    result = block.result
+    if isinstance(result, list):
+        return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
+    step = block.steps[result.step]
+    if step is None or not result.step or result.path:
+        return "Any"
+    return "list[Tensor]" if step.kind.startswith("tuple") else step.kind
+
+
+def _takes(block: Block, names: list[str]) -> str:
+    """What goes in and comes out, as far as it can be told."""
+    first = _first(block.spec)
+    shapes = {
+        "torch.nn.Linear": "(batch, {0})",
+        "torch.nn.Conv2d": "(batch, {0}, height, width)",
+        "torch.nn.Conv3d": "(batch, {0}, depth, height, width)",
+    }
+    taken = f"a list of {len(names)}" if names else ""
+    if first is not None and first.target in shapes and block.base == "Model":
+        taken = shapes[first.target].format(first.args[0])
+    if isinstance(block.result, list):
+        given = f"a list of {len(block.result)}"
+    else:
+        given = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base, "the output")
+    return f"Take {taken}; return {given}." if taken else f"Return {given}."
+
+
+def _first(spec: ModuleSpec) -> ModuleSpec | None:
+    """The module that the input goes to, if it is one."""
+    while spec.target == SEQUENTIAL and spec.children:
+        spec = next(iter(spec.children.values()))
+    return spec
+
+
+def _load(extra: Extra, weights: str) -> list[str]:
+    make = f"model = Model(){f'.{extra.dtype}()' if extra.dtype else ''}"
+    return [
+        "def load(weights: str | Path | None = None) -> Model:",
+        f'    """Return the model in evaluation mode, with these weights or those of {weights}."""',
+        f"    {make}",
+        *(f"    {statement}" for statement in extra.dtypes),
+        f'    path = weights or Path(__file__).with_name("{weights}")',
+        "    model.load_state_dict(torch.load(path, weights_only=True))",
+        "    return model.eval()",
+    ]
+
+
+def prepared(builder: Builder) -> list[Block]:
+    """The classes of a model, tidied and merged, those first that others contain."""
+    for block in builder.blocks:
+        tidy(block)
+    return merge_alike(builder.blocks, {*builder.copied, *builder.foreign})

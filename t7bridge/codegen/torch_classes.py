@@ -1,0 +1,150 @@
+"""What the source writer knows of the classes of torch.nn: how to write a call of each, and what it returns."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from typing import Any
+
+from ..data import define
+from ..nn.plan.spec import ModuleSpec
+from .code import Call, Lit
+
+SAME = -1
+"""The rank of what comes out is that of what goes in."""
+
+
+@define(frozen=True)
+class TorchClass:
+    """A class of torch.nn.
+
+    Attributes:
+        base: what an attribute that holds one is called.
+        arguments: their names in order, with the defaults of those that have one.
+        rank: dimensions of one example of the output; `SAME` as the input's.
+        function: what computes the same without a module, given the input as `{0}`.
+    """
+
+    base: str
+    arguments: dict[str, Any]
+    rank: int = SAME
+    function: str = ""
+
+
+_REQUIRED = object()
+
+
+def _known(base: str, arguments: str = "", rank: int = SAME, function: str = "") -> TorchClass:
+    named: dict[str, Any] = {}
+    for word in arguments.split():
+        name, has_default, default = word.partition("=")
+        named[name] = literal_eval(default) if has_default else _REQUIRED
+    return TorchClass(base, named, rank, function)
+
+
+_CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 groups=1 bias=True"
+_DECONV = "in_channels out_channels kernel_size stride=1 padding=0 output_padding=0 groups=1 bias=True dilation=1"
+_NORM = "num_features eps=1e-05 momentum=0.1 affine=True track_running_stats=True"
+_MAX_POOL = "kernel_size stride=None padding=0 dilation=1 return_indices=False ceil_mode=False"
+_AVG_POOL = "kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
+_INPLACE = "inplace=False"
+_DROPOUT = "p=0.5 inplace=False"
+
+TORCH: dict[str, TorchClass] = {
+    "Identity": _known("identity"),
+    "Linear": _known("linear", "in_features out_features bias=True", 1),
+    "Conv1d": _known("conv", _CONV, 2),
+    "Conv2d": _known("conv", _CONV, 3),
+    "Conv3d": _known("conv", _CONV, 4),
+    "ConvTranspose1d": _known("deconv", _DECONV, 2),
+    "ConvTranspose2d": _known("deconv", _DECONV, 3),
+    "ConvTranspose3d": _known("deconv", _DECONV, 4),
+    "BatchNorm1d": _known("norm", _NORM, 1),
+    "BatchNorm2d": _known("norm", _NORM, 3),
+    "BatchNorm3d": _known("norm", _NORM, 4),
+    "InstanceNorm2d": _known("norm", "num_features eps=1e-05 momentum=0.1 affine=False", 3),
+    "MaxPool1d": _known("pool", _MAX_POOL, 2),
+    "MaxPool2d": _known("pool", _MAX_POOL, 3),
+    "MaxPool3d": _known("pool", _MAX_POOL, 4),
+    "AvgPool2d": _known("pool", _AVG_POOL, 3),
+    "AvgPool3d": _known("pool", _AVG_POOL, 4),
+    "LPPool2d": _known("pool", "norm_type kernel_size stride=None ceil_mode=False", 3),
+    "AdaptiveAvgPool2d": _known("pool", "output_size", 3),
+    "AdaptiveMaxPool2d": _known("pool", "output_size", 3),
+    "Embedding": _known(
+        "embedding",
+        "num_embeddings embedding_dim padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False",
+    ),
+    "Flatten": _known("flatten", "start_dim=1 end_dim=-1", 1, "{0}.flatten({start_dim})"),
+    "Unflatten": _known("unflatten", "dim unflattened_size", function="{0}.unflatten({dim}, {unflattened_size})"),
+    "Dropout": _known("dropout", _DROPOUT),
+    "Dropout2d": _known("dropout", _DROPOUT),
+    "Dropout3d": _known("dropout", _DROPOUT),
+    "ReLU": _known("relu", _INPLACE, function="torch.relu({0})"),
+    "ReLU6": _known("relu", _INPLACE, function="F.relu6({0})"),
+    "Sigmoid": _known("sigmoid", function="torch.sigmoid({0})"),
+    "Tanh": _known("tanh", function="torch.tanh({0})"),
+    "LogSigmoid": _known("log_sigmoid", function="F.logsigmoid({0})"),
+    "Softsign": _known("softsign", function="F.softsign({0})"),
+    "Softmax": _known("softmax", "dim", function="F.softmax({0}, {dim})"),
+    "Softmin": _known("softmin", "dim", function="F.softmin({0}, {dim})"),
+    "LogSoftmax": _known("log_softmax", "dim", function="F.log_softmax({0}, {dim})"),
+    "LeakyReLU": _known("relu", "negative_slope=0.01 inplace=False"),
+    "ELU": _known("elu", "alpha=1.0 inplace=False"),
+    "PReLU": _known("prelu", "num_parameters=1"),
+    "RReLU": _known("relu", "lower=0.125 upper=0.3333333333333333 inplace=False"),
+    "Hardtanh": _known("hardtanh", "min_val=-1.0 max_val=1.0 inplace=False"),
+    "Hardshrink": _known("shrink", "lambd=0.5"),
+    "Softshrink": _known("shrink", "lambd=0.5"),
+    "Tanhshrink": _known("shrink"),
+    "Softplus": _known("softplus", "beta=1.0 threshold=20.0"),
+    "Threshold": _known("threshold", "threshold value inplace=False"),
+    "GLU": _known("glu", "dim=-1"),
+    "PixelShuffle": _known("shuffle", "upscale_factor", 3),
+    "ReflectionPad2d": _known("pad", "padding", 3),
+    "ReplicationPad2d": _known("pad", "padding", 3),
+    "ReplicationPad3d": _known("pad", "padding", 4),
+    "ZeroPad2d": _known("pad", "padding", 3),
+    "LSTM": _known("lstm", "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0"),
+    "GRU": _known("gru", "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0"),
+    "RNN": _known("rnn", "input_size hidden_size num_layers=1 nonlinearity='tanh' bias=True batch_first=False"),
+}
+"""Classes whose arguments are known. Others are written as they are, all by keyword that are so in the plan."""
+
+_UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
+"""Arguments for which one number means the same for all directions."""
+
+
+def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec | None = None) -> Call:
+    """The construction of a module of torch.nn, without arguments that have their defaults."""
+    known = TORCH.get(name)
+    if known is None or len(args) > len(known.arguments):
+        return Call(f"nn.{name}", [Lit(value) for value in args], {k: Lit(v, k) for k, v in kwargs.items()}, {}, spec)
+    given = {**dict(zip(known.arguments, args)), **kwargs}
+    if given.get("stride") is not None and known.arguments.get("stride", 1) is None:
+        given["stride"] = None if given["stride"] == given["kernel_size"] else given["stride"]
+    values = {argument: _simple(argument, value) for argument, value in given.items()}
+    call = Call(f"nn.{name}", spec=spec)
+    for argument, default in known.arguments.items():
+        if default is _REQUIRED and argument in values:
+            call.args.append(Lit(values.pop(argument), argument))
+    for argument, default in known.arguments.items():
+        if default is not _REQUIRED:
+            call.kwargs[argument] = Lit(values.pop(argument, default), argument)
+            call.defaults[argument] = default
+    call.kwargs.update((argument, Lit(value, argument)) for argument, value in values.items())
+    return call
+
+
+def _simple(name: str, value: Any) -> Any:
+    if name in _UNIFORM and isinstance(value, tuple) and len(set(value)) == 1:
+        return value[0]
+    return value
+
+
+def base_name(class_name: str) -> str:
+    """What an attribute is called that holds a module of a class: `max_unpool` for `MaxUnpool`."""
+    short = class_name.removeprefix("nn.")
+    if class_name.startswith("nn.") and short in TORCH:
+        return TORCH[short].base
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", short).lower().rstrip("_0123456789")

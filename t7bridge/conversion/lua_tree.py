@@ -1,0 +1,388 @@
+"""Python-side values as Lua values: what a `.t7` made from a `.pt` holds, so that it reads naturally in Lua.
+
+| Python | Lua |
+| --- | --- |
+| None | nil |
+| int, float, bool | number, boolean; an int beyond 2^53 is the nearest double |
+| str, bytes | string; text as UTF-8 |
+| list, tuple, set | table with the keys 1 to n |
+| dict | table; keys that Lua cannot look up (tuples) are their text, those beyond 2^53 as all numbers are |
+| tensor | tensor of the same or the next wider type; one without dimensions has one of size 1 |
+| complex | FloatTensor or DoubleTensor with a last dimension of 2; a single number is a table of `re` and `im` |
+| quantized, sparse | table of the integers, scale and zero point; of indices, values and size |
+| numpy array | tensor; of text or of objects a table |
+| dtype, device, class | its name |
+| object of a class | its state dict where it is a module, else a table of its attributes |
+
+Indices inside tensors count as they do in PyTorch, from 0: those of sparse tensors, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from attrs import evolve, field
+
+from ..data import define
+from ..errors import CorruptError, UnsupportedError
+from ..graph.dtypes import ELEMENT_TYPES, PACKED
+from ..graph.lua import COMPOSITE, Table, Value
+from ..graph.order import in_order
+from ..graph.paths import NAMED, ROOT, Trail, inner, key_text, name_text, path_text
+from ..graph.python import (
+    UNSET,
+    NumpyArray,
+    NumpyScalar,
+    PythonObject,
+    QuantizedTensor,
+    SparseTensor,
+    UntypedStorage,
+)
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..report import Note
+
+_NUMPY_ELEMENTS = {
+    "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
+}
+_SCALARS = (bool, int, float, str, bytes, type(None))
+_ALIKE_NOTES = 10
+_MOST_NOTES = 1000
+_MOST_DOTS = 100
+
+
+@define(eq=False)
+class LuaTree:
+    """A Lua value made from a Python-side one.
+
+    Attributes:
+        value: the Lua value.
+        notes: what Lua's value does not say as the other did.
+        storages: for each storage of the other side, by identity: it, the Lua storage, and whether Lua's can be turned
+            back into it exactly.
+    """
+
+    value: Value = None
+    notes: list[Note] = field(factory=list)
+    storages: dict[int, tuple[Storage, Storage, bool]] = field(factory=dict)
+
+
+class _Builder:
+    """Builds the Lua side with an explicit stack; tables exist before what is in them."""
+
+    def __init__(self, nested: bool, keep_device: bool) -> None:
+        self.tree = LuaTree()
+        self._alike: Counter[str] = Counter()
+        self._nested = nested
+        self._keep_device = keep_device
+        self._built: dict[int, Any] = {}
+        self._kept: list[Any] = []
+        self._ratios: dict[int, int] = {}
+        self._resolved: dict[tuple[int, bool, bool], Storage] = {}
+        self._open: list[tuple[list[Any], int, Any, Trail]] = []
+        """What is still to convert: a list of values, the place in it, the value, its path; the next one last."""
+
+    def run(self, root: Any) -> LuaTree:
+        result: list[Any] = [None]
+        self._open.append((result, 0, root, ROOT))
+        while self._open:
+            target, place, value, trail = self._open.pop()
+            target[place] = self._convert(value, trail)
+        self.tree.value = result[0]
+        self._count_notes()
+        return self.tree
+
+    def _note(self, level: str, trail: Trail, message: str, about: str = "", *, loss: str = "") -> None:
+        """Add a note, unless there are enough of those that are `about` the same."""
+        about = f"{level}: {loss}: {about or message}"
+        self._alike[about] += 1
+        if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
+            self.tree.notes.append(Note(level, path_text(trail), message, loss))
+
+    def _count_notes(self) -> None:
+        """Say what was not said: how often more each thing was so."""
+        for about, count in self._alike.items():
+            if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
+                level, loss, message = about.split(": ", 2)
+                self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places", loss))
+
+    def _convert(self, value: Any, trail: Trail) -> Value:
+        if isinstance(value, _SCALARS):
+            return self._scalar(value, trail)
+        built = self._built.get(id(value))
+        if built is None:
+            self._kept.append(value)  # so that no other value gets its identity
+            built = self._built[id(value)] = self._object(value, trail)
+        return built
+
+    def _scalar(self, value: Any, trail: Trail) -> Value:
+        if isinstance(value, str):
+            return _text_bytes(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                self._note("info", trail, "an integer beyond Lua's numbers is written as text", loss="precision")
+                return str(value).encode()
+            if number != value:
+                message = f"the integer {value} is the nearest Lua number, {number:.17g}"
+                self._note("info", trail, message, "an integer beyond 2^53 is the nearest Lua number", loss="precision")
+            return number
+        return value
+
+    def _object(self, value: Any, trail: Trail) -> Value:
+        if isinstance(value, dict):
+            return self._dict(value, trail)
+        if isinstance(value, (set, frozenset)):
+            return self._list(in_order(value), trail)
+        if isinstance(value, (list, tuple)):
+            return self._list(list(value), trail)
+        if isinstance(value, Tensor):
+            return self._tensor(value, trail)
+        if isinstance(value, Storage):
+            return self._storage(value)[0]
+        return self._other(value, trail)
+
+    def _other(self, value: Any, trail: Trail) -> Value:
+        """What neither Lua nor numpy has: a table, or its name."""
+        if isinstance(value, UntypedStorage):
+            return self._storage(value.storage)[0]
+        if isinstance(value, complex):
+            return Table.of({"re": value.real, "im": value.imag})
+        if isinstance(value, bytearray):
+            return bytes(value)
+        if isinstance(value, QuantizedTensor):
+            return self._quantized(value, trail)
+        if isinstance(value, SparseTensor):
+            names = ("layout", "indices", "plain_indices", "values", "size")
+            return self._dict({name: getattr(value, name) for name in names}, trail)
+        if isinstance(value, (NumpyArray, NumpyScalar)):
+            return self._numpy(value, trail)
+        if isinstance(value, NAMED):
+            return _text_bytes(name_text(value))
+        if isinstance(value, PythonObject):
+            return self._python_object(value, trail)
+        is_lua = isinstance(value, COMPOSITE)
+        raise UnsupportedError(
+            f"a value of type {type(value).__name__} cannot be written to a .t7",
+            trail=path_text(trail),
+            hint="Lua objects go into a Table, Table.of({…}), not into a dict or list." if is_lua else "",
+        )
+
+    def _quantized(self, value: QuantizedTensor, trail: Trail) -> Table:
+        tensor = value.tensor
+        parts = {
+            "values": tensor,
+            "scale": value.scale,
+            "zero_point": value.zero_point,
+            "scheme": value.scheme,
+        }
+        if tensor.element.name in PACKED and tensor.storage is not None:
+            self._note(
+                "info", trail, f"{tensor.element.name} is written as its bytes, each with several numbers", loss="type"
+            )
+            parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
+            parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
+        return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
+
+    # Containers
+
+    def _list(self, items: list[Any], trail: Trail) -> Table:
+        present = [number for number, item in enumerate(items) if item is not None]  # nil ends a Lua list
+        table = Table([float(number + 1) for number in present], [None] * len(present))
+        self._later(table, [(items[number], inner(trail, number)) for number in present])
+        return table
+
+    def _later(self, table: Table, items: list[tuple[Any, Trail]]) -> None:
+        places = list(enumerate(items))
+        self._open.extend((table.values, place, item, trail) for place, (item, trail) in reversed(places))
+
+    def _dict(self, value: dict[Any, Any], trail: Trail) -> Table:
+        if self._nested and (split := _split_keys(value)) is not None:
+            return self._dict_entries(split, trail)
+        if self._nested and any(isinstance(key, str) and "." in key for key in value):
+            self._note("info", trail, "the keys are not nested, as one of them is the start of another, or has no end")
+        return self._dict_entries(value, trail)
+
+    def _dict_entries(self, value: dict[Any, Any], trail: Trail) -> Table:
+        table = Table()
+        inside: list[tuple[Any, Trail]] = []
+        for key, item in value.items():
+            if item is None:
+                continue
+            step = inner(trail, key)
+            name = self._key(key, step)
+            if name in table:
+                self._note(
+                    "warning", step, "a key that is another one's in Lua is left out; the record keeps it", loss="type"
+                )
+                continue
+            table[name] = None
+            inside.append((item, step))
+        self._later(table, inside)
+        return table
+
+    def _key(self, key: Any, trail: Trail) -> Value:
+        if key is None or (isinstance(key, float) and key != key):
+            self._note("info", trail, f"the key {key} is text in Lua", loss="type")
+            return str(key).encode()
+        if isinstance(key, _SCALARS):
+            return self._scalar(key, trail)
+        if isinstance(key, Tensor):
+            return self._convert(key, trail)
+        if isinstance(key, NAMED):
+            return self._convert(key, trail)
+        self._note("info", trail, "a key that Lua cannot look up is written as its text", loss="type")
+        return _text_bytes(key_text(key))
+
+    def _python_object(self, value: PythonObject, trail: Trail) -> Value:
+        from ..formats.pt.modules import is_module, module_state_dict
+
+        if is_module(value):
+            self._note("info", trail, f"the {value.path} is written as its state dict", loss="type")
+            return self._dict(module_state_dict(value), trail)
+        self._note("warning", trail, f"an object of class {value.path} is a table of what it holds", loss="type")
+        parts: dict[Any, Any] = {"__class__": value.path}
+        if value.args not in ((), UNSET):
+            parts["__args__"] = value.args
+        if value.kwargs:
+            parts["__kwargs__"] = value.kwargs
+        if value.attributes:
+            parts.update(value.attributes)
+        elif value.state is not UNSET and value.state is not None:
+            parts["__state__"] = value.state
+        if value.items:
+            parts["__items__"] = value.items
+        if value.pairs:
+            parts["__pairs__"] = [list(pair) for pair in value.pairs]
+        return self._dict_entries(parts, trail)
+
+    # Tensors
+
+    def _storage(self, storage: Storage) -> tuple[Storage, int]:
+        """The Lua storage of a storage, and how many of its elements each element has become."""
+        known = self.tree.storages.get(id(storage))
+        if known is None:
+            lua, ratio, exact = storage, 1, True
+            if not storage.element.lua:
+                from ..values.widened import widen
+
+                lua, ratio, exact = widen(storage)
+            device = self._device(storage.device)
+            if lua.device != device:
+                lua = evolve(lua, device=device)
+            known = self.tree.storages[id(storage)] = (storage, lua, exact)
+            self._ratios[id(storage)] = ratio
+        return known[1], self._ratios[id(storage)]
+
+    def _device(self, name: str) -> str:
+        """Lua's classes know the CPU and CUDA."""
+        return name if self._keep_device and name.startswith("cuda") else "cpu"
+
+    def _tensor(self, tensor: Tensor, trail: Trail) -> Tensor:
+        extras = tensor.extras
+        source = tensor.storage
+        if extras and source is not None and (extras.conj or extras.neg):
+            self._note("info", trail, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
+            source = self._resolve(source, extras.conj, extras.neg)
+        if extras and (extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None):
+            self._note(
+                "warning", trail, "a tensor's Python attributes, hooks and class are not in the Lua value", loss="type"
+            )
+        if source is None:
+            return Tensor(tensor.element, None, device=self._device(tensor.device))
+        if source.base is not None:
+            self._note(
+                "info", trail, "memory that is seen as two types, or in part, is two storages in Lua", loss="sharing"
+            )
+        storage, ratio = self._storage(source)
+        if storage.element.name == "float64" and tensor.element.name == "uint64":
+            self._note(
+                "warning",
+                trail,
+                "uint64 is written as float64, as a number is beyond int64: exact to 2^53",
+                loss="precision",
+            )
+        elif storage.element.name != tensor.element.name:
+            self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}", loss="type")
+        if 0 in tensor.size:
+            if len(tensor.size) > 1:
+                self._note("info", trail, "a tensor without elements has no dimensions in Lua", loss="type")
+            return Tensor(storage.element, storage, device=self._device(tensor.device))
+        size, stride = tensor.size, tensor.stride
+        if tensor.is_scalar and ratio == 1:
+            size, stride = (1,), (1,)
+        if ratio == 2:
+            size, stride = (*size, 2), (*(2 * step for step in stride), 1)
+        return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=self._device(tensor.device))
+
+    def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
+        """The storage with its elements as the views read them; one for all such views."""
+        from ..values.widened import resolved
+
+        name = (id(storage), conj, neg)
+        if name not in self._resolved:
+            self._resolved[name] = resolved(storage, conj, neg)
+        return self._resolved[name]
+
+    def _numpy(self, value: NumpyArray | NumpyScalar, trail: Trail) -> Value:
+        from ..formats.pt.numpy_tensors import tensor_of_array, text_items
+
+        is_array = isinstance(value, NumpyArray)
+        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (), False, value.data)
+        if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
+            raise CorruptError("a numpy scalar's bytes do not fit its type", trail=path_text(trail))
+        if isinstance(array.data, list):
+            self._note("info", trail, "a numpy array of objects is a table in Lua, without its shape", loss="type")
+            return self._list(array.data, trail)
+        items = text_items(array)
+        if items is not None:
+            return self._list(items, trail) if array.shape else self._scalar(items[0], trail)
+        element = _NUMPY_ELEMENTS.get(value.dtype.code)
+        tensor = tensor_of_array(array, element, "cpu") if element else None
+        if tensor is None:
+            self._note(
+                "warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type"
+            )
+            return value.data if isinstance(value.data, bytes) else None
+        return self._tensor(tensor, trail) if is_array else self._convert(tensor.numpy().item(), trail)
+
+
+def _text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`; `None` where nothing is to split, or a key is the start of another."""
+    if not any(isinstance(key, str) and "." in key for key in value):
+        return None
+    result: dict[Any, Any] = {}
+    for key, item in value.items():
+        words = key.split(".") if isinstance(key, str) else [key]
+        if len(words) > _MOST_DOTS:
+            return None
+        inner = result
+        for word in words[:-1]:
+            inner = inner.setdefault(word, _Nested())
+            if not isinstance(inner, _Nested):
+                return None
+        if words[-1] in inner:
+            return None
+        inner[words[-1]] = item
+    return result
+
+
+class _Nested(dict[Any, Any]):
+    """A dict that splitting keys has made."""
+
+
+def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False) -> LuaTree:
+    """Convert a Python-side value; see the module's docstring.
+
+    Args:
+        value: what `PtReader.read` returns.
+        nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
+        keep_device: whether tensors on a CUDA device are `torch.CudaTensor`s and the like.
+    """
+    return _Builder(nested, keep_device).run(value)

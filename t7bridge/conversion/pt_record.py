@@ -1,0 +1,181 @@
+"""The other record: what a `.t7` cannot hold of a value that came from a `.pt`.
+
+It stands behind the value, where Lua's `torch.load` does not look, and is the pickle that `PtWriter` would have
+written: types, order, names and views, with the keys of storages. The elements of the storages are in the `.t7`
+itself; those that Lua has only inexactly, or not at all, stand behind the pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..data import define
+from ..errors import CorruptError
+from ..formats.pt.pickle.pickler import PickleWriter
+from ..formats.pt.restore import read_pickle_with
+from ..formats.pt.writer import StorageKeys
+from ..formats.t7.file import T7File
+from ..formats.t7.layout import T7Layout
+from ..graph.dtypes import ELEMENT_TYPES
+from ..graph.lua import Value
+from ..graph.storage import Span, Storage
+from ..io.digest import sha256
+from ..io.output import Output
+from ..io.source import ByteSource
+from ..limits import DEFAULT_LIMITS, Limits
+from .lua_tree import LuaTree
+from .t7_record import take_skeleton
+
+_MAGIC = "t7bridge pt record 1"
+
+
+@define(frozen=True)
+class PtRecord:
+    """What was read of a record.
+
+    Attributes:
+        structure: hash of the `.t7` that it belongs to, without the elements of storages.
+        storages: for each key, in order: element type, number of elements, and the place of its storage among those of
+            the `.t7`, or -1 for the next of those behind the pickle.
+        pickle: the value.
+        raw: the elements of the storages that the `.t7` does not have.
+    """
+
+    structure: str
+    storages: tuple[tuple[str, int, int], ...]
+    pickle: bytes
+    raw: bytes
+
+
+def structure_hash(value: Value) -> str:
+    """A hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
+    stream = take_skeleton([value], T7Layout(), lambda storage: "").stream
+    return sha256(stream).hexdigest()
+
+
+def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int, int]) -> None:
+    """Write the record of a value behind the `.t7` that was made from it.
+
+    Args:
+        output: the `.t7`, with everything else in it.
+        value: the value of the `.pt`.
+        tree: what was made of it.
+        places: place of each Lua storage, by identity, among those of the `.t7`.
+    """
+    keys = StorageKeys(keep_device=True)
+    pickle = PickleWriter(keys.ref).dumps(value)
+    rows: list[tuple[str, int, int]] = []
+    raw: list[Storage] = []
+    for storage in keys.storages:
+        _, lua, exact = tree.storages.get(id(storage), (storage, storage, False))
+        place = places.get(id(lua), -1) if exact else -1
+        rows.append((storage.element.name, storage.count, place))
+        if place < 0:
+            raw.append(storage)
+    head = {
+        "record": _MAGIC,
+        "structure": structure_hash(tree.value),
+        "storages": rows,
+        "pickle_bytes": len(pickle),
+    }
+    output.write(json.dumps(head, separators=(",", ":")).encode() + b"\n" + pickle)
+    for storage in raw:
+        for chunk in storage.chunks():
+            output.write(chunk)
+
+
+def decode_pt_record(data: bytes) -> PtRecord:
+    """A record from its bytes.
+
+    Raises:
+        CorruptError: they are none.
+    """
+    line, _, rest = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["record"] != _MAGIC:
+            raise ValueError(head["record"])
+        rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
+        if any(name not in ELEMENT_TYPES or count < 0 for name, count, _ in rows):
+            raise ValueError("storages")
+        length = int(head["pickle_bytes"])
+        if not 0 <= length <= len(rest):
+            raise ValueError("pickle_bytes")
+        return PtRecord(str(head["structure"]), rows, rest[:length], rest[length:])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptError(
+            "the record of the original .pt cannot be read", hint="Convert without it (--no-record)."
+        ) from error
+
+
+def restore_value(
+    record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
+) -> tuple[Any, list[str]]:
+    """The value of the original `.pt`.
+
+    Args:
+        record: what `decode_pt_record` gave.
+        storages: those of the `.t7`, in order.
+        limits: what it may cost.
+        forbid: whether names that run code are refused.
+
+    Returns:
+        The value, and the globals in its pickle that have no meaning here.
+
+    Raises:
+        CorruptError: the storages do not fit.
+    """
+    found: dict[str, Storage] = {}
+    taken = 0
+    raw = ByteSource.from_bytes(record.raw, "<record>")
+    for key, (name, count, place) in enumerate(record.storages):
+        element = ELEMENT_TYPES[name]
+        if place >= 0:
+            found[str(key)] = _narrowed(storages, place, name, count)
+            continue
+        if count * element.itemsize > raw.size - taken:
+            raise _misfit(key, count, name)
+        found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
+        taken += count * element.itemsize
+    return read_pickle_with(record.pickle, found, limits, forbid)
+
+
+def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> tuple[Any, list[str]] | None:
+    """The value of the `.pt` that a `.t7` with a record was made from.
+
+    Args:
+        content: the `.t7`, with the record behind its value.
+        limits: what it may cost.
+        forbid: whether names that run code are refused.
+
+    Returns:
+        What `restore_value` gives; `None` where anything but weights of the `.t7` was changed since.
+
+    Raises:
+        CorruptError: the record cannot be read, or the storages do not fit.
+    """
+    record = decode_pt_record(content.trailing)
+    if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
+        return None
+    return restore_value(record, [found for found in content.objects if isinstance(found, Storage)], limits, forbid)
+
+
+def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:
+    element = ELEMENT_TYPES[name]
+    if place >= len(storages):
+        raise _misfit(place, count, name)
+    storage = storages[place]
+    if storage.element is not element:
+        from ..values.widened import narrow, wider_types
+
+        if storage.element not in wider_types(element):
+            raise _misfit(place, count, name)
+        storage = narrow(storage, element)
+    if storage.count != count:
+        raise _misfit(place, count, name)
+    return storage
+
+
+def _misfit(place: int, count: int, name: str) -> CorruptError:
+    return CorruptError(f"storage {place} does not fit the record of the original .pt", expected=f"{count} of {name}")

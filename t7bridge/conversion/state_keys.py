@@ -1,0 +1,48 @@
+"""The keys of a state dict that comes back: without wrappers' prefixes, and from a `model.py` of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..codegen.generate import generate
+from ..errors import ModelError
+from ..graph.lua import TorchObject
+from ..nn.weights.state_dict import StateDict
+
+_PREFIXES = ("module.", "_orig_mod.")
+"""What `DataParallel` and `torch.compile` put before every key."""
+
+Note = Callable[[str, str], None]
+
+
+def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
+    """A state dict under the keys that `auto` mode gives a module, as far as they can be told.
+
+    Args:
+        obj: the module.
+        wanted: its own state dict.
+        state: the state dict that comes back.
+        note: takes level and message of what the user should know.
+    """
+    for prefix in _PREFIXES:
+        if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
+            continue
+        if not any(key.startswith(prefix) for key in wanted.origins):
+            state = {key[len(prefix) :]: value for key, value in state.items()}
+            note("info", f"all keys begin with {prefix}, which is left out")
+    return _of_model_py(obj, wanted, state, note)
+
+
+def _of_model_py(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
+    """Rename the keys of the `model.py` that is written for a module, where a state dict has just those."""
+    if not state or any(key in wanted.origins for key in state):
+        return state
+    try:
+        keys = generate(obj).keys
+    except ModelError:  # there is no model.py for it
+        return state
+    if set(state) != {name for names in keys.values() for name in names}:
+        return state
+    note("info", "the keys are those of the model.py for this module")
+    return {key: state[names[0]] for key, names in keys.items() if names}

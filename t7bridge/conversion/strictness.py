@@ -1,0 +1,30 @@
+"""What `strict` means: what a result lost, which is a note in the report otherwise, is an error."""
+
+from __future__ import annotations
+
+from ..errors import StrictError
+from ..report import Report
+
+_SHOWN = 5
+
+
+def check_strict(report: Report, strict: bool) -> None:
+    """Refuse a result that holds less than its source, where that was asked for.
+
+    Called before the output takes its name, so that nothing is left behind.
+
+    Raises:
+        StrictError: the report has a warning, or a note about a type, a precision or a sharing that was lost.
+    """
+    lost = [note for note in report.notes if note.level == "warning" or note.loss] if strict else []
+    if lost:
+        first = lost[0]
+        more = [f"{note.trail}: {note.message}" if note.trail else note.message for note in lost[1:_SHOWN]]
+        rest = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise StrictError(
+            "; ".join([first.message, *more]) + rest,
+            file=report.source,
+            trail=first.trail,
+            hint="Without --strict (strict=True) this is a note in the report.",
+            notes=tuple(lost),
+        )

@@ -1,0 +1,168 @@
+"""The record: what one format cannot hold of a value that came from the other.
+
+In a `.pt` that was made from a `.t7` the record is that file without the elements of its storages: a stream that
+`T7Reader` reads once the storages are lent to it. So the way back gives the same bytes, whatever was in the file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, evolve
+
+from ..data import define
+from ..errors import CorruptError
+from ..formats.pt.layout import RECORD_MEMBER
+from ..formats.t7.file import T7File
+from ..formats.t7.layout import T7Layout
+from ..formats.t7.reader import T7Reader
+from ..formats.t7.writer import T7Writer
+from ..graph.lua import Value
+from ..graph.storage import Storage
+from ..io.output import Output
+from ..limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from ..formats.pt.reader import PtReader
+
+_MAGIC = "t7bridge record 1"
+
+
+@define(frozen=True)
+class Skeleton:
+    """A `.t7` file without the elements of its storages.
+
+    Attributes:
+        layout: how the file was encoded; the stream has its encoding, but the objects of today.
+        roots: number of values in it.
+        storages: key of each storage, in the order of the stream.
+        stream: the bytes.
+        trailing: bytes behind the last value.
+    """
+
+    layout: T7Layout
+    roots: int
+    storages: tuple[str, ...]
+    stream: bytes
+    trailing: bytes = b""
+
+
+def take_skeleton(
+    roots: list[Value], layout: T7Layout, key: Callable[[Storage], str], trailing: bytes = b""
+) -> Skeleton:
+    """Write values without the elements of their storages.
+
+    Args:
+        roots: the values of the file.
+        layout: how to encode them.
+        key: gives each storage the key under which its elements are kept.
+        trailing: bytes behind the last value.
+    """
+    stream = io.BytesIO()
+    payloads: list[Storage] = []
+    output = Output(stream)
+    # Today's layout of objects and numbers: how the file laid them out is kept in `layout`.
+    writer = T7Writer(output, evolve(layout, vintage="", headless=False, numbers=()), payloads=payloads)
+    for root in roots:
+        writer.write_object(root)
+    output.flush()
+    return Skeleton(layout, len(roots), tuple(key(storage) for storage in payloads), stream.getvalue(), trailing)
+
+
+def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits: Limits = DEFAULT_LIMITS) -> T7File:
+    """Read the values of a skeleton.
+
+    Args:
+        skeleton: what `take_skeleton` gave.
+        storage: gives the storage of a key.
+        limits: what it may cost.
+
+    Raises:
+        FormatError: the storages do not fit the stream.
+    """
+    lent: Iterator[Storage] = (storage(key) for key in skeleton.storages)
+    layout = skeleton.layout
+    reader = T7Reader(
+        skeleton.stream,
+        encoding=layout.encoding,
+        byte_order=layout.byte_order,
+        long_size=layout.long_size,
+        limits=limits,
+        payloads=lent,
+    )
+    roots = [reader.read_object() for _ in range(skeleton.roots)]
+    return T7File(roots, layout, skeleton.trailing, list(reader.objects), *reader.count_views())
+
+
+def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:
+    """The `.t7` that a `.pt` was made from.
+
+    Args:
+        reader: of the `.pt`.
+        limits: what it may cost.
+
+    Returns:
+        The file, `None` where there is no record that may be used; and whether there is a record at all.
+
+    Raises:
+        FormatError: the record cannot be read, or the storages do not fit.
+    """
+    data = reader.extra(RECORD_MEMBER)
+    if data is None:
+        return None, False
+    skeleton, content = decode_record(data)
+    if content != reader.content_id:
+        return None, True
+    return read_skeleton(skeleton, reader.storage, limits), True
+
+
+def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
+    """A record as bytes: one line of JSON, then the stream, then what trailed the file.
+
+    Args:
+        skeleton: of the `.t7`.
+        content_id: a hash of the value beside which the record is kept, by which a later change of it is noticed.
+    """
+    head: dict[str, Any] = {
+        "record": _MAGIC,
+        "content": content_id,
+        "layout": asdict(skeleton.layout),
+        "roots": skeleton.roots,
+        "storages": skeleton.storages,
+        "stream_bytes": len(skeleton.stream),
+    }
+    import json  # by now the elements are on their way, and this costs nothing
+
+    return json.dumps(head, separators=(",", ":")).encode() + b"\n" + skeleton.stream + skeleton.trailing
+
+
+def decode_record(data: bytes) -> tuple[Skeleton, str]:
+    """A record from its bytes.
+
+    Returns:
+        The skeleton, and the hash of the value beside which it was written.
+
+    Raises:
+        CorruptError: the bytes are no record.
+    """
+    import json
+
+    line, _, rest = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["record"] != _MAGIC:
+            raise ValueError(head["record"])
+        length = int(head["stream_bytes"])
+        layout: dict[str, Any] = {
+            name: tuple(item) if isinstance(item, list) else item for name, item in head["layout"].items()
+        }
+        skeleton = Skeleton(
+            T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
+        )
+        return skeleton, str(head["content"])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptError(
+            "the record of the original .t7 cannot be read", hint="Convert without it (--no-record)."
+        ) from error

@@ -1,0 +1,389 @@
+"""A state dict put back into the Lua model that it was made from: `fill_template`.
+
+Which tensor of the `.pt` belongs to which tensor of Lua is what `auto` mode says on the way there. The rest of the Lua
+value stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..errors import ModelError, UnsupportedError
+from ..formats.pt.modules import is_module as is_pickled_module
+from ..formats.pt.modules import module_state_dict
+from ..graph.lua import TorchObject, Value
+from ..graph.tensor import Tensor
+from ..graph.walk import step_name
+from ..nn.plan.places import is_module
+from ..nn.registry import layer_of
+from ..nn.weights.fill import added, assignment, is_close, learned_copies, native, recomputed
+from ..nn.weights.state_dict import Origin, StateDict, state_dict
+from ..report import Note
+from ..values.assign import Assignment, assign, same_elements
+from .state_keys import plain_keys
+from .tree import to_python
+
+MAX_LISTED = 50
+"""How many keys an error or a note lists."""
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""The keys under which checkpoints keep a state dict."""
+_MAX_WRAPPERS = 4
+_BATCHES = "num_batches_tracked"
+"""PyTorch's count of batches; Lua has none."""
+_ABSENT: Any = object()
+
+
+@define(eq=False)
+class _Model:
+    """A module of the template.
+
+    Attributes:
+        obj: the module.
+        result: its state dict: what is wanted.
+        trail: its first place.
+        states: the state dicts that the `.pt` has for it; several where it stands at several places.
+    """
+
+    obj: TorchObject
+    result: StateDict = field(repr=False)
+    trail: str = "root"
+    states: list[dict[str, Any]] = field(factory=list, repr=False)
+
+    def label(self, key: str) -> str:
+        """A key as messages name it."""
+        return key if self.trail == "root" else f"{self.trail}: {key}"
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether there is anything to fill."""
+        return any(origin.tensor is not None for origin in self.result.origins.values())
+
+
+def fill_template(roots: list[Value], value: Any, partial: bool = False) -> list[Note]:
+    """Put the state dicts of a `.pt` into Lua's modules, whose storages are changed.
+
+    Args:
+        roots: the values of a `.t7`, with at least one module.
+        value: of the `.pt`: state dicts where `auto` mode puts them, or one state dict, alone or under `state_dict`,
+            `model_state_dict` or `model`.
+        partial: whether keys may be missing or have no place in Lua.
+
+    Returns:
+        What the user should know.
+
+    Raises:
+        ModelError: the keys or shapes do not fit, all of which the message names; tensors that share memory in Lua
+            get different values; there is no state dict, or no module.
+    """
+    return _Filling(partial).run(roots, value)
+
+
+def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
+    """The state dict that a value of a `.pt` is or wraps, or that of a pickled module; `None` where there is none.
+
+    Raises:
+        ModelError: a checkpoint holds several.
+    """
+    if is_pickled_module(value):
+        return module_state_dict(value)
+    if not isinstance(value, dict):
+        return None
+    wrapped = {name: state_dict_in(value.get(name), depth + 1) for name in _WRAPPERS if depth < _MAX_WRAPPERS}
+    inner = [name for name in wrapped if wrapped[name]]
+    if len(inner) > 1 and any(value[name] is not value[inner[0]] for name in inner):
+        raise ModelError("the .pt holds several state dicts", found=", ".join(inner), hint="Save the one to be used.")
+    if inner:
+        return wrapped[inner[0]]
+    return value if not value or any(isinstance(item, Tensor) for item in value.values()) else None
+
+
+@define(eq=False)
+class _Spot:
+    """A place in the structure that `auto` mode gives the template, and what the `.pt` has there."""
+
+    wanted: Any
+    found: Any
+    key: Any = None
+    step: str = ""
+    parent: _Spot | None = None
+
+    @property
+    def trail(self) -> str:
+        """Its path in Lua."""
+        steps: list[str] = []
+        spot: _Spot | None = self
+        while spot is not None:
+            steps.append(spot.step)
+            spot = spot.parent
+        return "root" + "".join(reversed(steps))
+
+    def inside(self) -> Iterator[_Spot]:
+        """The places inside this one that may lead to modules."""
+        if isinstance(self.wanted, dict):
+            found = self.found if isinstance(self.found, dict) else {}
+            for key, item in self.wanted.items():
+                if isinstance(item, (dict, list, _Model)):
+                    yield _Spot(item, found.get(key, _ABSENT), key, step_name(key), self)
+        elif isinstance(self.wanted, list):
+            listed = self.found if isinstance(self.found, (list, tuple)) else ()
+            for number, item in enumerate(self.wanted):
+                if isinstance(item, (dict, list, _Model)):
+                    found = listed[number] if number < len(listed) else _ABSENT
+                    yield _Spot(item, found, number, f"[{number + 1}]", self)
+
+
+def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
+    """The modules of a template with the state dicts that stand at their places, and what else stands beside them."""
+    models: dict[int, _Model] = {}
+
+    def replace(obj: TorchObject) -> _Model | None:
+        if not is_module(obj):
+            return None
+        return models.setdefault(id(obj), _Model(obj, state_dict(obj), ""))
+
+    built = [to_python(root, replace) for root in roots]
+    stack = [_Spot(built if len(built) > 1 else built[0], value)]
+    seen: set[tuple[int, int]] = set()
+    used: dict[int, tuple[_Spot, set[Any]]] = {}
+    ignored: list[str] = []
+    while stack:
+        spot = stack.pop()
+        if isinstance(spot.wanted, _Model):
+            spot.wanted.trail = spot.wanted.trail or spot.trail
+            state = None if spot.found is _ABSENT else state_dict_in(spot.found)
+            if state is not None and not any(state is known for known in spot.wanted.states):
+                spot.wanted.states.append(state)
+                ignored += _beside(spot.found, state)
+            while state is not None and spot.parent is not None:
+                used.setdefault(id(spot.parent), (spot.parent, set()))[1].add(spot.key)
+                spot = spot.parent
+        elif (id(spot.wanted), id(spot.found)) not in seen:
+            seen.add((id(spot.wanted), id(spot.found)))
+            stack.extend(reversed(list(spot.inside())))
+    for spot, keys in used.values():
+        if isinstance(spot.found, dict):
+            trail = spot.trail.removeprefix("root")
+            ignored += [f"{trail}.{_name(key)}".lstrip(".") for key in spot.found if key not in keys]
+    return list(models.values()), ignored
+
+
+class _Filling:
+    """One filling: what is to be assigned, what does not fit, what the user should know."""
+
+    def __init__(self, partial: bool) -> None:
+        self._partial = partial
+        self._notes: list[Note] = []
+        self._items: list[Assignment] = []
+        self._wrong: list[str] = []
+        self._missing: list[str] = []
+        self._extra: list[str] = []
+        self._batches = 0
+        self._sums: list[str] = []
+        self._fitting = 0
+        self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
+        """Of tensors that follow from others: name, origin, what the old values give, what the `.pt` has."""
+
+    def run(self, roots: list[Value], value: Any) -> list[Note]:
+        """Do it."""
+        models, ignored = _find_places(roots, value)
+        if not models:
+            raise ModelError("the template holds no nn module")
+        if not any(model.states for model in models):
+            ignored = self._take_flat(models, value)
+        for model in models:
+            for state in model.states or [{}]:
+                self._compare(model, state)
+        self._check(any(model.has_tensors for model in models))
+        if ignored:
+            self._note("info", f"what the .pt holds beside its state dicts is not taken: {_listed(ignored)}")
+        clashes = assign(self._items)
+        if clashes:
+            lines = [
+                f"{one} gets different values for elements that it repeats" if one == other else f"{one} and {other}"
+                for one, other in clashes
+            ]
+            raise ModelError(_report("tensors that share memory in the Lua model have different values", lines))
+        self._update_derived()
+        self._note_losses()
+        if self._sums:
+            self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {_listed(self._sums)}")
+        if self._batches:
+            self._note("info", f"{_BATCHES} is left out, {self._batches} times: Lua does not count batches")
+        return self._notes
+
+    def _note(self, level: str, message: str, loss: str = "") -> None:
+        self._notes.append(Note(level, "", message, loss))
+
+    def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
+        """Take the `.pt`'s one state dict for the template's one module; gives what is not taken."""
+        candidates = [model for model in models if model.has_tensors] or models
+        if len(candidates) > 1:  # a criterion may have weights, too
+            candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
+        state = state_dict_in(value)
+        if state is None or len(candidates) > 1:
+            places = ", ".join(model.trail for model in candidates[:10])
+            raise ModelError(
+                "the .pt holds no state dict" if state is None else "the template holds several modules",
+                expected=f"state dicts where the template has modules: {places}"
+                + (", or one state dict" if len(candidates) == 1 else ""),
+                found=_shown(value),
+                hint="A .pt that keeps every field (--as tree) holds none." if state is None else "",
+            )
+        candidates[0].states.append(state)
+        for model in models:
+            if not model.states and model.has_tensors:
+                self._note("info", f"{model.trail} keeps its values")
+                model.result = StateDict()
+        return _beside(value, state)
+
+    # Keys
+
+    def _compare(self, model: _Model, state: dict[str, Any]) -> None:
+        """Find out what of a state dict goes where, and what does not fit."""
+        origins, converted = model.result.origins, model.result.tensors
+        state = plain_keys(model.obj, model.result, state, self._note)
+        given: dict[str, Tensor] = {}
+        for key, origin in origins.items():
+            value = state.get(key)
+            derived = origin.param is not None and origin.param.kind == "derived"
+            if isinstance(value, Tensor) and key.endswith(_BATCHES) and derived:
+                self._batches += 1
+            elif value is not None:
+                tensor = self._fitting_tensor(model.label(key), value, converted[key])
+                if tensor is not None:
+                    given[key] = tensor
+            elif not derived:
+                self._missing.append(f"{model.label(key)}: expected {_shown(converted[key])}")
+        for key, value in state.items():
+            if key in origins:
+                continue
+            if isinstance(key, str) and key.rpartition(".")[2] == _BATCHES:
+                self._batches += 1
+            else:
+                self._extra.append(f"{model.label(_name(key))}: found {_shown(value)}")
+        self._fitting += len(given)
+        self._plan(model, given)
+
+    def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
+        """A value of the `.pt` as a tensor with elements of Lua's types, if it fits."""
+        if not isinstance(value, Tensor) or value.shape != wanted.shape:
+            self._wrong.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
+            return None
+        if value.storage is None:
+            self._wrong.append(f"{name}: a tensor without elements (device {value.device})")
+            return None
+        try:
+            return native(value)
+        except UnsupportedError as error:
+            self._wrong.append(f"{name}: expected {wanted.element.name}; found {error.found}")
+            return None
+
+    def _check(self, has_tensors: bool) -> None:
+        """Raise the error, or give the notes, about keys that do not fit."""
+        wrong, missing, extra = self._wrong, self._missing, self._extra
+        if wrong or ((missing or extra) and not self._partial):
+            counts = (f"{len(missing)} missing", f"{len(extra)} extra", f"{len(wrong)} of another shape or kind")
+            lines = [f"wrong {line}" for line in wrong]
+            if not self._partial:
+                lines += [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
+            hint = "" if wrong or self._partial else " (--partial, partial=True, allows missing and extra keys)"
+            raise ModelError(_report(f"the keys do not fit the template: {', '.join(counts)}{hint}", lines))
+        if has_tensors and not self._fitting and (missing or extra):
+            lines = [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
+            raise ModelError(_report("no key of the .pt is one of the template", lines))
+        if missing:
+            self._note("warning", f"{len(missing)} keys are missing, Lua's values stay: {_listed(missing)}")
+        if extra:
+            self._note("warning", f"{len(extra)} keys have no place in Lua and are left out: {_listed(extra)}")
+
+    # Values
+
+    def _plan(self, model: _Model, given: dict[str, Tensor]) -> None:
+        """Say which of Lua's tensors get which values."""
+        origins, converted = model.result.origins, model.result.tensors
+        for key, origin in origins.items():
+            param = origin.param
+            if param is None or param.kind != "derived" or key.endswith(_BATCHES):
+                continue
+            found = given.pop(key, None)
+            if not param.adds_to:
+                self._derived.append((model.label(key), origin, recomputed(origin), found))
+            elif found is not None:
+                other = key.removesuffix(param.name) + param.adds_to
+                total = added(given.get(other, converted[other]), found) if other in converted else None
+                if total is not None:
+                    given[other] = total
+                    self._sums.append(model.label(key))
+        for key, tensor in given.items():
+            self._items.append(assignment(model.label(key), origins[key], tensor, converted[key]))
+        for key, trail, origin, copy in learned_copies(model.obj):
+            if key in given and given[key].shape == copy.shape:
+                self._items.append(assignment(f"{model.label(key)} (copy {trail})", origin, given[key], copy))
+
+    def _update_derived(self) -> None:
+        """Compute anew what Lua keeps although it follows from other tensors."""
+        items = []
+        for name, origin, before, found in self._derived:
+            after = recomputed(origin)
+            if after is None:
+                continue
+            if origin.tensor is not None and (before is None or not same_elements(before, after)):
+                items.append(Assignment(name, origin.tensor, after))
+            if found is not None and not is_close(found, after):
+                self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
+        assign(items)
+
+    def _note_losses(self) -> None:
+        lost: dict[str, list[str]] = {"": [], "rounded": [], "changed": []}
+        for item in self._items:
+            lost[item.loss].append(f"{item.name} ({item.source.element.name} to {item.target.element.name})")
+        for loss, level, text in (
+            ("rounded", "info", "tensors are rounded to Lua's element type"),
+            ("changed", "warning", "tensors have numbers that Lua's element type cannot hold"),
+        ):
+            if lost[loss]:
+                self._note(level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}", loss="precision")
+
+
+def _is_criterion(obj: TorchObject) -> bool:
+    layer = layer_of(obj.class_name)
+    return layer is not None and layer.kind == "criterion"
+
+
+def _beside(value: Any, state: dict[str, Any]) -> list[str]:
+    """What a checkpoint holds beside its state dict."""
+    if not isinstance(value, dict) or value is state:
+        return []
+    return [_name(key) for key in value if key not in _WRAPPERS]
+
+
+def _name(key: Any) -> str:
+    """A key of a `.pt` as a message names it, whatever the file has for a key."""
+    if isinstance(key, str):
+        return key[:200] if key.isprintable() else repr(key[:200])
+    return f"{key}" if isinstance(key, (int, float)) and abs(key) < 2**63 else f"<{type(key).__name__}>"
+
+
+def _shown(value: Any) -> str:
+    """What stands where a tensor or state dict is wanted."""
+    if isinstance(value, Tensor):
+        return f"{list(value.shape)}"
+    if isinstance(value, dict):
+        keys = ", ".join(_name(key) for key in list(value)[:10])
+        return f"a dict with the keys {keys}{', …' if len(value) > 10 else ''}" if value else "an empty dict"
+    return type(value).__name__
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def _report(head: str, lines: list[str]) -> str:
+    more = [f"… and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    return "\n  ".join([f"{head}:", *lines[:MAX_LISTED], *more])

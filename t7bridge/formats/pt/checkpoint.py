@@ -1,0 +1,209 @@
+"""The parts of PyTorch's zip archives: their root folder, byte order, pickles and storages.
+
+Source: PyTorch 2.13 `torch/serialization.py` `_load`; `caffe2/serialize/inline_container.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...data import define
+from ...errors import CorruptError, TruncatedError, UnknownFormatError, UnsupportedError
+from ...graph.dtypes import UINT8, ElementType
+from ...graph.storage import Span, Storage
+from ...io.source import ByteSource
+from ...limits import Limits
+from .layout import BYTEORDER_MEMBER, DATA_MEMBER, STORAGE_FOLDER
+from .pickle.globals import PtMeaning
+from .pickle.unpickler import Unpickler
+from .storages import StorageId, StorageTable, span_of_bytes
+from .zip.archive_reader import STORED, ZipArchive
+
+MODEL_MEMBER = "model.json"
+CONSTANTS_MEMBER = "constants.pkl"
+_FREE_OPERATIONS = 500_000
+_OTHER_ARCHIVES = ("archive_format", "serialized_exported_program.json")
+
+
+class PtArchive:
+    """A zip archive that PyTorch wrote.
+
+    Args:
+        source: the archive.
+        limits: what reading it may cost.
+        nested: reads a whole file that stands in a pickle as bytes.
+        forbid: whether names that run code are refused.
+
+    Attributes:
+        zip: its members.
+        root: the folder that all of them are in, with a slash; empty where there is none.
+        order: byte order of its storages, `little` or `big`.
+
+    Raises:
+        FormatError: it is no sound zip archive.
+        UnknownFormatError: it is one, and not of PyTorch.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        limits: Limits,
+        nested: Callable[[bytes], Any] | None = None,
+        forbid: bool = True,
+    ) -> None:
+        self.zip = ZipArchive(source, limits)
+        self._source = source
+        self._limits = limits
+        self._nested = nested
+        self._forbid = forbid
+        self._meanings: dict[str, PtMeaning] = {}
+        self.foreign: dict[str, None] = {}
+        self.root = self._find_root()
+        self.order = self._byte_order()
+
+    def _find_root(self) -> str:
+        names = list(self.zip.members)
+        first = names[0].partition("/") if names else ("", "", "")
+        roots = [first[0] + "/" if first[1] else ""]
+        for name in (DATA_MEMBER, MODEL_MEMBER):  # other writers may put something in front
+            roots += sorted(
+                (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
+                key=lambda root: root.count("/"),
+            )
+        for root in roots:
+            if root + DATA_MEMBER in self.zip or root + MODEL_MEMBER in self.zip:
+                return root
+        for name in names:
+            if name.rpartition("/")[2] in _OTHER_ARCHIVES or name.endswith(".data/extern_modules"):
+                raise UnsupportedError(
+                    "is an archive of torch.export or torch.package, not a checkpoint",
+                    file=self._source.name,
+                    found=name,
+                    hint="Load it in PyTorch and save its state dict with torch.save.",
+                )
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        raise UnknownFormatError(
+            "is a zip archive, but not one of PyTorch",
+            file=self._source.name,
+            expected=f"a member {DATA_MEMBER}",
+            found=shown or "no members",
+            hint="Unpack it first if the model is inside." if names else "",
+        )
+
+    def _byte_order(self) -> str:
+        found = self.small(BYTEORDER_MEMBER)
+        if found is None:
+            return "little"
+        if found not in (b"little", b"big"):
+            raise CorruptError("has no known byte order", file=self._source.name, found=f"{found[:40]!r}")
+        return found.decode()
+
+    def has(self, name: str) -> bool:
+        """Whether there is a member of this name below the root folder."""
+        return self.root + name in self.zip
+
+    def small(self, name: str) -> bytes | None:
+        """The bytes of a member below the root folder, checked; None where there is none."""
+        return self.zip.read(self.root + name) if self.has(name) else None
+
+    def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
+        """What the names in the pickle mean whose storages are in a folder."""
+        known = self._meanings.get(folder)
+        if known is None:
+            table = StorageTable(_Storages(self.zip, self.root + folder, self.order).locate)
+            known = PtMeaning(
+                table,
+                lambda saved_id: table.of_id(StorageId.parse(saved_id)),
+                self._nested,
+                self._limits,
+                self._source.size,
+                self._forbid,
+            )
+            known.foreign = self.foreign
+            self._meanings[folder] = known
+        return known
+
+    def unpickle(self, name: str, folder: str = STORAGE_FOLDER) -> Any:
+        """The value of a pickle.
+
+        Args:
+            name: of the member, below the root folder.
+            folder: where its storages are, below the root folder.
+
+        Raises:
+            FormatError: it is missing or damaged.
+        """
+        member = self.zip.members.get(self.root + name)
+        if member is None:
+            raise CorruptError(f"the archive has no member {self.root + name}", file=self._source.name)
+        self.zip.check(member.name)
+        source, start = self.zip.span(member.name)
+        meaning = self.meaning(folder)
+        pickle = Unpickler(source, start, start + member.size, meaning, self._limits, member.name)
+        if member.method != STORED:
+            pickle.restrict(_FREE_OPERATIONS + self._limits.inflated_operations * self._source.size)
+        value = pickle.load()
+        meaning.storages.finish()
+        return value
+
+    def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
+        """The storage of a key; one that no pickle names has bytes as elements.
+
+        Raises:
+            CorruptError: there is none.
+        """
+        table = self.meaning(folder).storages
+        if key not in table.roots:
+            member = self.zip.members.get(f"{self.root}{folder}{key}")
+            if member is None:
+                raise CorruptError(f"the archive has no storage {key}", file=self._source.name)
+            return table.get(key, UINT8, member.size, "cpu")
+        return table.roots[key]
+
+
+@define(frozen=True, eq=False)
+class _Storages:
+    """Where the bytes of storages are. Refers to no reader, as readers refer to it: what nobody needs goes at once.
+
+    Attributes:
+        zip: the archive.
+        folder: of the storages, with the root folder.
+        order: their byte order.
+    """
+
+    zip: ZipArchive
+    folder: str
+    order: str
+
+    def locate(self, key: Any, element: ElementType, nbytes: int) -> Span:
+        """The bytes of a storage with at least so many."""
+        name = f"{self.folder}{key}"
+        member = self.zip.members.get(name)
+        if member is None:
+            if not nbytes:
+                return span_of_bytes(b"", element.itemsize)
+            raise CorruptError(f"the archive has no member {name}", file=self.zip.source.name)
+        if member.size < nbytes:
+            raise TruncatedError(
+                "a storage has fewer bytes than the pickle says",
+                file=self.zip.source.name,
+                offset=member.header,
+                trail=name,
+                expected=f"{nbytes} bytes",
+                found=f"{member.size}",
+            )
+        source, start = self.zip.span(name)
+        if self.order == "big" and element.name == "complex32":
+            return _swapped_halves(source, start, nbytes)
+        whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 where it was told to compute none
+        return Span(source, start, element.itemsize, self.order, member.crc if whole else None)
+
+
+def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
+    """Big-endian pairs of 2-byte floats in little-endian order: as bits of 4 bytes they would be swapped wrongly."""
+    if nbytes % 4:
+        raise UnsupportedError("a storage of complex32 has an odd number of bytes", file=source.name, offset=start)
+    data = bytearray(source.read_exact(start, nbytes, "a storage"))
+    data[::2], data[1::2] = data[1::2], data[::2]
+    return span_of_bytes(bytes(data), 4)

@@ -1,0 +1,85 @@
+"""The state dict of a whole module that was pickled: from its attributes, without its class.
+
+Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`, `_save_to_state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from ...data import define
+from ...errors import CorruptError, LimitError, UnsupportedError
+from ...graph.python import PythonObject
+from ...limits import DEFAULT_LIMITS, Limits
+from .storages import shown
+from .torchscript import detached
+
+
+def is_module(value: Any) -> bool:
+    """Whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and submodules."""
+    if not isinstance(value, PythonObject):
+        return False
+    attributes = value.attributes
+    return all(isinstance(attributes.get(name), dict) for name in ("_parameters", "_buffers", "_modules"))
+
+
+@define
+class _Entry:
+    module: PythonObject
+    prefix: str
+    depth: int
+
+
+def module_state_dict(
+    module: Any, *, keep_parameters: bool = False, limits: Limits = DEFAULT_LIMITS
+) -> OrderedDict[str, Any]:
+    """The state dict of a pickled `nn.Module`, in PyTorch's order and under PyTorch's names.
+
+    Args:
+        module: what stands in the file: an opaque object.
+        keep_parameters: whether the tensors stay parameters; `state_dict()` detaches them.
+        limits: how often a shared module may be repeated.
+
+    Raises:
+        UnsupportedError: it is no module.
+        LimitError: its modules hold one another without end.
+    """
+    if not is_module(module):
+        raise UnsupportedError("the value is no module", found=shown(module))
+    found: OrderedDict[str, Any] = OrderedDict()
+    stack = [_Entry(module, "", 0)]
+    seen: set[int] = set()
+    repeated = 0
+    while stack:
+        entry = stack.pop()
+        attributes = entry.module.attributes
+        if id(entry.module) in seen:
+            repeated += 1 + sum(len(attributes[name]) for name in ("_parameters", "_buffers", "_modules"))
+        seen.add(id(entry.module))
+        if entry.depth > limits.module_depth:
+            raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)
+        if repeated > limits.repeated_nodes:
+            raise LimitError(
+                "the modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
+            )
+        transient = attributes.get("_non_persistent_buffers_set") or ()
+        transient = transient if isinstance(transient, (set, frozenset, list, tuple)) else ()
+        for kind in ("_parameters", "_buffers"):
+            for name, value in attributes[kind].items():
+                if value is None or (kind == "_buffers" and name in transient):
+                    continue
+                found[entry.prefix + _word(name)] = value if keep_parameters else detached(value)
+        inner = [
+            _Entry(value, f"{entry.prefix}{_word(name)}.", entry.depth + 1)
+            for name, value in attributes["_modules"].items()
+            if is_module(value)
+        ]
+        stack.extend(reversed(inner))
+    return found
+
+
+def _word(name: Any) -> str:
+    if type(name) is not str:
+        raise CorruptError("a module has an attribute whose name is no text", found=shown(name))
+    return name

@@ -1,0 +1,105 @@
+"""Tensors that a pickle holds as numpy arrays or as lists of numbers: the part of reading that needs numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import CorruptError, UnsupportedError
+from ...graph.dtypes import ElementType
+from ...graph.python import NumpyArray
+from ...graph.storage import Span, Storage
+from ...graph.tensor import Tensor
+from .storages import span_of_bytes
+
+_MAX_DIMENSIONS = 64
+
+
+def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Tensor | None:
+    """A tensor of a numpy array's elements, converted to an element type; None where there is no such tensor.
+
+    Raises:
+        UnsupportedError: there is no exact way from the array's type to the element type.
+    """
+    if array.dtype.code[:1] not in "?biufc" or not isinstance(array.data, bytes):
+        return None
+    order = array.dtype.order if array.dtype.order in "<>" else "<"
+    code = "?" if array.dtype.code == "b1" else array.dtype.code
+    values = np.frombuffer(array.data, np.dtype(order + code))
+    if element.native:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values.astype(element.code)
+    elif element.name == "bfloat16" and values.dtype.itemsize == 4 and values.dtype.kind == "f":
+        # XLA saves bfloat16 as float32; the lower half is zero, and where it is not PyTorch rounds to even.
+        bits = values.astype("=f4").view("=u4").astype("u8")
+        nan = np.isnan(values)
+        bits = np.where(nan, 0x7FC00000, bits + 0x7FFF + ((bits >> 16) & 1))
+        values = (bits >> 16).astype("=u2")
+    else:
+        raise UnsupportedError(f"a numpy array of {array.dtype.code} cannot become a tensor of {element.name}")
+    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    storage = Storage(element, values.size, span_of_bytes(data, element.itemsize), device)
+    steps = contiguous_stride(array.shape[::-1])[::-1] if array.fortran else contiguous_stride(array.shape)
+    return Tensor(element, storage, array.shape, steps, is_scalar=not array.shape, device=device)
+
+
+def text_items(array: NumpyArray) -> list[Any] | None:
+    """The items of an array of text or of byte strings, row by row in nested lists; None of another array."""
+    dtype, width = array.dtype, array.dtype.itemsize
+    if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
+        return None
+    pieces = [array.data[start : start + width] for start in range(0, len(array.data), width)]
+    items: list[Any] = [piece.rstrip(b"\0") for piece in pieces]
+    if dtype.code[:1] == "U":
+        encoding = "utf-32-be" if dtype.order == ">" else "utf-32-le"
+        items = [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+    if len(array.shape) > 1 and 0 not in array.shape:
+        items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
+    return items
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of contiguous elements, the last index fastest."""
+    steps, count = [], 1
+    for extent in reversed(shape):
+        steps.append(count)
+        count *= max(extent, 1)
+    return tuple(reversed(steps))
+
+
+def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple[tuple[int, ...], Span]:
+    """Nested lists of numbers as elements.
+
+    Args:
+        items: lists of equal length, nested.
+        element: what the numbers are.
+        most: elements that there can be at most.
+
+    Returns:
+        The shape and the bytes.
+
+    Raises:
+        CorruptError: the lists are no array.
+    """
+    shape, count = [], 1
+    level: Any = items
+    while isinstance(level, list):
+        shape.append(len(level))
+        count *= len(level)
+        if len(shape) > _MAX_DIMENSIONS or count > most:
+            raise CorruptError("a tensor is written as lists that are no array")
+        if not level:
+            break
+        level = level[0]
+    if not element.native:
+        raise UnsupportedError(f"a tensor of {element.name} is written as a list")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a double too large for float32 is infinite, as in PyTorch
+            array = np.array(items, element.code)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CorruptError(f"a tensor is written as lists that are no array: {error}") from error
+    if array.shape != tuple(shape):
+        raise CorruptError("a tensor is written as lists that are no array")
+    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    return tuple(shape), span_of_bytes(data, element.itemsize)

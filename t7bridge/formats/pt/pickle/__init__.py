@@ -1,0 +1,1 @@
+"""Pickles as PyTorch writes them, interpreted and never executed, and their writer."""

@@ -1,0 +1,386 @@
+"""What the names in PyTorch's pickles mean: known globals become values, all others opaque objects.
+
+A known global is a function here from arguments, already inert, to a value. It can only build data; a global that is
+not in the table is never more than its name.
+
+Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (what is known to be data), `torch/_utils.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from ....errors import CorruptError, ForbiddenGlobalError
+from ....graph.dtypes import ELEMENT_TYPES
+from ....graph.python import (
+    UNSET,
+    DefaultDict,
+    Device,
+    NumpyArray,
+    NumpyDtype,
+    PythonGlobal,
+    PythonObject,
+    TorchConstant,
+    TorchSize,
+)
+from ....graph.storage import Storage
+from ....graph.tensor import Tensor
+from ....limits import DEFAULT_LIMITS, Limits
+from ..storages import StorageTable, element_named, storage_element
+from .denylist import is_forbidden
+from .opcodes import SIMPLE_KEYS, check_key
+
+Handler = Callable[["PtMeaning", tuple[Any, ...]], Any]
+"""Gives the value of a call, or `NotImplemented` where it has no meaning and stays an opaque object."""
+
+_CANONICAL = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+_SAME = {
+    "torch.tensor": "torch._tensor",
+    "numpy._core.multiarray": "numpy.core.multiarray",
+    "numpy._core.numeric": "numpy.core.numeric",
+}
+"""Modules that were renamed."""
+
+_LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn", "jagged")
+_QSCHEMES = (
+    "per_tensor_affine",
+    "per_tensor_symmetric",
+    "per_channel_affine",
+    "per_channel_symmetric",
+    "per_channel_affine_float_qparams",
+)
+_MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+CONSTANTS: dict[str, TorchConstant] = {
+    name: TorchConstant(kind, name)
+    for kind, names in (
+        ("dtype", tuple(ELEMENT_TYPES)),
+        ("layout", _LAYOUTS),
+        ("qscheme", _QSCHEMES),
+        ("memory_format", _MEMORY_FORMATS),
+    )
+    for name in names
+}
+
+# Classes and functions of PyTorch and Python that files of trusted origin name, and that only ever stay names.
+_HARMLESS_MODULE = re.compile(r"torch\.(nn\.modules|nn\.parameter|optim|cuda|nn\.backends)(\.\w+)*\Z|torch\Z")
+_HARMLESS = frozenset(
+    {
+        "builtins.int",
+        "builtins.float",
+        "builtins.str",
+        "builtins.bool",
+        "builtins.object",
+        "builtins.slice",
+        "builtins.range",
+        "numpy.ndarray",
+        "torch.nn.backends.thnn._get_thnn_function_backend",
+        "torch._utils._rebuild_meta_tensor_no_storage",
+        "torch._utils._rebuild_nested_tensor",
+        "torch._utils._rebuild_wrapper_subclass",
+        "torch.autograd.variable.Variable",
+        "collections.deque",
+    }
+)
+_CLASS_NAME = re.compile(r"_?[A-Z]\w*\Z")
+
+
+class PtMeaning:
+    """Gives the names in a file's pickles their values.
+
+    Args:
+        storages: the storages of the file.
+        persistent: gives the value of a persistent id.
+        nested: reads a whole PyTorch file that stands in a pickle as bytes.
+        limits: what the file may cost.
+        size: bytes of the file, which bound what it can hold.
+        forbid: whether names that run code or reach the system are refused.
+
+    Attributes:
+        foreign: globals that have no meaning here, as `posix.system`, in the order in which they were met.
+    """
+
+    def __init__(
+        self,
+        storages: StorageTable,
+        persistent: Callable[[Any], Any] | None = None,
+        nested: Callable[[bytes], Any] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        size: int = 0,
+        forbid: bool = False,
+    ) -> None:
+        self.storages = storages
+        self.nested = nested
+        self.limits = limits
+        self.size = size
+        self._forbid = forbid
+        self.tensors: list[Tensor] = []
+        """What `torch.jit._pickle.build_tensor_from_id` numbers."""
+        self.foreign: dict[str, None] = {}
+        self._persistent = persistent
+        self._globals: dict[tuple[str, str], Any] = {}
+        self._handlers: dict[int, Handler] = {}
+
+    def find(self, module: str, name: str) -> Any:
+        """The value of a global: a constant, or its name."""
+        known = self._globals.get((module, name))
+        if known is not None:
+            return known
+        value: Any = None
+        if module == "torch":
+            element = element_named(name)
+            value = CONSTANTS.get(element.name if element else name)
+        if value is None:
+            value = PythonGlobal(_CANONICAL.get(module, module), name)
+            handler = handlers().get(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
+            if handler:
+                self._handlers[id(value)] = handler
+            elif not _is_harmless(value):
+                if self._forbid and is_forbidden(value.module, value.name):
+                    raise ForbiddenGlobalError(
+                        f"the pickle names {value.path}, which runs code or reaches the system",
+                        hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
+                    )
+                self.foreign[value.path] = None
+        self._globals[module, name] = value
+        return value
+
+    @staticmethod
+    def _typed_handler(value: PythonGlobal) -> Handler | None:
+        """The handler of a tensor or storage class by name: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
+        from .rebuild_tensors import storage_of_list, tensor_class, tensor_of_list
+
+        if storage_element(value):
+            return lambda meaning, args: storage_of_list(meaning, value, args)
+        if tensor_class(value):
+            return lambda meaning, args: tensor_of_list(meaning, value, args)
+        return None
+
+    def handler_of(self, value: Any) -> Handler | None:
+        """What a call of a value means, None where it means nothing."""
+        return self._handlers.get(id(value)) if type(value) is PythonGlobal else None
+
+    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
+        """The value of a call."""
+        handler = self._handlers.get(id(constructor))
+        if handler is not None and not kwargs:
+            if type(args) is not tuple:
+                raise CorruptError(f"{constructor.path} is called with no tuple of arguments")
+            value = handler(self, args)
+            if value is not NotImplemented:
+                return value
+        return PythonObject(constructor, how, args, kwargs)
+
+    def persistent(self, saved_id: Any) -> Any:
+        """The value of a persistent id."""
+        if self._persistent is None:
+            raise CorruptError("the pickle refers to data outside of it, and there is none")
+        return self._persistent(saved_id)
+
+    def build(self, value: Any, state: Any) -> Any:
+        """The value, once it was given a state."""
+        if isinstance(value, PythonObject):
+            if value.state is not UNSET:
+                raise CorruptError("an object is given its state twice")
+            value.state = state
+        elif isinstance(value, OrderedDict):
+            _set_attributes(value, state)
+        elif isinstance(value, Tensor):
+            from .rebuild_tensors import set_tensor_state
+
+            return set_tensor_state(self, value, state)
+        elif isinstance(value, (NumpyArray, NumpyDtype)):
+            from .rebuild_numpy import set_numpy_state
+
+            set_numpy_state(value, state)
+        elif state is not None:
+            named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
+            raise CorruptError(f"{named} is given a state, and has none")
+        return value
+
+
+def _is_harmless(value: PythonGlobal) -> bool:
+    if value.path in _HARMLESS or value.module.partition(".")[0] == "__torch__":
+        return True
+    return bool(_HARMLESS_MODULE.match(value.module) and _CLASS_NAME.match(value.name))
+
+
+def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:
+    """An `OrderedDict` keeps attributes: `_metadata` of a state dict. None may hide what the class itself has."""
+    if state is None:
+        return
+    if not isinstance(state, dict):
+        raise CorruptError("an OrderedDict is given a state that is no dict")
+    for key, item in state.items():
+        if type(key) is not str or hasattr(OrderedDict, key):
+            raise CorruptError(f"an OrderedDict is given an attribute {key!r:.60}")
+        setattr(value, key, item)
+
+
+# Python's own
+
+
+def _ordered_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    return _filled(OrderedDict(), args)
+
+
+def _filled(target: Any, args: tuple[Any, ...]) -> Any:
+    """A dict with what its constructor is given: nothing, a dict, or a list of pairs."""
+    if len(args) > 1:
+        return NotImplemented
+    source = args[0] if args else {}
+    if isinstance(source, dict):
+        source = list(source.items())
+    if not isinstance(source, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in source):
+        return NotImplemented
+    for key, item in source:
+        target[_key(key)] = item
+    return target
+
+
+def _key(key: Any) -> Any:
+    if type(key) not in SIMPLE_KEYS:
+        check_key(key)
+    return key
+
+
+def _default_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    return _filled(DefaultDict(args[0] if args else None), args[1:])
+
+
+def _counter(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if args and not isinstance(args[0], dict):
+        return NotImplemented
+    return _filled(Counter(), args)
+
+
+def _collection(kind: Callable[[Any], Any]) -> Handler:
+    def handler(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+        if not args:
+            return kind(())
+        if len(args) > 1 or not isinstance(args[0], (list, tuple, set, frozenset)):
+            return NotImplemented
+        if kind in (set, frozenset):
+            for item in args[0]:
+                _key(item)
+        return kind(args[0])
+
+    return handler
+
+
+def _dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    return _filled({}, args)
+
+
+def _bytearray(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if not args:
+        return bytearray()
+    if isinstance(args[0], (bytes, bytearray)) and len(args) == 1:
+        return bytearray(args[0])
+    encoded = _encode(meaning, args)
+    return encoded if encoded is NotImplemented else bytearray(encoded)
+
+
+def _bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if not args:
+        return b""
+    return bytes(args[0]) if isinstance(args[0], (bytes, bytearray)) and len(args) == 1 else NotImplemented
+
+
+def _complex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if len(args) not in (1, 2) or not all(isinstance(part, (int, float)) for part in args):
+        return NotImplemented
+    return complex(*args)
+
+
+def _encode(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    """How protocol 2 writes bytes: text of which each character is a byte."""
+    if len(args) != 2 or type(args[0]) is not str or args[1] not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
+        return NotImplemented
+    return args[0].encode(args[1])
+
+
+def _new_object(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if not args or _is_copyreg(args[0]):
+        return NotImplemented
+    return meaning.make(args[0], args[1:], "newobj")
+
+
+def _new_object_ex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if len(args) != 3 or _is_copyreg(args[0]):
+        return NotImplemented
+    return meaning.make(args[0], args[1], "newobj_ex", args[2])
+
+
+def _is_copyreg(value: Any) -> bool:
+    """Whether a call would only lead to the next such call: that a file could go on with for ever."""
+    return isinstance(value, PythonGlobal) and value.module == "copyreg"
+
+
+# PyTorch's constants
+
+
+def _size(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if len(args) > 1 or (args and not isinstance(args[0], (list, tuple))):
+        return NotImplemented
+    return TorchSize(args[0] if args else ())
+
+
+def _device(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    if len(args) not in (1, 2) or type(args[0]) is not str:
+        return NotImplemented
+    kind, _, number = args[0].partition(":")
+    index = args[1] if len(args) == 2 else int(number) if number.isdecimal() else None
+    return Device(kind, index) if index is None or type(index) is int else NotImplemented
+
+
+def _layout(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    name = args[0].removeprefix("torch.") if len(args) == 1 and type(args[0]) is str else ""
+    found = CONSTANTS.get(name)
+    return found if found and found.kind == "layout" else NotImplemented
+
+
+def _load_from_bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+    """How a storage is pickled by anything but `torch.save`: as a file of its own."""
+    if len(args) != 1 or not isinstance(args[0], (bytes, bytearray)) or meaning.nested is None:
+        return NotImplemented
+    value = meaning.nested(bytes(args[0]))
+    if isinstance(value, Storage):
+        return value
+    return NotImplemented
+
+
+_PYTHON: dict[str, Handler] = {
+    "collections.OrderedDict": _ordered_dict,
+    "collections.defaultdict": _default_dict,
+    "collections.Counter": _counter,
+    "builtins.list": _collection(list),
+    "builtins.tuple": _collection(tuple),
+    "builtins.set": _collection(set),
+    "builtins.frozenset": _collection(frozenset),
+    "builtins.dict": _dict,
+    "builtins.bytearray": _bytearray,
+    "builtins.bytes": _bytes,
+    "builtins.complex": _complex,
+    "_codecs.encode": _encode,
+    "copyreg.__newobj__": _new_object,
+    "copyreg.__newobj_ex__": _new_object_ex,
+    "copyreg._reconstructor": lambda meaning, args: NotImplemented,
+    "torch.Size": _size,
+    "torch.device": _device,
+    "torch.serialization._get_layout": _layout,
+    "torch.storage._load_from_bytes": _load_from_bytes,
+}
+_ALL: dict[str, Handler] = {}
+
+
+def handlers() -> dict[str, Handler]:
+    """Every known global by its name."""
+    if not _ALL:
+        from .rebuild_numpy import HANDLERS as numpy_handlers
+        from .rebuild_tensors import HANDLERS as tensor_handlers
+
+        _ALL.update({**_PYTHON, **numpy_handlers, **tensor_handlers})
+    return _ALL

@@ -1,0 +1,280 @@
+"""How each Python-side value is made in a pickle: the call that PyTorch or Python would make to rebuild it.
+
+The counterpart of `meaning`, `rebuild` and `numpy_values`, which read the same calls. Source: PyTorch 2.13
+`torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`; numpy 2.4 `array_reduce`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+from attrs import evolve, field
+
+from ....data import define
+from ....errors import UnsupportedError
+from ....graph.order import in_order
+from ....graph.python import (
+    UNSET,
+    DefaultDict,
+    Device,
+    NumpyArray,
+    NumpyDtype,
+    NumpyScalar,
+    PythonGlobal,
+    PythonObject,
+    QuantizedTensor,
+    SparseTensor,
+    TensorExtras,
+    TorchConstant,
+    TorchSize,
+    UntypedStorage,
+)
+from ....graph.storage import Storage
+from ....graph.tensor import Tensor
+
+_PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
+"""What protocol 2 calls modules that Python 3 renamed."""
+
+
+@define(frozen=True)
+class Global:
+    """A name in a pickle.
+
+    Attributes:
+        path: module and name, with a space between.
+    """
+
+    path: str
+
+
+@define(frozen=True, eq=False)
+class StorageId:
+    """A persistent id that names a storage.
+
+    Attributes:
+        storage: the memory.
+        element: name of the storage class in `torch`; `UntypedStorage` where the tensor says its element type.
+        count: number of elements, or of bytes where the class is untyped.
+    """
+
+    storage: Storage
+    storage_class: str
+    count: int
+
+
+@define(frozen=True, eq=False)
+class Call:
+    """A call that makes a value, and what is given to the value afterwards.
+
+    Attributes:
+        constructor: what is called: a `Global`, or another value.
+        args: the arguments.
+        new: whether `cls.__new__` is meant.
+        state: what `__setstate__` gets; `UNSET` where there is none.
+        items: what is appended.
+        pairs: what is set by key.
+    """
+
+    constructor: Any
+    args: Any = ()
+    new: bool = False
+    state: Any = UNSET
+    items: list[Any] = field(factory=list)
+    pairs: list[tuple[Any, Any]] = field(factory=list)
+
+
+def named(module: str, name: str) -> Global:
+    """A name as protocol 2 writes it: two lines of text.
+
+    Raises:
+        UnsupportedError: a line cannot hold it.
+    """
+    if any(mark in word for word in (module, name) for mark in "\n\r "):
+        raise UnsupportedError(
+            "a class or function has a name that a pickle cannot write", found=f"{module}.{name}"[:80]
+        )
+    return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
+
+
+def lower(value: Any) -> Call | Global | StorageId:
+    """How a value is made.
+
+    Raises:
+        UnsupportedError: a pickle has no way to make it.
+    """
+    for kind, how in _WAYS:
+        if isinstance(value, kind):
+            return how(value)  # type: ignore[no-any-return]
+    raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .pt")
+
+
+# Tensors
+
+
+def _tensor(tensor: Tensor) -> Call:
+    extras = tensor.extras or TensorExtras()
+    if tensor.is_parameter:
+        data = evolve(tensor, is_parameter=False, requires_grad=False, extras=evolve(extras, state=UNSET, hooks=None))
+        if extras.state is UNSET:
+            return Call(named("torch._utils", "_rebuild_parameter"), (data, tensor.requires_grad, _hooks(extras)))
+        arguments = (data, tensor.requires_grad, _hooks(extras), extras.state)
+        return Call(named("torch._utils", "_rebuild_parameter_with_state"), arguments)
+    call = _dense(tensor, extras)
+    if extras.state is UNSET and extras.subclass is None:
+        return call
+    cls = extras.subclass or PythonGlobal("torch", "Tensor")
+    state = {} if extras.state is UNSET else extras.state
+    return Call(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
+
+
+def _dense(tensor: Tensor, extras: TensorExtras) -> Call:
+    storage, offset = place(tensor)
+    stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
+    typed = bool(tensor.element.torch_storage) and storage.element is tensor.element
+    arguments: tuple[Any, ...] = (
+        StorageId(storage, tensor.element.torch_storage, storage.count)
+        if typed
+        else StorageId(storage, "UntypedStorage", storage.nbytes),
+        offset,
+        tensor.shape,
+        stride,
+        tensor.requires_grad,
+        _hooks(extras),
+    )
+    if not typed:
+        arguments = (*arguments, TorchConstant("dtype", tensor.element.name))
+    if extras.conj or extras.neg:
+        bits = (("conj", extras.conj), ("neg", extras.neg))
+        arguments = (*arguments, {name: True for name, is_set in bits if is_set})
+    return Call(named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3"), arguments)
+
+
+def place(tensor: Tensor) -> tuple[Storage, int]:
+    """The memory that a tensor is in as PyTorch has it, and the tensor's offset there in elements.
+
+    A storage that sees the bytes of another as another element type becomes that other. One that is a part of another,
+    as PyTorch had them until 1.5, stays a storage of its own: today's files cannot say what it is a part of.
+    """
+    storage = tensor.storage or Storage.empty(tensor.element)
+    return _whole(storage), tensor.offset
+
+
+def _whole(storage: Storage) -> Storage:
+    while storage.base is not None and not storage.base_offset and storage.nbytes == storage.base.nbytes:
+        storage = storage.base
+    return storage
+
+
+def _hooks(extras: TensorExtras) -> Any:
+    return OrderedDict() if extras.hooks is None else extras.hooks
+
+
+def _storage(storage: Storage) -> StorageId:
+    if _whole(storage) is not storage or not storage.element.torch_storage:
+        raise UnsupportedError(f"a storage of {storage.element.name} alone cannot be written to a .pt")
+    return StorageId(storage, storage.element.torch_storage, storage.count)
+
+
+def _untyped(value: UntypedStorage) -> StorageId:
+    storage = _whole(value.storage)
+    return StorageId(storage, "UntypedStorage", storage.nbytes)
+
+
+def _quantized(value: QuantizedTensor) -> Call:
+    tensor = value.tensor
+    storage, offset = place(tensor)
+    rest = () if value.axis is None else (value.axis,)
+    arguments: tuple[Any, ...] = (
+        StorageId(storage, tensor.element.torch_storage, storage.nbytes // tensor.element.itemsize),
+        offset,
+        tensor.shape,
+        tensor.stride,
+        (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point, *rest),
+        tensor.requires_grad,
+        OrderedDict(),
+    )
+    return Call(named("torch._utils", "_rebuild_qtensor"), arguments)
+
+
+def _sparse(value: SparseTensor) -> Call:
+    layout = TorchConstant("layout", value.layout)
+    parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
+    if value.plain_indices is None:
+        coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
+        parts = (value.indices, value.values, value.size, *coalesced)
+    if value.is_parameter:
+        data = evolve(value, is_parameter=False, requires_grad=False)
+        return Call(named("torch._utils", "_rebuild_parameter"), (data, value.requires_grad, OrderedDict()))
+    return Call(named("torch._utils", "_rebuild_sparse_tensor"), (layout, parts))
+
+
+# PyTorch's constants
+
+
+def _constant(value: TorchConstant) -> Call | Global:
+    if value.kind == "layout":
+        return Call(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
+    return named("torch", value.name)
+
+
+def _device(value: Device) -> Call:
+    return Call(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
+
+
+# Python's own, and numpy's
+
+
+def _ordered(value: OrderedDict[Any, Any]) -> Call:
+    state = dict(vars(value)) or UNSET
+    return Call(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
+
+
+def _default(value: DefaultDict) -> Call:
+    factory = () if value.factory is None else (value.factory,)
+    return Call(named("collections", "defaultdict"), factory, pairs=list(value.items()))
+
+
+def _numpy_dtype(value: NumpyDtype) -> Call:
+    state = value.state or (3, value.order, None, None, None, -1, -1, 0)
+    return Call(named("numpy", "dtype"), (value.code, False, True), state=state)
+
+
+def _numpy_array(value: NumpyArray) -> Call:
+    module, _, name = value.cls.rpartition(".")
+    state = (1, value.shape, value.dtype, value.fortran, value.data)
+    return Call(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
+
+
+def _python_object(value: PythonObject) -> Call:
+    rest: dict[str, Any] = {"state": value.state, "items": value.items, "pairs": value.pairs}
+    if value.how == "newobj":
+        return Call(value.constructor, value.args, new=True, **rest)
+    if value.how == "newobj_ex":
+        arguments = (value.constructor, value.args, value.kwargs or {})
+        return Call(named("copyreg", "__newobj_ex__"), arguments, **rest)
+    return Call(value.constructor, value.args, **rest)
+
+
+_WAYS: tuple[tuple[type, Any], ...] = (
+    (Tensor, _tensor),
+    (Storage, _storage),
+    (UntypedStorage, _untyped),
+    (QuantizedTensor, _quantized),
+    (SparseTensor, _sparse),
+    (TorchConstant, _constant),
+    (Device, _device),
+    (TorchSize, lambda value: Call(named("torch", "Size"), (tuple(value),))),
+    (OrderedDict, _ordered),
+    (DefaultDict, _default),
+    (Counter, lambda value: Call(named("collections", "Counter"), pairs=list(value.items()))),
+    (complex, lambda value: Call(named("builtins", "complex"), (value.real, value.imag))),
+    (bytearray, lambda value: Call(named("builtins", "bytearray"), (bytes(value),))),
+    (frozenset, lambda value: Call(named("builtins", "frozenset"), (in_order(value),))),
+    (set, lambda value: Call(named("builtins", "set"), (in_order(value),))),
+    (NumpyDtype, _numpy_dtype),
+    (NumpyArray, _numpy_array),
+    (NumpyScalar, lambda value: Call(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),
+    (PythonGlobal, lambda value: named(value.module, value.name)),
+    (PythonObject, _python_object),
+)

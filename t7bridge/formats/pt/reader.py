@@ -1,0 +1,266 @@
+"""PtReader: the value of a file that PyTorch wrote, of any release. Nothing in the file is ever executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import CorruptError, LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ...garbage import young_only
+from ...graph.storage import Storage
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
+from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PtArchive
+from .layout import DATA_MEMBER
+from .pickle.globals import PtMeaning
+from .storages import StorageTable
+from .zip.archive_reader import Member
+
+_UNSET = object()
+_OLD_PICKLES = b"(]}c"
+"""How pickles of protocols 0 and 1 begin: a mark, a list, a dict or a global."""
+
+
+class PtReader:
+    """Reads the value of a `.pt` file; which release wrote it is found out from its content.
+
+    Opening reads the directory only, `read` only the pickle: storages know where their bytes are in the file. Keep
+    the reader, or the value, as long as they are needed.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+        forbid: whether a file is refused that names what runs code or reaches the system. Where not, such names stay
+            names like all others that have no meaning here, and are in `foreign`.
+
+    Attributes:
+        kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
+            API), `json-archive` (TorchScript of 1.0 to 1.2) or `pickle` (a plain one).
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+        UnknownFormatError: it is something else; the message says what.
+
+    Example:
+        >>> reader = PtReader("model.pt")
+        >>> reader.read()["conv1.weight"].shape
+    """
+
+    def __init__(
+        self,
+        source: Readable | ByteSource,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        forbid: bool = True,
+        _depth: int = 0,
+    ) -> None:
+        self.source, self._start = ByteSource.open(source)
+        self._limits = limits
+        self._forbid = forbid
+        self._nested = _Nested(self.source.name, limits, forbid, _depth)
+        self._value: Any = _UNSET
+        self._archive: PtArchive | None = None
+        self._meaning: PtMeaning | None = None
+        self.kind = self._detect()
+        self.attributes: dict[str, Any] = {}
+        """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; filled by `read`."""
+        self.constants: Any = None
+        """Of TorchScript: the constants that its code refers to; filled by `read`."""
+
+    def __enter__(self) -> PtReader:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.source.close()
+
+    def _detect(self) -> str:
+        head = self.source.read(self._start, HEAD_BYTES)
+        signature = identify(head)
+        kind = signature.kind if signature else ""
+        if self._start and kind in ("zip", "tar"):
+            raise UnsupportedError(
+                "stands in the middle of a file object", file=self.source.name, hint="Give the part as bytes."
+            )
+        if kind == "zip":
+            self._archive = PtArchive(self.source, self._limits, self._nested, self._forbid)
+            return self._kind_of_zip(self._archive)
+        tail = max(self._start, self.source.size - ZIP_TAIL_BYTES)
+        if signature and kind in ("tar", "pickle") and ends_as_zip(self.source.read(tail, ZIP_TAIL_BYTES)):
+            raise CorruptError(
+                f"is {signature.title} by its first bytes, and a zip archive by its last",
+                file=self.source.name,
+                offset=tail,
+                expected="one file",
+                found="two in one, of which each reader takes another",
+                hint="Do not trust it: such files are made to deceive.",
+            )
+        if kind == "tar":
+            return "tar"
+        if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
+            from .legacy import is_legacy
+
+            return "legacy" if is_legacy(head) else "pickle"
+        raise UnknownFormatError(
+            f"is {signature.title}" if signature else "is no file of PyTorch",
+            file=self.source.name,
+            expected="a zip archive, a pickle or a tar archive of PyTorch",
+            found="" if signature else f"{head[:16]!r}" if head else "no bytes",
+            hint=signature.hint if signature else "",
+        )
+
+    @staticmethod
+    def _kind_of_zip(archive: PtArchive) -> str:
+        if archive.has(MODEL_MEMBER) and not archive.has(DATA_MEMBER):
+            return "json-archive"
+        if not archive.has(CONSTANTS_MEMBER):
+            return "zip"
+        from .torchscript import is_cpp
+
+        return "cpp" if is_cpp(archive) else "torchscript"
+
+    # The value
+
+    def read(self) -> Any:
+        """The value of the file: builtins and what `graph.python` has, with tensors in it.
+
+        Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order; of C++ archives
+        the attributes follow each module's tensors. The value is read once; later calls give the same object.
+
+        Raises:
+            FormatError: the file is damaged.
+            UnsupportedError: it holds what cannot be read.
+        """
+        if self._value is _UNSET:
+            try:
+                with young_only():
+                    self._value = self._read()
+            except T7BridgeError as error:
+                error.file = error.file or self.source.name
+                raise
+        return self._value
+
+    def _read(self) -> Any:
+        if self._archive is not None:
+            if self.kind == "zip":
+                return self._archive.unpickle(DATA_MEMBER)
+            from .json_archive import read_json_archive
+            from .torchscript import read_modules
+
+            read = read_json_archive if self.kind == "json-archive" else read_modules
+            found = read(self._archive, self._limits)
+            self.attributes, self.constants = found.attributes, found.constants
+            return found.with_attributes() if self.kind == "cpp" else found.state_dict
+        if self.kind == "tar":
+            from .tar import read_tar
+
+            return read_tar(self.source, self._limits, self._new_meaning)
+        from .legacy import read_legacy, read_pickle
+
+        read_one = read_legacy if self.kind == "legacy" else read_pickle
+        return read_one(self.source, self._start, self._limits, self._new_meaning)
+
+    def _new_meaning(self, table: StorageTable, persistent: Callable[[Any], Any] | None) -> PtMeaning:
+        self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
+        return self._meaning
+
+    @property
+    def foreign(self) -> list[str]:
+        """The globals that have no meaning here, `posix.system` say, in the order they were met by `read`."""
+        known = self._archive or self._meaning
+        return list({**(known.foreign if known else {}), **self._nested.foreign})
+
+    # The parts of a zip archive
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The members of a zip archive by name, with their sizes and CRCs; else empty."""
+        return self._archive.zip.members if self._archive else {}
+
+    def member_span(self, name: str) -> tuple[int, int]:
+        """Offset and length of a stored member in the file.
+
+        Args:
+            name: in full.
+
+        Raises:
+            UnsupportedError: the member is deflated, so that the file does not have its bytes.
+            CorruptError: there is no such member.
+        """
+        if self._archive is None or name not in self._archive.zip:
+            raise UnsupportedError(f"has no member {name}", file=self.source.name)
+        source, start = self._archive.zip.span(name)
+        if source is not self.source:
+            raise UnsupportedError(f"has the member {name} deflated only", file=self.source.name)
+        return start, self._archive.zip.members[name].size
+
+    def extra(self, name: str) -> bytes | None:
+        """The bytes of a member below the root folder, checked; None where there is none.
+
+        Raises:
+            CorruptError: they do not have their CRC-32.
+        """
+        return self._archive.small(name) if self._archive else None
+
+    @property
+    def content_id(self) -> str:
+        """A hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
+        from .writer import content_id
+
+        assert self._archive is not None
+        root = len(self._archive.root)
+        return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
+
+    def storage(self, key: str) -> Storage:
+        """The storage of a key, with the element type that the file's value gives it.
+
+        A key that no tensor refers to has bytes as elements.
+
+        Raises:
+            CorruptError: there is none.
+        """
+        self.read()
+        if self._archive is not None:
+            return self._archive.storage(key)
+        assert self._meaning is not None
+        found = self._meaning.storages.roots.get(key)
+        if found is None:
+            raise UnsupportedError(f"has no storage {key}", file=self.source.name)
+        return found
+
+    def verify(self) -> None:
+        """Check the CRC-32 of every member of a zip archive; other files have none.
+
+        Raises:
+            CorruptError: one does not have it.
+        """
+        if self._archive is not None:
+            self._archive.zip.verify()
+
+
+class _Nested:
+    """Reads files that stand in a pickle as bytes. Knows no reader, as its reader knows it: no circle keeps either.
+
+    Attributes:
+        foreign: globals that have no meaning here, of all files.
+    """
+
+    def __init__(self, name: str, limits: Limits, forbid: bool, depth: int) -> None:
+        self._name = name
+        self._limits = limits
+        self._forbid = forbid
+        self._depth = depth
+        self.foreign: dict[str, None] = {}
+
+    def __call__(self, data: bytes) -> Any:
+        """The value of one."""
+        if self._depth >= self._limits.nested_files:
+            raise LimitError(
+                "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files
+            )
+        source = ByteSource.from_bytes(data, self._name)
+        inner = PtReader(source, limits=self._limits, forbid=self._forbid, _depth=self._depth + 1)
+        try:
+            return inner.read()
+        finally:
+            self.foreign.update(dict.fromkeys(inner.foreign))

@@ -1,0 +1,256 @@
+"""The storages of one file, by key: one object each, however many tensors and element types look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ...data import define
+from ...errors import CorruptError, UnsupportedError
+from ...graph.dtypes import BY_TORCH_STORAGE, ELEMENT_TYPES, UINT8, ElementType
+from ...graph.python import PythonGlobal, UntypedStorage
+from ...graph.storage import Span, Storage
+from ...io.source import ByteSource
+
+Locate = Callable[[Any, ElementType, int], Span]
+"""Where the bytes of a key are: (key, element type, bytes) → span."""
+
+_MODULES = frozenset({"torch", "torch.cuda", "torch.storage", "torch.sparse"})
+_UNTYPED = ("UntypedStorage", "_UntypedStorage")
+_NOWHERE = ByteSource.from_bytes(b"", "<not located yet>")
+
+
+def storage_element(value: Any) -> ElementType | None:
+    """The element type of a storage class by its name (`torch.FloatStorage`), None where it is no storage class.
+
+    `torch.UntypedStorage` has bytes. Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`.
+    """
+    if not isinstance(value, PythonGlobal) or value.module not in _MODULES:
+        return None
+    return UINT8 if value.name in _UNTYPED else BY_TORCH_STORAGE.get(value.name)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value can be a number of elements or bytes."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+class StorageTable:
+    """Finds or makes the storage of a key.
+
+    The first element type that a key is met with is its storage's; where tensors of another type are on it, they
+    have a storage of their own whose `base` is the first one.
+
+    Args:
+        locate: finds the bytes of a key; None where they stand behind the pickle and `place` gives them later.
+    """
+
+    def __init__(self, locate: Locate | None = None) -> None:
+        self._locate = locate
+        self.roots: dict[Hashable, Storage] = {}
+        self._views: dict[tuple[int, str, int, int], Storage] = {}
+        self._untyped: dict[Hashable, tuple[UntypedStorage, int, str]] = {}
+        self._claims: dict[int, Hashable] = {}
+
+    def get(self, key: Hashable, element: ElementType, count: int, device: str) -> Storage:
+        """The storage of a key, seen as elements of a type.
+
+        Raises:
+            CorruptError: its bytes are not there.
+        """
+        root = self.roots.get(key)
+        if root is None:
+            width = element.itemsize
+            span = self._locate(key, element, count * width) if self._locate else Span(_NOWHERE, 0, width)
+            root = self.roots[key] = Storage(element, count, span, device)
+        return self.retype(root, element)
+
+    def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
+        """The storage of a key without an element type: the tensor on it will say which."""
+        known = self._untyped.get(key)
+        if known is None:
+            bare = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
+            known = self._untyped[key] = (bare, nbytes, device)
+            self._claims[id(bare)] = key
+        return known[0]
+
+    def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
+        """The storage that a tensor of an element type is on, from what a pickle gives as its storage.
+
+        Args:
+            storage: what `get` or `untyped` gave.
+            element: the tensor's type; None for that of the storage.
+
+        Raises:
+            CorruptError: it is no storage.
+        """
+        if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
+            key = self._claims[id(storage)]
+            _, nbytes, device = self._untyped[key]
+            root = self.roots.get(key)
+            wanted = element or (root.element if root else UINT8)
+            if root is None and nbytes % wanted.itemsize:
+                raise _uneven(nbytes, wanted)
+            return self.get(key, wanted, nbytes // wanted.itemsize, device)
+        if not isinstance(storage, Storage):
+            raise CorruptError("a tensor has no storage", expected="a storage", found=type(storage).__name__)
+        return self.retype(storage, element or storage.element)
+
+    def of_id(self, found: StorageId) -> Storage | UntypedStorage:
+        """The storage that a persistent id names."""
+        if found.element is None:
+            return self.untyped(found.key, found.count, found.device)
+        storage = self.get(found.key, found.element, found.count, found.device)
+        return storage if found.part is None else self.part(storage, *found.part[1:])
+
+    def retype(self, storage: Storage, element: ElementType) -> Storage:
+        """The same memory seen as elements of another type."""
+        if storage.element is element:
+            return storage
+        if storage.nbytes % element.itemsize:
+            raise _uneven(storage.nbytes, element)
+        return self._view(storage, element, 0, storage.nbytes // element.itemsize)
+
+    def part(self, storage: Storage, start: int, count: int) -> Storage:
+        """A part of a storage that is a storage of its own, as PyTorch had them until 0.3.
+
+        Args:
+            storage: the whole.
+            start: first element of the part.
+            count: its elements.
+
+        Raises:
+            CorruptError: the part is not inside.
+        """
+        if not is_count(start) or not is_count(count) or start + count > storage.count:
+            raise CorruptError(
+                "a part of a storage is not inside of it",
+                expected=f"at most {storage.count} elements",
+                found=f"{count} from {start}",
+            )
+        if count == storage.count:
+            return storage
+        return self._view(storage, storage.element, start * storage.element.itemsize, count)
+
+    def _view(self, storage: Storage, element: ElementType, offset: int, count: int) -> Storage:
+        base = storage.base or storage
+        offset += storage.base_offset
+        name = (id(base), element.name, offset, count)
+        view = self._views.get(name)
+        if view is None:
+            data = self._within(base, element, offset)
+            view = Storage(element, count, data, storage.device, base=base, base_offset=offset)
+            self._views[name] = view
+        return view
+
+    @staticmethod
+    def _within(base: Storage, element: ElementType, offset: int) -> Span:
+        if not isinstance(base.data, Span):  # elements that are made when asked for have no bytes to look at
+            base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
+        if base.data.order != "little" and element.itemsize != base.element.itemsize:
+            raise UnsupportedError(
+                f"a big-endian storage of {base.element.name} is also seen as {element.name}, of which the bytes differ"
+            )
+        return Span(base.data.source, base.data.offset + offset, element.itemsize, base.data.order)
+
+    def place(self, key: Hashable, span: Span) -> None:
+        """Say where the bytes of a key are."""
+        self.roots[key].data = span
+
+    def claim_rest(self) -> None:
+        """Give the untyped storages that no tensor is on bytes as elements."""
+        for key, (bare, nbytes, device) in self._untyped.items():
+            root = self.roots.get(key)
+            bare.storage = root or self.get(key, UINT8, nbytes, device)
+
+    def finish(self) -> None:
+        """Complete what had to wait for the end of the pickle."""
+        self.claim_rest()
+        for view in self._views.values():
+            assert view.base is not None
+            view.data = self._within(view.base, view.element, view.base_offset)
+
+
+@define(frozen=True)
+class StorageId:
+    """A persistent id that names a storage.
+
+    Attributes:
+        element: its element type; None for an untyped one.
+        key: its name in the file.
+        device: where it was.
+        count: its elements.
+        part: of a storage that is a part of another: its own key, first element and elements; else None.
+    """
+
+    element: ElementType | None
+    key: Hashable
+    device: str
+    count: int
+    part: tuple[Hashable, int, int] | None = None
+
+    @classmethod
+    def parse(cls, saved_id: Any) -> StorageId:
+        """Read a persistent id: ("storage", class, key, location, count), and what is a part in older files.
+
+        Raises:
+            CorruptError: it is none.
+        """
+        if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
+            raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
+        _, kind, key, location, count, *rest = saved_id
+        element = storage_element(kind)
+        if element is None:
+            named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
+            raise CorruptError("a storage is of no known class", found=named)
+        if not isinstance(key, (str, int, bytes)) or not is_count(count) or text(location) is None:
+            raise CorruptError("a persistent id has no key, location or count")
+        part = rest[0] if rest else None
+        if part is not None and not (
+            isinstance(part, tuple) and len(part) == 3 and isinstance(part[0], (str, int, bytes))
+        ):
+            raise CorruptError("a part of a storage is not described as one")
+        untyped = kind.name in _UNTYPED
+        return cls(None if untyped else element, text(key) or key, text(location) or "", count, part)
+
+
+def shown(value: Any) -> str:
+    """A value of a file for a message: never more than a few words, whatever is inside of it."""
+    if isinstance(value, (str, bytes)):
+        return repr(value[:60])
+    return f"{value}" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+
+
+def text(value: Any) -> str | None:
+    """A `str`, of Python 2 too; None of anything else."""
+    if isinstance(value, bytes):
+        return value.decode("latin1")
+    return value if isinstance(value, str) else None
+
+
+def _uneven(nbytes: int, element: ElementType) -> UnsupportedError:
+    return UnsupportedError(f"a storage of {nbytes} bytes is no whole number of {element.name} elements")
+
+
+def element_named(name: str) -> ElementType | None:
+    """The element type of PyTorch's name, `float32`; other names that PyTorch has for some are understood."""
+    return ELEMENT_TYPES.get(_ALIASES.get(name, name))
+
+
+# Source: PyTorch 2.13 `torch/csrc/utils/tensor_dtypes.cpp`.
+_ALIASES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "chalf": "complex32",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+}
+
+
+def span_of_bytes(data: bytes, width: int, order: str = "little") -> Span:
+    """Bytes in memory as a span."""
+    return Span(ByteSource.from_bytes(data), 0, width, order)

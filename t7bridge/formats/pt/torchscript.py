@@ -1,0 +1,243 @@
+"""State dicts and attributes of TorchScript modules and of the archives that PyTorch's C++ API writes.
+
+`data.pkl` holds the modules as objects of classes below `__torch__`; which of their attributes are parameters and
+which are buffers stands only in the classes' source, in `code/`. That source is looked at as text and never run.
+
+Source: PyTorch 2.13 `torch/csrc/jit/serialization/python_print.cpp` (what the source looks like), `export_module.cpp`,
+`torch/csrc/api/src/serialize/output-archive.cpp`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Any
+
+from attrs import evolve, field
+
+from ...data import define
+from ...errors import CorruptError, LimitError
+from ...graph.python import PythonObject, QuantizedTensor, SparseTensor
+from ...graph.tensor import Tensor
+from ...limits import Limits
+from .checkpoint import CONSTANTS_MEMBER, PtArchive
+from .layout import DATA_MEMBER
+from .storages import shown
+
+_CLASS = re.compile(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
+_LIST = re.compile(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)",? *')
+_TYPE = re.compile(r'^  (?:(\w+)|__annotations__\["((?:[^"\\\n]|\\.)*)"\]) *[:=] *([^\n=]+)', re.MULTILINE)
+_GENERIC_MODULE = re.compile(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
+
+
+@define
+class ScriptClass:
+    """What the source of a class says of its attributes.
+
+    Attributes:
+        is_module: whether it is a module; else it is a plain class, such as a named tuple.
+        parameters: names of its parameters.
+        buffers: names of its buffers; None in files of releases that did not write them.
+        types: the types of its attributes, as text.
+        has_code: whether it has methods.
+    """
+
+    is_module: bool
+    parameters: list[str] = field(factory=list)
+    buffers: list[str] | None = None
+    types: dict[str, str] = field(factory=dict)
+    has_code: bool = False
+
+
+def parse_classes(source: str) -> dict[str, ScriptClass]:
+    """The classes in a source file, by name."""
+    found = {}
+    for name, base, body in _CLASS.findall(source):
+        attributes, _, _ = body.partition("\n  def ")
+        cls = ScriptClass(base == "Module" or "__parameters__" in attributes)
+        cls.has_code = attributes != body or body.startswith("  def ")
+        for kind, names in _LIST.findall(attributes):
+            if kind == "__parameters__":
+                cls.parameters = _words(names)
+            else:
+                cls.buffers = _words(names)
+        for plain, quoted_name, kind in _TYPE.findall(attributes):
+            cls.types[plain or _unquoted(quoted_name)] = kind.strip()
+        found[name] = cls
+    return found
+
+
+def _words(names: str) -> list[str]:
+    """The texts in a list."""
+    words = []
+    place = 0
+    while match := _QUOTED.match(names, place):
+        words.append(_unquoted(match[1]))
+        place = match.end()
+    return words
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+class _Code:
+    """The classes of an archive, read when they are asked for."""
+
+    def __init__(self, archive: PtArchive) -> None:
+        self._archive = archive
+        self._files: dict[str, dict[str, ScriptClass]] = {}
+
+    def find(self, path: str) -> ScriptClass | None:
+        module, _, name = path.rpartition(".")
+        classes = self._files.get(module)
+        if classes is None:
+            data = self._archive.small(f"code/{module.replace('.', '/')}.py")
+            classes = self._files[module] = parse_classes(data.decode("utf-8", "replace")) if data else {}
+        return classes.get(name)
+
+
+def is_cpp(archive: PtArchive) -> bool:
+    """Whether an archive was written by the C++ API: all its classes are called `Module` and have no methods."""
+    code = _Code(archive)
+    prefix = archive.root + "code/"
+    for name in archive.zip.members:
+        if name.startswith(prefix) and name.endswith(".py"):
+            module = name[len(prefix) : -3].replace("/", ".")
+            code.find(module + ".Module")
+            for cls, found in code._files[module].items():
+                if not _GENERIC_MODULE.match(f"{module}.{cls}") or found.has_code:
+                    return False
+    return bool(code._files)
+
+
+@define
+class ScriptEntry:
+    """One attribute of a module.
+
+    Attributes:
+        name: dotted, from the root.
+        value: what it is.
+        in_state: whether it is a parameter or buffer.
+    """
+
+    name: str
+    value: Any
+    in_state: bool
+
+
+@define
+class ScriptModule:
+    """What an archive of modules holds.
+
+    Attributes:
+        entries: everything but the modules themselves: of each module its parameters, its buffers and its other
+            attributes, then the same of its submodules.
+        constants: what its code refers to.
+    """
+
+    entries: list[ScriptEntry]
+    constants: Any = None
+
+    @property
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """Parameters and buffers, as `state_dict()` gives them: detached."""
+        return OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All others."""
+        return {entry.name: entry.value for entry in self.entries if not entry.in_state}
+
+    def with_attributes(self) -> OrderedDict[str, Any]:
+        """Everything, in the order of `entries`."""
+        return OrderedDict((entry.name, detached(entry.value)) for entry in self.entries)
+
+
+def detached(value: Any) -> Any:
+    """What `detach()` gives of a tensor: the same memory, without a mark for gradients; other values as they are."""
+    if isinstance(value, (Tensor, SparseTensor)):
+        return evolve(value, requires_grad=False, is_parameter=False)
+    if isinstance(value, QuantizedTensor):
+        return evolve(value, tensor=detached(value.tensor))
+    return value
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of any kind."""
+    return isinstance(value, (Tensor, SparseTensor, QuantizedTensor))
+
+
+def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
+    """Read the modules of an archive.
+
+    Raises:
+        FormatError: it is damaged.
+        LimitError: its modules hold one another without end.
+    """
+    root = archive.unpickle(DATA_MEMBER)
+    found = ScriptModule([])
+    if archive.has(CONSTANTS_MEMBER):
+        found.constants = archive.unpickle(CONSTANTS_MEMBER, "constants/")
+    if not isinstance(root, PythonObject) or not isinstance(root.state, dict):
+        raise CorruptError("the archive's value is no module", found=type(root).__name__)
+    code = _Code(archive)
+    stack: list[tuple[str, PythonObject, int]] = [("", root, 0)]
+    seen: set[int] = set()
+    repeated = 0
+    while stack:
+        prefix, module, depth = stack.pop()
+        if id(module) in seen:
+            repeated += 1 + len(module.state)
+        seen.add(id(module))
+        if depth > limits.module_depth:
+            raise LimitError(
+                "the archive's modules are nested too deep", limit="module_depth", value=limits.module_depth
+            )
+        if repeated > limits.repeated_nodes:
+            raise LimitError(
+                "the archive's modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
+            )
+        inner: list[tuple[str, PythonObject, int]] = []
+        others: list[ScriptEntry] = []
+        cls = code.find(module.path)
+        states: list[ScriptEntry] = []
+        for name, value in module.state.items():
+            if type(name) is not str:
+                raise CorruptError("a module has an attribute whose name is no text", found=shown(name))
+            entry = ScriptEntry(f"{prefix}{name}", value, False)
+            if _is_module(value, code):
+                inner.append((f"{prefix}{name}.", value, depth + 1))
+            elif is_tensor(value) and _in_state(name, cls):
+                entry.in_state = True
+                states.append(entry)
+            else:
+                others.append(entry)
+        parameters = frozenset(cls.parameters) if cls else frozenset()
+        start = len(prefix)
+        found.entries += [entry for entry in states if entry.name[start:] in parameters]
+        found.entries += [entry for entry in states if entry.name[start:] not in parameters]
+        found.entries += others
+        stack.extend(reversed(inner))
+    return found
+
+
+def _is_module(value: Any, code: _Code) -> bool:
+    if (
+        not isinstance(value, PythonObject)
+        or not value.path.startswith("__torch__.")
+        or not isinstance(value.state, dict)
+    ):
+        return False
+    cls = code.find(value.path)
+    return cls is None or cls.is_module
+
+
+def _in_state(name: str, cls: ScriptClass | None) -> bool:
+    """Whether a tensor is a parameter or buffer. Until 1.3 every tensor attribute that is no parameter was a buffer."""
+    if cls is None or name in cls.parameters:
+        return True
+    if cls.buffers is None:
+        return cls.types.get(name, "Tensor") in ("Tensor", "Optional[Tensor]")
+    return name in cls.buffers

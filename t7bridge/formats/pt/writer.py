@@ -1,0 +1,154 @@
+"""PtWriter: Python-side values as the zip archive that PyTorch writes today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from ...graph.storage import Span, Storage
+from ...io.crc import crc32
+from ...io.digest import sha256
+from ...io.output import Output
+from . import layout
+from .pickle.pickler import PickleWriter, StorageRef
+from .zip.archive_writer import Content, Extent, Member, ZipWriter
+
+
+class StorageKeys:
+    """Numbers the storages of a file in the order in which they are named.
+
+    Attributes:
+        storages: those named so far; the key of each is its place.
+    """
+
+    def __init__(self, keep_device: bool) -> None:
+        self.storages: list[Storage] = []
+        self._keep_device = keep_device
+        self._keys: dict[int, str] = {}
+
+    def key(self, storage: Storage) -> str:
+        """The key of a storage, the next one where it is new."""
+        key = self._keys.get(id(storage))
+        if key is None:
+            key = self._keys[id(storage)] = str(len(self.storages))
+            self.storages.append(storage)
+        return key
+
+    def ref(self, storage: Storage) -> StorageRef:
+        """How a pickle names a storage."""
+        return StorageRef(self.key(storage), storage.device if self._keep_device else "cpu")
+
+
+class PtWriter:
+    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
+
+    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
+    graph. Their bytes go from where they are to the archive without being held in memory.
+
+    Args:
+        target: a binary file object.
+        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+
+    Attributes:
+        tensors: number of tensors in the value.
+
+    Example:
+        >>> with open("out.pt", "wb") as file:
+        ...     writer = PtWriter(file)
+        ...     writer.write({"weight": tensor})
+        ...     writer.finish()
+    """
+
+    def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False) -> None:
+        self._output = target if isinstance(target, Output) else Output(target)
+        self._zip = ZipWriter(self._output)
+        self._keys = StorageKeys(keep_device)
+        self._pickle = PickleWriter(self._keys.ref).dumps(None)
+        self.tensors = 0
+
+    def storage_key(self, storage: Storage) -> str:
+        """The key of a storage; one that is new gets the next, and its elements will be written."""
+        return self._keys.key(storage)
+
+    def write(self, value: Any) -> None:
+        """Take the value. `finish` writes it, with the storages that it and `storage_key` have named.
+
+        Args:
+            value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
+
+        Raises:
+            UnsupportedError: something else is inside.
+        """
+        writer = PickleWriter(self._keys.ref)
+        self._pickle = writer.dumps(value)
+        self.tensors = writer.tensors
+
+    @property
+    def storages(self) -> int:
+        """Number of storages that are written."""
+        return len(self._keys.storages)
+
+    def finish(self, record: Callable[[str], bytes] | None = None) -> None:
+        """Write the archive.
+
+        Args:
+            record: gives the content of a further member that PyTorch does not look at, from the hash of the value.
+
+        Raises:
+            WriteError: the output does not take the bytes.
+        """
+        self._add(layout.DATA_MEMBER, self._pickle)
+        self._add(layout.FORMAT_MEMBER, b"1")
+        self._add(layout.ALIGNMENT_MEMBER, b"%d" % layout.ALIGNMENT_BYTES)
+        self._add(layout.BYTEORDER_MEMBER, b"little")
+        for number, storage in enumerate(self._keys.storages):
+            self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
+        self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
+        sha256()  # loads it while the elements are still on their way
+        self._zip.settle()
+        self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
+        if record is not None:
+            members = [(member.name.partition("/")[2], member.size, member.crc) for member in self._zip.members]
+            self._add(layout.RECORD_MEMBER, record(content_id(members)))
+        self._zip.finish()
+        self._output.flush()
+
+    def _add(self, name: str, content: Content, size: int | None = None) -> None:
+        self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)
+
+
+def _content(storage: Storage) -> Extent | Iterator[bytes | memoryview]:
+    data = storage.data
+    if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
+        return Extent(data.source, data.offset, storage.nbytes, data.check)
+    return storage.chunks()
+
+
+def write_elements(output: Output, storage: Storage) -> None:
+    """Write a storage's elements in little-endian order."""
+    content = _content(storage)
+    if isinstance(content, Extent):
+        output.copy(content.source, content.offset, content.length, content.check)
+    else:
+        for piece in content:
+            output.write(piece)
+
+
+def content_id(members: list[tuple[str, int, int]]) -> str:
+    """A hash over the members that make up an archive's value.
+
+    Args:
+        members: name below the root folder, size in bytes and CRC-32 of every member.
+    """
+    digest = sha256()
+    for name, size, crc in sorted(members):
+        if name == layout.DATA_MEMBER or name.startswith(layout.STORAGE_FOLDER):
+            digest.update(f"{name}\0{size}\0{crc}\n".encode())
+    return digest.hexdigest()
+
+
+def _serialization_id(members: list[Member]) -> bytes:
+    """Forty digits from the members' names and contents: the same for the same content, as PyTorch's is."""
+    names = crc32("\0".join(member.name for member in members).encode())
+    content = int(sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
+    return b"%020d%020d" % (names, content)

@@ -1,0 +1,365 @@
+"""Lua Torch's binary encoding: the primitives, in both directions."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ...errors import CorruptError, ModelError, TruncatedError, WriteError
+from ...graph.dtypes import INT64, ElementType
+from ...graph.storage import Span, Storage
+from ...io.output import Output
+from ...io.source import ByteSource
+from . import layout as tags
+from .layout import T7Layout
+from .window import WINDOW_BYTES, Window
+
+_SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
+_ENTRY_BYTES = 32
+"""The longest entry of fixed size, a number for a number, has 24."""
+_LONG_RUN = 64
+"""Entries from which a run of numbers is decoded by numpy; below, starting numpy costs more than it saves."""
+
+
+class BinaryInput(Window):
+    """Reads primitives at a moving position.
+
+    Bytes come through a window that grows while reading goes straight on and shrinks where a payload is passed
+    over, so that the headers of a large file cost little.
+    """
+
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
+        super().__init__(source, position, layout, longest)
+        self._grown = _SMALL_WINDOW
+        self._run, self._pause = _LONG_RUN, 0
+        sign = "<" if layout.byte_order == "little" else ">"
+        self._sign = sign
+        self._long = "q" if layout.long_size == 8 else "i"
+        self._int_at = struct.Struct(sign + "i").unpack_from
+        self._two_at = struct.Struct(sign + "ii").unpack_from
+        self._double_at = struct.Struct(sign + "d").unpack_from
+        self._long_at = struct.Struct(sign + self._long).unpack_from
+
+    def _jump(self, offset: int) -> None:
+        super()._jump(offset)
+        self._grown = _SMALL_WINDOW
+
+    def _need(self, length: int, what: str) -> None:
+        """Have `length` bytes in the window at the position.
+
+        Raises:
+            TruncatedError: the file ends before.
+        """
+        if len(self._window) - self._at >= length:
+            return
+        position = self.position
+        if self.source.size - position < length:
+            raise TruncatedError(
+                f"the file ends inside {what}",
+                file=self.source.name,
+                offset=position,
+                expected=f"{length} bytes",
+                found=f"{max(0, self.source.size - position)}",
+            )
+        self._window = self.source.read_exact(
+            position, min(max(length, self._grown), self.source.size - position), what
+        )
+        self._base, self._at = position, 0
+        self._grown = min(2 * self._grown, _LARGE_WINDOW)
+
+    def require(self, count: int, each: int, what: str) -> None:
+        """Check that `count` things of at least `each` bytes can still follow.
+
+        Raises:
+            CorruptError: the count is negative.
+            TruncatedError: the file is too short for them.
+        """
+        if count < 0:
+            raise CorruptError(
+                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
+            )
+        if count * each > self.remaining:
+            raise TruncatedError(
+                f"a count claims more than the file holds: {what}",
+                file=self.source.name,
+                offset=self.position,
+                expected=f"at most {self.remaining // each} in the {self.remaining} bytes left",
+                found=f"{count}",
+            )
+
+    def read_int(self, what: str = "an integer") -> int:
+        """Read a 4-byte integer."""
+        if len(self._window) - self._at < 4:
+            self._need(4, what)
+        value: int = self._int_at(self._window, self._at)[0]
+        self._at += 4
+        return value
+
+    def read_long(self, what: str = "a long") -> int:
+        """Read a C long."""
+        self._need(self.layout.long_size, what)
+        value: int = self._long_at(self._window, self._at)[0]
+        self._at += self.layout.long_size
+        return value
+
+    def read_longs(self, count: int, what: str) -> tuple[int, ...]:
+        """Read C longs."""
+        length = count * self.layout.long_size
+        self._need(length, what)
+        values = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
+        self._at += length
+        return values
+
+    def read_float(self, what: str = "a float") -> float:
+        """Read a 4-byte float."""
+        return float(self._read_one("f", 4, what))
+
+    def read_double(self, what: str = "a number") -> float:
+        """Read an 8-byte float."""
+        self._need(8, what)
+        value: float = self._double_at(self._window, self._at)[0]
+        self._at += 8
+        return value
+
+    def read_short(self, what: str = "a short") -> int:
+        """Read a 2-byte integer."""
+        return int(self._read_one("h", 2, what))
+
+    def _read_one(self, code: str, length: int, what: str) -> Any:
+        self._need(length, what)
+        value = struct.unpack_from(self._sign + code, self._window, self._at)[0]
+        self._at += length
+        return value
+
+    def read_raw(self, length: int, what: str) -> bytes:
+        """Bytes as they are."""
+        self.require(length, 1, what)
+        if length > self.longest:
+            self.check_length(length, what)
+        self._need(length, what)
+        data = self._window[self._at : self._at + length]
+        self._at += length
+        return data
+
+    def window_at(self, room: int, at: int | None = None) -> tuple[bytes, int]:
+        """The bytes around the position, or around `at` in the last such window, and where it is in them.
+
+        There are `room` bytes from there on, or all that the file has.
+        """
+        if at is not None:
+            self._at = at
+        self._need(min(room, self.remaining), "an entry")
+        return self._window, self._at
+
+    def move_to(self, at: int) -> None:
+        """Go to a place in the window."""
+        self._at = at
+
+    def read_elements(self, element: ElementType, count: int) -> Span:
+        """Pass over a storage's elements and say where they are."""
+        width = self.layout.long_size if element is INT64 else element.itemsize
+        self.require(count, width, f"elements of type {element.name}")
+        span = Span(self.source, self.position, width, self.layout.byte_order)
+        self.position += count * width
+        return span
+
+    def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
+        """Read entries of a table as long as both key and value are scalars.
+
+        Appends to `keys` and `values` until there are `count` values, and stops before the tag of anything else;
+        then there may be one key more than values.
+        """
+        two_at, double_at = self._two_at, self._double_at
+        add_key, add_value = keys.append, values.append
+        window, at = self._window, self._at
+        end = len(window)
+        missing = count - len(values)
+        key_turn = len(keys) == len(values)
+        while missing:
+            if end - at < _ENTRY_BYTES:
+                self._at = at
+                self._need(min(_ENTRY_BYTES, self.remaining), "a table entry")
+                window, at = self._window, self._at
+                end = len(window)
+                if end - at < 8:
+                    if self._ends_with_nil(key_turn):
+                        add_value(None)
+                    return
+            tag, second = two_at(window, at)
+            if tag == tags.STRING:
+                stop = at + 8 + second
+                if second < 0 or stop > end:
+                    self._at = at + 8
+                    item: Any = self.read_raw(second, "a string")
+                    window, at = self._window, self._at
+                    end = len(window)
+                else:
+                    item = window[at + 8 : stop]
+                    at = stop
+            elif tag == tags.NUMBER:
+                if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
+                    window, at = self._window, self._at
+                    end = len(window)
+                    missing = count - len(values)
+                    continue
+                if end - at < 12:
+                    self._at = at
+                    self._need(12, "a number")
+                item = double_at(window, at + 4)[0]
+                if key_turn and item != item:
+                    self._at = at
+                    raise self.no_key(item, self.position)
+                at += 12
+            elif tag == tags.BOOLEAN:
+                if second != 0 and second != 1:
+                    self._at = at + 4
+                    raise self.no_boolean(second)
+                item = second == 1
+                at += 8
+            elif tag == tags.NIL:
+                if key_turn:
+                    self._at = at
+                    raise self.no_key(None, self.position)
+                item = None
+                at += 4
+            else:
+                break
+            if key_turn:
+                add_key(item)
+                key_turn = False
+            else:
+                add_value(item)
+                key_turn = True
+                missing -= 1
+        self._at = at
+
+    def _ends_with_nil(self, key_turn: bool) -> bool:
+        """Pass over a nil that ends the file, the only scalar of less than 8 bytes; whether there is one.
+
+        Raises:
+            TruncatedError: the file ends inside another scalar.
+            CorruptError: the nil is a key.
+        """
+        tag = self.read_int("a table entry")
+        if tag == tags.NIL and key_turn:
+            raise self.no_key(None, self.position - 4)
+        if tag != tags.NIL:
+            self._at -= 4
+            if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
+                self._need(8, "a table entry")
+        return tag == tags.NIL
+
+    def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
+        """Decode a run of number → number entries through one numpy view; whether there was one.
+
+        How much is tried at once grows with success; after a short run the next entries go one by one, so that a
+        table of mixed values is not looked at again and again.
+        """
+        if self._pause:
+            self._pause -= 1
+            return False
+        if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
+            return False
+        from .bulk import number_entries
+
+        self._at = at
+        wanted = min(count - len(values), self.remaining // 24, self._run)
+        self._need(wanted * 24, "a table entry")
+        found_keys, found = number_entries(memoryview(self._window)[self._at : self._at + wanted * 24], self._sign)
+        keys += found_keys
+        values += found
+        self._at += len(found) * 24
+        if len(found) == wanted:
+            self._run = min(2 * self._run, _LARGE_WINDOW // 24)
+        else:
+            self._run, self._pause = _LONG_RUN, _LONG_RUN
+        return True
+
+
+class BinaryWriter:
+    """Writes primitives in the encoding of `layout`."""
+
+    def __init__(self, output: Output, layout: T7Layout) -> None:
+        self.output = output
+        self.layout = layout
+        sign = "<" if layout.byte_order == "little" else ">"
+        self._sign = sign
+        self._long = "q" if layout.long_size == 8 else "i"
+        self._pack_int = struct.Struct(sign + "i").pack
+        self._pack_number = struct.Struct(sign + "id").pack
+        self._pack_two = struct.Struct(sign + "ii").pack
+
+    def write_int(self, value: int) -> None:
+        """Write a 4-byte integer."""
+        try:
+            self.output.write(self._pack_int(value))
+        except struct.error:
+            raise WriteError(f"{value} does not fit a 4-byte integer", file=self.output.name) from None
+
+    def write_long(self, value: int) -> None:
+        """Write a C long."""
+        self.write_longs((value,))
+
+    def write_longs(self, values: tuple[int, ...]) -> None:
+        """Write C longs."""
+        try:
+            self.output.write(struct.pack(f"{self._sign}{len(values)}{self._long}", *values))
+        except struct.error:
+            raise WriteError(
+                f"{max(values, key=abs)} does not fit a {self.layout.long_size}-byte long",
+                file=self.output.name,
+                hint="Write 8-byte longs (--long-size 8)." if self.layout.long_size == 4 else "",
+            ) from None
+
+    def write_short(self, value: int) -> None:
+        """Write a 2-byte integer."""
+        self._write_one("h", value, "a 2-byte integer")
+
+    def write_float(self, value: float) -> None:
+        """Write a 4-byte float."""
+        self._write_one("f", value, "a 4-byte float")
+
+    def _write_one(self, code: str, value: float, what: str) -> None:
+        try:
+            self.output.write(struct.pack(self._sign + code, value))
+        except (struct.error, OverflowError):
+            raise WriteError(f"{value} does not fit {what}", file=self.output.name) from None
+
+    def write_double(self, value: float) -> None:
+        """Write an 8-byte float."""
+        self.output.write(struct.pack(self._sign + "d", value))
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self.output.write(data)
+
+    def write_number(self, value: float) -> None:
+        """A tagged number."""
+        self.output.write(self._pack_number(tags.NUMBER, value))
+
+    def write_string(self, data: bytes) -> None:
+        """A tagged string."""
+        if len(data) > 0x7FFFFFFF:
+            raise WriteError("a Lua string of 2 GiB or more cannot be written", file=self.output.name)
+        self.output.write(self._pack_two(tags.STRING, len(data)))
+        self.output.write(data)
+
+    def write_boolean(self, value: bool) -> None:
+        """A tagged boolean."""
+        self.output.write(self._pack_two(tags.BOOLEAN, value))
+
+    def write_elements(self, storage: Storage) -> None:
+        """A storage's elements, moved from their file where they lie there as they are wanted here."""
+        width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
+        data = storage.data
+        if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
+            done = None if data.crc is None else data.check
+            self.output.copy(data.source, data.offset, storage.count * width, done)
+            return
+        try:
+            for chunk in storage.chunks(self.layout.byte_order, width):
+                self.output.write(chunk)
+        except ModelError as error:
+            raise WriteError(
+                error.message, file=self.output.name, expected=error.expected, found=error.found, hint=error.hint
+            ) from error

@@ -1,0 +1,187 @@
+"""Classes whose objects are not just a table of fields in a file.
+
+Most Torch classes write one table. A class that writes something else, a `write` method of its own in Lua, is known
+here by its name and by two functions that read and write what follows the class name. `register_class` adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...data import define
+from ...errors import CorruptError, ModelError
+from ...graph.lua import Table, TorchObject
+
+if TYPE_CHECKING:
+    from .reader import T7Reader
+    from .writer import T7Writer
+
+ReadPayload = Callable[["T7Reader", TorchObject], None]
+WritePayload = Callable[["T7Writer", TorchObject], None]
+
+
+class PayloadClass(Protocol):
+    """What `register_class` decorates: a class with two static methods."""
+
+    @staticmethod
+    def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+
+    @staticmethod
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+
+
+@define(frozen=True)
+class Payload:
+    """How the objects of one class are laid out behind the class name.
+
+    Attributes:
+        read: fills an object, whose `fields` is an empty table, from the reader.
+        write: writes the same to the writer.
+        since_version: objects of lower class versions are plain tables.
+    """
+
+    read: ReadPayload
+    write: WritePayload
+    since_version: int = 0
+
+
+_PAYLOADS: dict[str, Payload] = {}
+
+
+def payload_of(class_name: str, version: int | None, vintage: str = "") -> Payload | None:
+    """The layout of a class's objects; `None` where they are a table of fields.
+
+    Args:
+        class_name: the full name.
+        version: of the object.
+        vintage: that of the file's layout, of which each has its own.
+    """
+    if vintage:
+        from .releases_2010 import vintage_payload
+
+        if (old := vintage_payload(vintage, class_name)) is not None:
+            return old
+    payload = _PAYLOADS.get(class_name)
+    return payload if payload and (version or 0) >= payload.since_version else None
+
+
+def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
+    """Register classes that write a payload of their own. Decorates a class with static methods `read` and `write`.
+
+    `read(reader, obj)` takes from the reader, in the file's order, what Lua's `read` method takes (`read_int`,
+    `read_long`, `read_double`, `read_object`, …) and stores it in `obj` (`obj["name"] = …`, or `obj.payload`).
+    `write(writer, obj)` does the same the other way.
+
+    Args:
+        names: full Lua class names, `corpus.Custom`.
+        since_version: objects of lower class versions are read as plain tables.
+
+    Raises:
+        ModelError: a class is registered already.
+
+    Example:
+        >>> @register_class("corpus.Custom")
+        ... class Custom:
+        ...     @staticmethod
+        ...     def read(reader, obj):
+        ...         obj["a"] = reader.read_int()
+        ...
+        ...     @staticmethod
+        ...     def write(writer, obj):
+        ...         writer.write_int(obj["a"])
+    """
+
+    def decorate(layout: PayloadClass) -> PayloadClass:
+        for name in names:
+            if name in _PAYLOADS:
+                raise ModelError(f"the class {name} is registered already")
+        for name in names:
+            _PAYLOADS[name] = Payload(layout.read, layout.write, since_version)
+        return layout
+
+    return decorate
+
+
+def unregister_class(name: str) -> None:
+    """Forget a registered class; its objects are read as plain tables again."""
+    _PAYLOADS.pop(name, None)
+
+
+class _HeaderAndFields:
+    """Two objects: a header, then the table of fields."""
+
+    @staticmethod
+    def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.payload = reader.read_object()
+        fields = reader.read_object()
+        if not isinstance(fields, Table):
+            raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
+        obj.fields = fields
+
+    @staticmethod
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_object(obj.payload)
+        writer.write_object(obj.fields)
+
+
+# nn.GPU writes {type, device}, then its fields (nn 8726825 GPU.lua); DataParallelTable writes its gpuAssignments
+# first since class version 2 (cunn DataParallelTable.lua).
+register_class("nn.GPU")(_HeaderAndFields)
+register_class("nn.DataParallelTable", since_version=2)(_HeaderAndFields)
+
+
+@register_class("torch.Generator")
+class _Generator:
+    """The C struct THGenerator as it lies in memory. Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`."""
+
+    @staticmethod
+    def struct_bytes(long_size: int) -> int:
+        """Two ints and 626 longs, then three doubles and an int, padded to the alignment of a double."""
+        head = long_size + 4 + 4 + 625 * long_size
+        return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
+
+    @classmethod
+    def read(cls, reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+        obj.payload = reader.read_raw(cls.struct_bytes(reader.layout.long_size))
+
+    @staticmethod
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_raw(obj.payload)
+
+
+@register_class("torch.Timer")
+class _Timer:
+    """Nothing at all."""
+
+    @staticmethod
+    def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+
+    @staticmethod
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+
+
+@register_class("tds.AtomicCounter")
+class _AtomicCounter:
+    """One long. Source: tds 4524bf8 `atomic.lua`."""
+
+    @staticmethod
+    def read(reader: T7Reader, obj: TorchObject) -> None:
+        """Fill an object from the reader."""
+        obj.fields = None
+        obj.payload = reader.read_long()
+
+    @staticmethod
+    def write(writer: T7Writer, obj: TorchObject) -> None:
+        """Write an object to the writer."""
+        writer.write_long(obj.payload)

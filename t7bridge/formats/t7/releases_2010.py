@@ -1,0 +1,326 @@
+"""Files of 2010 and 2011, whose nn modules wrote their fields one after another.
+
+Until November 2011 modules had `write` methods of their own; the values have no names in the file, so that a reader
+must know each class. Four states of the sources are told apart, each named by its first month (`layout.VINTAGES`):
+
+* `2010-11`: Torch5 with xLearn. A tensor has an integer more, before its storage: whether it owns it.
+* `2011-06`: the first Torch7 with nn and nnx.
+* `2011-09`: `nn.Module` writes a table of all fields; where a class still has a `write`, its values follow the table.
+* `2011-10`: only the modules of nnx do that any more.
+
+A network was saved with `network:write(file)` and read with `network:read(file)`: such a file starts with the
+fields, without the class. It is read as the `nn.Sequential` that it is, and its layout is `headless`.
+
+Which class wrote what stands in `vintage_rows`; the whole story is in `docs/format-t7-vintage.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from ...data import define
+from ...errors import CorruptError, FormatError, WriteError
+from ...graph.lua import Table, TorchObject, Value
+from ...graph.tensor import Tensor
+from .layout import TORCH, TORCH5, VINTAGES, T7Layout
+from .payloads import Payload
+from .releases_2010_fields import RELEASES
+
+if TYPE_CHECKING:
+    from .binary import BinaryInput
+    from .reader import T7Reader
+    from .text import TextInput
+    from .writer import T7Writer
+
+HINT = "The file was written by a Torch of 2010 or 2011, whose nn modules wrote their fields one after another."
+_ROOT = "nn.Sequential"
+_ROOT_FIELDS = ("modules", "gradInput", "output")
+_HEAD = 1 << 12
+
+
+@define(frozen=True)
+class _Kind:
+    """How one value is written.
+
+    Attributes:
+        read: takes it from a reader.
+        write: hands it to a writer.
+        types: what it may be in the graph.
+        absent: what is written where there is no such field, and what Lua's `read` method makes of that: no field.
+    """
+
+    read: Callable[[T7Reader], Value]
+    write: Callable[[T7Writer, Any], None]
+    types: tuple[type, ...] = (object,)
+    absent: float | None = None
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value comes back as it is."""
+        return self.write not in (_write_integer, _write_long) or (math.isfinite(value) and value == int(value))
+
+
+def _integer(reader: T7Reader) -> float:
+    return float(reader.read_int())
+
+
+def _write_integer(writer: T7Writer, value: float) -> None:
+    writer.write_int(int(value))
+
+
+def _write_long(writer: T7Writer, value: float) -> None:
+    writer.write_long(int(value))
+
+
+def _object(*types: type) -> _Kind:
+    return _Kind(lambda reader: reader.read_object(), lambda writer, value: writer.write_object(value), types)
+
+
+_KINDS: dict[str, _Kind] = {
+    "object": _object(object),
+    "table": _object(Table),
+    "state": _object(Tensor, Table, type(None)),
+    "int": _Kind(_integer, _write_integer, (float, int)),
+    "size": _Kind(_integer, _write_integer, (float, int), absent=0.0),
+    "class": _Kind(_integer, _write_integer, (float, int), absent=-1.0),
+    "long": _Kind(lambda reader: float(reader.read_long()), _write_long, (float, int)),
+    "double": _Kind(
+        lambda reader: reader.read_double(), lambda writer, value: writer.write_double(value), (float, int)
+    ),
+    "bool": _Kind(lambda reader: reader.read_bool(), lambda writer, value: writer.write_bool(value), (bool,)),
+}
+
+
+@define(frozen=True)
+class _Item:
+    """One value of an object: its kind, its field's name, and the field that says whether it is there."""
+
+    kind: _Kind
+    name: str
+    condition: str = ""
+
+    def stands(self, fields: Table) -> bool:
+        if not self.condition:
+            return True
+        value = fields.get(self.condition)
+        return value is True or isinstance(value, Table)
+
+
+def _items(text: str) -> list[_Item]:
+    found = []
+    for segment in filter(None, map(str.strip, text.split(";"))):
+        names, _, condition = segment.partition(" if ")
+        kind, *words = names.split()
+        found += [_Item(_KINDS[kind], word, condition) for word in words]
+    return found
+
+
+@define(frozen=True)
+class _Class:
+    """How a class wrote its objects.
+
+    Attributes:
+        has_table: a table of all fields stands first.
+        items: the values that follow.
+    """
+
+    has_table: bool
+    items: tuple[_Item, ...]
+
+    def read(self, reader: T7Reader, obj: TorchObject) -> None:
+        fields = obj.fields = Table()
+        if self.has_table:
+            fields = reader.read_object()
+            if not isinstance(fields, Table):
+                raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
+            obj.fields = fields
+        for item in self.items:
+            if not item.stands(fields):
+                continue
+            try:
+                value = item.kind.read(reader)
+            except FormatError as error:
+                if error.trail:  # the outermost object, which no path names yet
+                    error.trail = f"root.{item.name}{error.trail[len('root') :]}"
+                raise
+            if not isinstance(value, item.kind.types):
+                raise CorruptError(f"is no {item.name} of a {obj.class_name}", found=type(value).__name__)
+            if value is not None and value == item.kind.absent:
+                value = None
+            if self.has_table:
+                self._compare(obj.class_name, item, value, fields.get(item.name))
+            elif value is not None:
+                fields[item.name] = value
+        reader.vintage_objects += bool(self.items)
+
+    @staticmethod
+    def _compare(class_name: str, item: _Item, value: Value, before: Value) -> None:
+        """The table has the same fields as what follows it; where they differ it is another layout.
+
+        An integer was cut off where the field was none.
+        """
+        if isinstance(before, float) and item.kind.write is _write_integer and math.isfinite(before):
+            before = float(int(before))
+            before = None if before == item.kind.absent else before
+        same = value is before or all(found is None or found is False for found in (value, before))
+        if not same and not (isinstance(value, (float, bytes)) and (value == before or str(value) == str(before))):
+            raise CorruptError(
+                f"the field {item.name} of a {class_name} stands twice and differs",
+                expected=repr(before)[:40],
+                found=repr(value)[:40],
+                hint=HINT,
+            )
+
+    def write(self, writer: T7Writer, obj: TorchObject) -> None:
+        fields = obj.fields if obj.fields is not None else Table()
+        if self.has_table:
+            writer.write_object(fields)
+        else:
+            known = {item.name.encode() for item in self.items if item.stands(fields)}
+            for name in fields:
+                if name not in known and fields[name] is not None:
+                    raise WriteError(
+                        f"a {obj.class_name} of {writer.layout.vintage} has no place for the field {name!r}",
+                        hint="Write the layout of today: T7Layout(vintage='').",
+                    )
+        for item in self.items:
+            if not item.stands(fields):
+                continue
+            value = fields.get(item.name)
+            if item.kind.absent is not None and not isinstance(value, item.kind.types):
+                value = item.kind.absent
+            if not isinstance(value, item.kind.types) or not (self.has_table or item.kind.holds(value)):
+                raise WriteError(
+                    f"the field {item.name} of a {obj.class_name} cannot be written", found=repr(value)[:40]
+                )
+            item.kind.write(writer, value)
+
+
+def _class(release: str, name: str) -> _Class:
+    rows = RELEASES[release]
+    parents: list[str] = []
+    while name:
+        row = rows.get(name, "")
+        parent, arrow, own = row.rpartition(">")
+        parents.insert(0, own.strip() if arrow else row)
+        name = parent.strip() if arrow else "nn.Module"
+    has_table = parents[0] == "fields"
+    return _Class(has_table, tuple(item for text in (parents[1:] if has_table else parents) for item in _items(text)))
+
+
+@cache
+def vintage_payload(release: str, class_name: str) -> Payload | None:
+    """The layout of a class's objects in a release; `None` where they are a table of fields, as today."""
+    if not release or not class_name.startswith("nn."):
+        return None
+    layout = _class(release, class_name)
+    return Payload(layout.read, layout.write) if layout.items or not layout.has_table else None
+
+
+# Torch5's tensors
+
+
+def read_ownership(stream: BinaryInput | TextInput) -> bool:
+    """The integer before a tensor's storage: whether the tensor owns it."""
+    number = stream.read_int("whether a tensor owns its storage")
+    if number not in (0, 1):
+        raise CorruptError("a tensor neither owns its storage nor not", expected="0 or 1", found=f"{number}", hint=HINT)
+    return number == 1
+
+
+# The whole file
+
+
+def read_again(
+    reader: T7Reader, start: int, layouts: list[T7Layout], value: Value, failure: FormatError | None
+) -> Value:
+    """Read the first value of a file as a release of 2010 or 2011 wrote it, where that explains more than today's.
+
+    Args:
+        reader: behind what was read.
+        start: where the file starts.
+        layouts: how the file may be encoded.
+        value: what it is as files are today.
+        failure: why it is nothing as files are today.
+    """
+    best = failure
+    # Where several layouts failed, what the last of them met says nothing.
+    met = list(reader.objects) if failure is None or len(layouts) == 1 else None
+    try:
+        for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
+            wanted = evolve(layout, vintage=release, headless=headless)
+            try:
+                return reader.try_layout(wanted, lambda: _read_root(reader))
+            except FormatError as error:
+                # Two objects that were read whole are no accident: the file is of that time, and damaged.
+                if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
+                    error.hint = HINT
+                    best = error
+        if best:
+            raise best
+        return value
+    finally:
+        best = failure = None  # errors know this frame: no circle may keep what was read
+
+
+def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[str, ...]:
+    """The releases that may have written a file of which today's layout explains nothing, or only the start.
+
+    Args:
+        reader: behind what was read.
+        start: where the file starts.
+        met: the objects that were met, where they are known.
+    """
+    head = reader.source.read(start, _HEAD)
+    if b"torch.Tensor" in head:
+        return (TORCH5,)
+    if met is None:
+        return VINTAGES[2:] if b"nn." in head else ()
+    if met and isinstance(met[0], Tensor):
+        # A network without its class starts with two tensors: as far as today's layout can see, two values.
+        head = reader.source.read(reader.position, 32)
+        ascii_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
+        return VINTAGES[2:3] if (ascii_tag if reader.layout.encoding == "ascii" else TORCH in head[:4]) else ()
+    names = {found.class_name for found in met if isinstance(found, TorchObject)}
+    return tuple(release for release in VINTAGES[2:] if any(vintage_payload(release, name) for name in names))
+
+
+def _ways(met: list[Value] | None) -> tuple[bool, ...]:
+    """Whether a file can start with the fields of a network, with a class, or with either."""
+    if not met or isinstance(met[0], Table):
+        return (True, False)
+    return (not isinstance(met[0], TorchObject),)
+
+
+def _read_root(reader: T7Reader) -> Value:
+    layout = reader.layout
+    if not layout.headless:
+        value = reader.read_object()
+    else:
+        value = TorchObject(_ROOT)
+        _class(layout.vintage, _ROOT).read(reader, value)
+        modules = value.get("modules")
+        children = modules.values if isinstance(modules, Table) else []
+        names = [child.class_name if isinstance(child, TorchObject) else "" for child in children]
+        if not names or not all(name.startswith("nn.") for name in names):
+            raise CorruptError("is no network without its class", hint=HINT)
+        if not all(name in value for name in _ROOT_FIELDS):
+            raise CorruptError("a network without its class lacks a field", expected=", ".join(_ROOT_FIELDS), hint=HINT)
+    if not reader.at_end or not reader.vintage_objects:
+        raise CorruptError("more follows than one value of that time", hint=HINT)
+    return value
+
+
+def can_be_headless(value: Value) -> bool:
+    """Whether a value is one that was written without its class."""
+    return isinstance(value, TorchObject) and value.class_name == _ROOT
+
+
+def write_headless(writer: T7Writer, value: TorchObject) -> None:
+    """Write what `network:write(file)` wrote: the fields without the class."""
+    _class(writer.layout.vintage, _ROOT).write(writer, value)

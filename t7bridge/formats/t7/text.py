@@ -1,0 +1,354 @@
+"""Lua Torch's ascii encoding: the primitives, in both directions.
+
+Numbers are separated by white space; after each call that reads numbers or raw bytes one line feed is passed over.
+Strings, and the elements of Byte and Char storages, are raw bytes here too. Arrays without elements write nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from typing import Any
+
+from ...errors import CorruptError, TruncatedError
+from ...graph.dtypes import ElementType
+from ...graph.storage import Span, Storage, TextSpan
+from ...io.output import Output
+from ...io.source import ByteSource
+from . import layout as tags
+from .layout import T7Layout
+from .window import Window
+
+_WINDOW = 1 << 16
+_TOKEN = re.compile(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
+_INTEGER = re.compile(rb"[+-]?\d{1,20}\Z")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan|nan\(\w*\))\Z")
+_NUMBER_BYTES = b"0123456789+-.eEinfa \n"
+_FULL_DIGITS, _FLOAT_DIGITS, _OLD_DIGITS = 17, 9, 6
+_SAMPLE_BYTES = 1 << 12
+_LARGEST_FLOAT = 3.4e38
+
+
+def _is_plain(line: bytes) -> bool:
+    """Whether a line is made of the bytes of numbers, with one space between words."""
+    return not (line.translate(None, _NUMBER_BYTES) or b"  " in line or line.startswith(b" ") or line.endswith(b" "))
+
+
+class TextInput(Window):
+    """Reads primitives at a moving position. The same methods as `BinaryInput`."""
+
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
+        super().__init__(source, position, layout, longest)
+        self.rounded: bool | None = None
+        """Whether numbers are printed with 6 digits; `None` as long as no number was met that tells."""
+
+    def _refill(self, length: int) -> None:
+        """Start the window at the position, with at least `length` bytes or all there are."""
+        self._base, self._at = self.position, 0
+        self._window = self.source.read(self._base, max(length, _WINDOW))
+
+    def _token(self, what: str) -> bytes:
+        """The next word; the white space before it is passed over."""
+        while True:
+            match = _TOKEN.match(self._window, self._at)
+            assert match is not None
+            if match.end() < len(self._window):
+                break
+            if self._base + len(self._window) >= self.source.size:  # the last word of the file
+                if match.group(1):
+                    break
+                raise TruncatedError(
+                    f"the file ends where {what} is expected", file=self.source.name, offset=self.position
+                )
+            self._refill(2 * (len(self._window) - self._at))
+        self._at = match.end()
+        return match.group(1)
+
+    def _line_feed(self) -> None:
+        if self._at == len(self._window):
+            self._refill(1)
+        if self._window[self._at : self._at + 1] == b"\n":
+            self._at += 1
+
+    def _wrong(self, token: bytes, what: str) -> CorruptError:
+        return CorruptError(
+            f"is not {what}",
+            file=self.source.name,
+            offset=self.position - len(token),
+            expected=what,
+            found=repr(token[:40])[1:],
+        )
+
+    def _read_integer(self, what: str) -> int:
+        token = self._token(what)
+        if not _INTEGER.match(token):
+            raise self._wrong(token, what)
+        return int(token)
+
+    def require(self, count: int, each: int, what: str) -> None:
+        """Check that `count` things can still follow; in text each takes two bytes at least."""
+        if count < 0:
+            raise CorruptError(
+                f"a negative count for {what}", file=self.source.name, offset=self.position, found=f"{count}"
+            )
+        if count * min(each, 2) > self.remaining + (each > 1):  # the last number needs no line feed
+            raise TruncatedError(
+                f"a count claims more than the file holds: {what}",
+                file=self.source.name,
+                offset=self.position,
+                expected=f"at most {self.remaining} bytes",
+                found=f"{count}",
+            )
+
+    def read_int(self, what: str = "an integer") -> int:
+        """Read an integer."""
+        value = self._read_integer(what)
+        self._line_feed()
+        return value
+
+    def read_long(self, what: str = "a long") -> int:
+        """Read an integer."""
+        return self.read_int(what)
+
+    read_short = read_long
+
+    def read_longs(self, count: int, what: str) -> tuple[int, ...]:
+        """Read integers on one line."""
+        values = tuple(self._read_integer(what) for _ in range(count))
+        if count:
+            self._line_feed()
+        return values
+
+    def read_double(self, what: str = "a number") -> float:
+        """Read a number."""
+        token = self._token(what)
+        if not _NUMBER.match(token):
+            raise self._wrong(token, what)
+        value = float(token.partition(b"(")[0])
+        if self.rounded is not False:
+            self._learn_digits(token, value, _FULL_DIGITS)
+        self._line_feed()
+        return value
+
+    read_float = read_double
+
+    def read_raw(self, length: int, what: str) -> bytes:
+        """Bytes as they are, and the line feed behind them."""
+        self.require(length, 1, what)
+        self.check_length(length, what)
+        if not length:
+            return b""
+        if len(self._window) - self._at < length:
+            self._refill(length)
+        data = self._window[self._at : self._at + length]
+        if len(data) < length:
+            raise TruncatedError(
+                f"the file ends inside {what}",
+                file=self.source.name,
+                offset=self.position,
+                expected=f"{length} bytes",
+                found=f"{len(data)}",
+            )
+        self._at += length
+        self._line_feed()
+        return data
+
+    def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
+        """Pass over a storage's elements and say where they are."""
+        if element.itemsize == 1:
+            self.require(count, 1, f"elements of type {element.name}")
+            span = Span(self.source, self.position, 1)
+            if count:
+                self.position += count
+                self._line_feed()
+            return span
+        self.require(count, 2, f"elements of type {element.name}")
+        start = self.position
+        if not count:
+            return TextSpan(self.source, start, 0)
+        self._pass_numbers(count, f"elements of type {element.name}")
+        end = self.position
+        self._line_feed()
+        if self.rounded is None and element.code[0] == "f":
+            self._sample(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
+        return TextSpan(self.source, start, end - start)
+
+    def _sample(self, text: bytes, element: ElementType) -> None:
+        """Learn the digits from the first numbers of a storage; the last word may be cut off."""
+        for token in text.split()[:-1]:
+            value = float(token) if _NUMBER.match(token) else math.nan
+            if element.itemsize == 8:
+                self._learn_digits(token, value, _FULL_DIGITS)
+            elif abs(value) < _LARGEST_FLOAT:
+                self._learn_digits(token, struct.unpack("f", struct.pack("f", value))[0], _FLOAT_DIGITS)
+            if self.rounded is not None:
+                return
+
+    def _learn_digits(self, token: bytes, value: float, digits: int) -> None:
+        """Tell how numbers are printed from those that have different texts with 6 digits and with all.
+
+        One that does not have its text of 6 digits is enough for all: it would not be the same when written so.
+        """
+        if value == value and not (token.isdigit() and len(token) <= _OLD_DIGITS):
+            short = number_text(value, _OLD_DIGITS).encode()
+            if short != number_text(value, digits).encode():
+                self.rounded = token == short
+
+    def _pass_numbers(self, count: int, what: str) -> None:
+        """Move behind `count` numbers, looking only at where words end and which bytes there are."""
+        while count:
+            if self._at == len(self._window):
+                self._refill(1)
+                if not self._window:
+                    raise TruncatedError(
+                        f"the file ends inside {what}",
+                        file=self.source.name,
+                        offset=self.position,
+                        found=f"{count} missing",
+                    )
+            # A whole line of numbers with one space between is what Lua Torch writes; count it without looking closer.
+            end = self._window.find(b"\n", self._at)
+            if end > self._at:
+                spaces = self._window.count(b" ", self._at, end)
+                line = self._window[self._at : end]
+                if spaces + 1 <= count and _is_plain(line):
+                    count -= spaces + 1
+                    self._at = end
+                    continue
+            elif end < 0:
+                cut = self._window.rfind(b" ", self._at)
+                part = self._window[self._at : cut] if cut > self._at else b""
+                words = 0 if part.translate(None, _NUMBER_BYTES) else len(part.split())
+                if 0 < words <= count:
+                    count -= words
+                    self._at = cut
+                    continue
+            # Anything else word by word, to the end of what was looked at: nothing is looked at again and again.
+            stop = self._base + (end if end > self._at else len(self._window))
+            while count:
+                token = self._token(what)
+                if not _NUMBER.match(token):
+                    raise self._wrong(token, what)
+                count -= 1
+                if self.position >= stop:
+                    break
+
+    def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
+        """Read entries of a table as long as both key and value are scalars; see `BinaryInput.read_scalars`."""
+        while len(values) < count:
+            start = self.position
+            tag = self.read_int("a type tag")
+            item: Any
+            if tag == tags.NUMBER:
+                item = self.read_double()
+            elif tag == tags.STRING:
+                item = self.read_raw(self.read_int("a string's length"), "a string")
+            elif tag == tags.BOOLEAN:
+                number = self.read_int("a boolean")
+                if number not in (0, 1):
+                    raise self.no_boolean(number)
+                item = number == 1
+            elif tag == tags.NIL:
+                item = None
+            else:
+                self.position = start
+                return
+            if len(keys) > len(values):
+                values.append(item)
+            elif item is None or item != item:
+                raise self.no_key(item, start)
+            else:
+                keys.append(item)
+
+
+_NAN = struct.pack(">d", math.nan)
+
+
+def number_text(value: float, digits: int) -> str:
+    """A number as C's `%.17g` prints it on Linux, with `digits` digits: a nan keeps its sign."""
+    if value != value:
+        return "-nan" if math.copysign(1.0, value) < 0 else "nan"
+    return f"{value:.{digits}g}"
+
+
+class TextWriter:
+    """Writes primitives as text. The same methods as `BinaryWriter`."""
+
+    def __init__(self, output: Output, layout: T7Layout) -> None:
+        self.output = output
+        self.layout = layout
+        self._float_digits = _FLOAT_DIGITS if layout.digits == _FULL_DIGITS else _OLD_DIGITS
+        self.plain_nans = 0
+        """NaNs so far whose bits say more than that they are NaNs, which text does not show."""
+
+    def write_int(self, value: int) -> None:
+        """Write an integer."""
+        self.output.write(b"%d\n" % value)
+
+    write_long = write_short = write_int
+
+    def write_longs(self, values: tuple[int, ...]) -> None:
+        """Write integers on one line."""
+        if values:
+            self.output.write(b" ".join(b"%d" % value for value in values) + b"\n")
+
+    def write_float(self, value: float) -> None:
+        """Write a number with 9 digits."""
+        self.output.write(number_text(value, self._float_digits).encode() + b"\n")
+
+    def write_double(self, value: float) -> None:
+        """Write a number with 17 digits."""
+        self.output.write(self._double(value) + b"\n")
+
+    def _double(self, value: float) -> bytes:
+        if value != value:
+            self.plain_nans += struct.pack(">d", math.copysign(value, 1.0)) != _NAN
+        return number_text(value, self.layout.digits).encode()
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes as they are, and a line feed behind them."""
+        if data:
+            self.output.write(data)
+            self.output.write(b"\n")
+
+    def write_number(self, value: float) -> None:
+        """A tagged number."""
+        self.output.write(b"%d\n%s\n" % (tags.NUMBER, self._double(value)))
+
+    def write_string(self, data: bytes) -> None:
+        """A tagged string."""
+        self.output.write(b"%d\n%d\n" % (tags.STRING, len(data)))
+        self.write_raw(data)
+
+    def write_boolean(self, value: bool) -> None:
+        """A tagged boolean."""
+        self.output.write(b"%d\n%d\n" % (tags.BOOLEAN, value))
+
+    def write_elements(self, storage: Storage) -> None:
+        """A storage's elements; text that was printed the same way is copied."""
+        if not storage.count:
+            return
+        data = storage.data
+        if storage.element.itemsize == 1:
+            for chunk in storage.chunks():
+                self.output.write(chunk)
+        elif isinstance(data, TextSpan):
+            self.output.copy(data.source, data.offset, data.length)
+        else:
+            self._write_numbers(storage)
+        self.output.write(b"\n")
+
+    def _write_numbers(self, storage: Storage) -> None:
+        from ...graph.arrays import array_chunks, as_doubles, count_odd_nans
+
+        digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
+        first = True
+        for array in array_chunks(storage):
+            if array.dtype.kind == "f":
+                self.plain_nans += count_odd_nans(array)
+                words = [number_text(value, digits) for value in as_doubles(array)]
+            else:
+                words = [str(value) for value in array.tolist()]
+            self.output.write((b"" if first else b" ") + " ".join(words).encode())
+            first = False

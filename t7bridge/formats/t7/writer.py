@@ -1,0 +1,326 @@
+"""T7Writer: a graph as a `.t7` file. Layout: `docs/format-t7.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from ...errors import T7BridgeError, UnsupportedError, WriteError
+from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor, view_fault
+from ...graph.walk import step_name
+from ...io.output import Output
+from ...limits import DEFAULT_LIMITS
+from . import layout as tags
+from .binary import BinaryWriter
+from .layout import T7Layout
+from .payloads import payload_of
+from .text import TextWriter
+
+_Step = tuple[str, Value]
+
+
+class T7Writer:
+    """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
+
+    An object that was written before becomes a reference to it, so that sharing and cycles are kept. The elements of
+    storages go from where they are to the output without being held in memory.
+
+    Args:
+        target: a binary file object.
+        layout: encoding, byte order, size of `long`.
+        referenced: `False` writes every object anew each time it is met, as `file:referenced(false)` does; sharing
+            is lost, and cycles are refused.
+        payloads: where given, storages are appended to it and their elements are left out of the stream.
+
+    Example:
+        >>> with open("out.t7", "wb") as file:
+        ...     T7Writer(file).write_object(Table.of({"epoch": 3}))
+    """
+
+    def __init__(
+        self,
+        target: IO[bytes] | Output,
+        layout: T7Layout | None = None,
+        *,
+        referenced: bool = True,
+        payloads: list[Storage] | None = None,
+    ) -> None:
+        self._output = target if isinstance(target, Output) else Output(target)
+        self._owned = not isinstance(target, Output)
+        self.layout = layout or T7Layout()
+        kind = TextWriter if self.layout.encoding == "ascii" else BinaryWriter
+        self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
+        self._referenced = referenced
+        self._payloads = payloads
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """The objects whose identity numbers them, so that none of them dies and its identity is used again."""
+        self._count = 0
+        self._trail: list[tuple[Value, str]] = []
+        self._payload_depth = 0
+
+    @property
+    def plain_nans(self) -> int:
+        """How many NaNs were written as text, which does not show their bits."""
+        return self._stream.plain_nans if isinstance(self._stream, TextWriter) else 0
+
+    # Single values, as `torch.DiskFile` writes them
+
+    def write_int(self, value: int) -> None:
+        """Write a 4-byte integer."""
+        self._stream.write_int(value)
+        self._done()
+
+    def write_short(self, value: int) -> None:
+        """Write a 2-byte integer."""
+        self._stream.write_short(value)
+        self._done()
+
+    def write_long(self, value: int) -> None:
+        """Write a C long, of the layout's size."""
+        self._stream.write_long(value)
+        self._done()
+
+    def write_float(self, value: float) -> None:
+        """Write a 4-byte float."""
+        self._stream.write_float(value)
+        self._done()
+
+    def write_double(self, value: float) -> None:
+        """Write an 8-byte float."""
+        self._stream.write_double(value)
+        self._done()
+
+    def write_bool(self, value: bool) -> None:
+        """Write a boolean as the integer 0 or 1."""
+        self.write_int(int(value))
+
+    def write_string(self, data: bytes | str) -> None:
+        """Write a length (an integer, in bytes) and the bytes."""
+        data = data.encode() if isinstance(data, str) else data
+        self._stream.write_int(len(data))
+        self._stream.write_raw(data)
+        self._done()
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self._stream.write_raw(data)
+        self._done()
+
+    @property
+    def objects(self) -> list[Value]:
+        """The objects written so far, in the order of their numbers."""
+        return self._kept
+
+    def flush(self) -> None:
+        """Hand everything written so far to the file object."""
+        self._output.flush()
+
+    def _done(self) -> None:
+        if self._owned and not self._payload_depth:
+            self._output.flush()
+
+    # Objects
+
+    def write_object(self, value: Value) -> None:
+        """Write one value with everything inside it.
+
+        Args:
+            value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), or an object of `t7bridge.graph`.
+
+        Raises:
+            UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
+            WriteError: a number does not fit the layout, or the output cannot be written.
+        """
+        if self.layout.headless and not self._count and not self._payload_depth:
+            from .releases_2010 import can_be_headless, write_headless
+
+            if can_be_headless(value):
+                write_headless(self, value)
+                return
+        base = len(self._trail) if self._payload_depth else 0
+        del self._trail[base:]
+        try:
+            self._write_tree(value, base)
+        except T7BridgeError as error:
+            if not error.trail:
+                error.trail = "root" + "".join(step for _, step in self._trail)
+            raise
+        self._done()
+
+    def _write_tree(self, value: Value, base: int) -> None:
+        """Write with an explicit stack: nesting is as deep as the value likes."""
+        inside = self._open(value)
+        stack: list[Iterator[_Step]] = []
+        within = set() if self._referenced else {id(parent) for parent, _ in self._trail}
+        if inside is not None:
+            stack.append(inside)
+            self._trail.append((value, ""))
+            within.add(id(value))
+        while stack:
+            for step, item in stack[-1]:
+                self._trail[-1] = (self._trail[-1][0], step)
+                if not self._referenced and id(item) in within:
+                    raise WriteError("a cycle cannot be written without references")
+                inside = self._open(item)
+                if inside is not None:
+                    stack.append(inside)
+                    self._trail.append((item, ""))
+                    within.add(id(item))
+                    break
+            else:
+                stack.pop()
+                within.discard(id(self._trail.pop()[0]))
+        del self._trail[base:]
+
+    def _open(self, value: Value) -> Iterator[_Step] | None:
+        """Write a value, or its start; returns what is to be written inside it."""
+        stream = self._stream
+        if value is None:
+            stream.write_int(tags.NIL)
+        elif value is True or value is False:
+            stream.write_boolean(value)
+        elif isinstance(value, (float, int)):
+            self._write_number(value)
+        elif isinstance(value, bytes):
+            stream.write_string(value)
+        elif isinstance(value, str):
+            stream.write_string(value.encode())
+        else:
+            return self._open_object(value)
+        return None
+
+    def _write_number(self, value: float) -> None:
+        try:
+            number = float(value)
+        except OverflowError:
+            raise WriteError(f"the integer {value} does not fit a Lua number") from None
+        if number != value and value == value:
+            raise WriteError(
+                f"the integer {value} is no Lua number",
+                hint="Lua's numbers are doubles, exact up to 2^53; give a float.",
+            )
+        self._stream.write_number(number)
+
+    def _open_object(self, value: Value) -> Iterator[_Step] | None:
+        stream = self._stream
+        if isinstance(value, LuaFunction) and value.tag == tags.FUNCTION_WITHOUT_INDEX:
+            stream.write_int(value.tag)
+            return self._function(value)
+        if isinstance(value, Table):
+            tag = tags.TABLE
+        elif isinstance(value, LuaFunction):
+            tag = value.tag
+        elif isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
+            tag = tags.TORCH
+        else:
+            raise UnsupportedError(f"a value of type {type(value).__name__} is nothing that a .t7 file can hold")
+        number = self._numbers.get(id(value))
+        if number is not None and self._referenced:
+            stream.write_int(tag)
+            stream.write_int(number)
+            return None
+        name = self._class_name(value) if tag == tags.TORCH else ""
+        stream.write_int(tag)
+        stream.write_int(self._number(value))
+        if isinstance(value, Table):
+            stream.write_int(len(value.keys))
+            return self._entries(value)
+        if isinstance(value, LuaFunction):
+            return self._function(value)
+        return self._torch(value, name)
+
+    def _number(self, value: Value) -> int:
+        given = self.layout.numbers
+        number = (
+            given[self._count] if self._count < len(given) else max(given, default=0) + self._count - len(given) + 1
+        )
+        self._count += 1
+        if self._referenced:
+            self._numbers[id(value)] = number
+            self._kept.append(value)
+        return number
+
+    @staticmethod
+    def _class_name(value: Value) -> str:
+        if isinstance(value, (Tensor, Storage)):
+            name = value.lua_class
+            if name is None:
+                raise UnsupportedError(f"Lua Torch has no tensors of type {value.element.name}")
+            return name
+        return str(value.class_name)
+
+    def _torch(self, value: Value, name: str) -> Iterator[_Step] | None:
+        stream = self._stream
+        if value.version is not None:
+            text = b"V %d" % value.version
+            stream.write_int(len(text))
+            stream.write_raw(text)
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            raise WriteError(f"{name!r} is no class name") from None
+        stream.write_int(len(encoded))
+        stream.write_raw(encoded)
+        if isinstance(value, Storage):
+            self._storage(value)
+            return None
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, TdsHash):
+            stream.write_long(len(value.content))
+            return self._entries(value.content)
+        if isinstance(value, TdsVec):
+            stream.write_long(len(value.items))
+            return ((f"[{number}]", item) for number, item in enumerate(value.items, 1))
+        payload = payload_of(name, value.version, self.layout.vintage)
+        if payload is None:
+            return iter((("", value.fields),))
+        if self._payload_depth >= DEFAULT_LIMITS.payload_depth:
+            raise WriteError(
+                f"objects with payloads of their own are nested too deep: {value.class_name}",
+                expected=f"at most {DEFAULT_LIMITS.payload_depth} levels",
+            )
+        self._payload_depth += 1
+        try:
+            payload.write(self, value)
+        finally:
+            self._payload_depth -= 1
+        return None
+
+    @staticmethod
+    def _entries(table: Table) -> Iterator[_Step]:
+        for key, value in zip(table.keys, table.values):
+            name = step_name(key)
+            if key is None or key != key:
+                raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
+            yield f"<key {name}>", key
+            yield name, value
+
+    def _function(self, function: LuaFunction) -> Iterator[_Step]:
+        self._stream.write_int(len(function.code))
+        self._stream.write_raw(function.code)
+        return iter((("<upvalues>", function.upvalues),))
+
+    def _tensor(self, tensor: Tensor) -> Iterator[_Step]:
+        if tensor.is_scalar:
+            raise UnsupportedError("Lua Torch has no tensors without dimensions", hint="Give it the size (1,).")
+        fault = view_fault(tensor.size, tensor.stride, tensor.offset, tensor.storage.count if tensor.storage else 0)
+        if fault:
+            raise WriteError(f"a tensor is not a view of its storage: {fault}")
+        self._stream.write_int(len(tensor.size))
+        self._stream.write_longs(tensor.size)
+        self._stream.write_longs(tensor.stride)
+        self._stream.write_long(tensor.offset + 1)
+        if self.layout.vintage == tags.TORCH5:
+            self._stream.write_int(int(self._numbers.get(id(tensor)) not in self.layout.unowned))
+        return iter(((".storage", tensor.storage),))
+
+    def _storage(self, storage: Storage) -> None:
+        self._stream.write_long(storage.count)
+        if self._payloads is not None:
+            self._payloads.append(storage)
+        else:
+            self._stream.write_elements(storage)

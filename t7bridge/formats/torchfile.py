@@ -1,0 +1,239 @@
+"""torchfile's own types from the graph, and torchfile as a second, independent reader. The only importer of torchfile.
+
+torchfile reads binary files whose byte order and size of `long` are the machine's, and checks nothing; it is given
+only such files, and only after `T7Reader` has read them whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from struct import calcsize
+from typing import Any
+
+import numpy as np
+import torchfile
+
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import step_name, walk
+from ..io.source import PathLike, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from .t7.layout import T7Layout
+from .t7.reader import T7Reader
+
+
+def load_as_torchfile(
+    source: Readable,
+    *,
+    use_list_heuristic: bool = True,
+    use_int_heuristic: bool = True,
+    utf8_decode_strings: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    **layout: Any,
+) -> Any:
+    """Load a `.t7` file as `torchfile.load` would, so that code written against torchfile runs on every file.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        use_list_heuristic: whether tables with the keys 1 to n, and tables without entries, become lists.
+        use_int_heuristic: whether integral numbers become `int`.
+        utf8_decode_strings: whether strings become `str`; otherwise they are `bytes`.
+        limits: what the file may cost.
+        layout: `encoding`, `byte_order` and `long_size`, if they are not to be found out.
+
+    Returns:
+        Lists, `torchfile.hashable_uniq_dict`, `torchfile.TorchObject`, `torchfile.LuaFunction`, and numpy arrays for
+        tensors and storages. Tensors with one storage share memory.
+
+    Raises:
+        FormatError: the file is damaged, or is no `.t7`.
+    """
+    value = T7Reader(source, limits=limits, **layout).read_object()
+    return _Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings).run(value)
+
+
+class _Builder:
+    """Builds torchfile's values with an explicit stack. What is inside an object is complete before its owner."""
+
+    def __init__(self, lists: bool, ints: bool, text: bool) -> None:
+        self._lists = lists
+        self._ints = ints
+        self._text = text
+        self._built: dict[int, Any] = {}
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def run(self, root: Value) -> Any:
+        visits = list(walk(root))
+        for visit in visits:
+            self._built[id(visit.value)] = self._shell(visit.value)
+        for visit in reversed(visits):
+            if isinstance(visit.value, LuaFunction):  # a named tuple, which must have its upvalues when it is made
+                function = visit.value
+                self._built[id(function)] = torchfile.LuaFunction(
+                    len(function.code), function.code, self._value(function.upvalues)
+                )
+        for visit in visits:
+            self._fill(visit.value)
+        return self._value(root)
+
+    def _value(self, value: Value) -> Any:
+        if isinstance(value, float):
+            return int(value) if self._ints and value.is_integer() else value
+        if isinstance(value, bytes):
+            return value.decode() if self._text else value
+        return self._built.get(id(value), value)
+
+    def _is_list(self, table: Table) -> bool:
+        return self._lists and (not table.keys or (self._ints and table.as_list() is not None))
+
+    def _shell(self, value: Value) -> Any:
+        if isinstance(value, Table):
+            return [] if self._is_list(value) else torchfile.hashable_uniq_dict()
+        if isinstance(value, TdsVec):
+            return []
+        if isinstance(value, TdsHash):
+            return torchfile.hashable_uniq_dict()
+        if isinstance(value, TorchObject):
+            return torchfile.TorchObject(value.class_name.encode(), version_number=value.version or 0)
+        if isinstance(value, Storage):
+            return self._array(value)
+        if isinstance(value, Tensor):
+            return self._view(value)
+        return None
+
+    def _array(self, storage: Storage) -> np.ndarray:
+        """A storage as a writeable array, one for each storage."""
+        array = self._arrays.get(id(storage))
+        if array is None:
+            array = storage.array
+            array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
+        return array
+
+    def _view(self, tensor: Tensor) -> np.ndarray:
+        if tensor.storage is None or not tensor.size:
+            return np.empty(0, tensor.element.code)
+        base = self._array(tensor.storage)
+        strides = [step * base.itemsize for step in tensor.stride]
+        return np.lib.stride_tricks.as_strided(base[tensor.offset :], tensor.size, strides)
+
+    def _fill(self, value: Value) -> None:
+        built = self._built[id(value)]
+        if isinstance(value, Table):
+            if self._is_list(value):
+                built.extend(self._value(item) for item in value.as_list() or ())
+            else:
+                self._fill_dict(built, value)
+        elif isinstance(value, TdsVec):
+            built.extend(self._value(item) for item in value.items)
+        elif isinstance(value, TdsHash):
+            self._fill_dict(built, value.content)
+        elif isinstance(value, TorchObject):
+            # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
+            built._obj = self._fields(value)
+
+    def _fields(self, obj: TorchObject) -> Any:
+        if obj.fields is None:
+            return obj.payload
+        if self._is_list(obj.fields):
+            return [self._value(item) for item in obj.fields.as_list() or ()]
+        return self._fill_dict(torchfile.hashable_uniq_dict(), obj.fields)
+
+    def _fill_dict(self, target: Any, table: Table) -> Any:
+        for key, item in table.items():
+            target[self._key(key)] = self._value(item)
+        return target
+
+    def _key(self, key: Value) -> Any:
+        """A key as torchfile has it; what Python cannot hash stands for itself by identity."""
+        built = self._value(key)
+        if isinstance(built, (list, np.ndarray)):
+            return key
+        return built
+
+
+def can_read(layout: T7Layout) -> bool:
+    """Whether torchfile reads this encoding here: binary, with the machine's byte order and C long."""
+    return layout.encoding == "binary" and layout.byte_order == sys.byteorder and layout.long_size == calcsize("l")
+
+
+def differences(path: PathLike, value: Value, layout: T7Layout) -> list[str] | None:
+    """Read a file with torchfile and compare with what `T7Reader` read from it.
+
+    Args:
+        path: of the file.
+        value: what `T7Reader` read from it.
+        layout: its layout.
+
+    Returns:
+        What differs, each with its path; `None` where torchfile cannot read the file.
+    """
+    if not can_read(layout) or not _is_known_to_torchfile(value):
+        return None
+    try:
+        other = torchfile.load(str(path), use_list_heuristic=False, use_int_heuristic=False)
+    except Exception:  # it checks nothing, so anything can be raised; then it is no judge of this file
+        return None
+    return _compare(value, other)
+
+
+def _is_known_to_torchfile(value: Value) -> bool:
+    """Whether torchfile 0.1.0 reads a value rightly: it misreads tds collections, type 6 functions and the like."""
+    for visit in walk(value):
+        found = visit.value
+        if isinstance(found, (TdsHash, TdsVec, LuaFunction)):
+            return False
+        if isinstance(found, TorchObject) and (found.payload is not None or found.fields is None):
+            return False
+        if isinstance(found, (Tensor, Storage)) and (found.lua_class or "").encode() not in torchfile.type_handlers:
+            return False
+    return True
+
+
+def _compare(mine: Value, theirs: Any) -> list[str]:
+    found: list[str] = []
+    pairs: dict[int, int] = {}
+    stack: list[tuple[str, Value, Any]] = [("root", mine, theirs)]
+    while stack:
+        trail, a, b = stack.pop()
+        if id(a) in pairs:
+            if pairs[id(a)] != id(b):
+                found.append(f"{trail}: an object that is shared here is another one for torchfile")
+            continue
+        if isinstance(a, (Table, TorchObject, Tensor, Storage)):
+            pairs[id(a)] = id(b)
+        if isinstance(a, (Tensor, Storage)):
+            array = a.numpy() if isinstance(a, Tensor) else a.array
+            if not isinstance(b, np.ndarray) or array.dtype != b.dtype or array.shape != b.shape:
+                found.append(f"{trail}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
+            elif array.size and (
+                array.strides != b.strides or not np.array_equal(array, b, equal_nan=array.dtype.kind == "f")
+            ):
+                found.append(f"{trail}: torchfile has other elements or strides")
+        elif isinstance(a, TorchObject):
+            if not isinstance(b, torchfile.TorchObject) or b.torch_typename() != a.class_name.encode():
+                found.append(f"{trail}: torchfile has another class")
+            else:
+                stack += _entries(trail, a.fields or Table(), b._obj, found)
+        elif isinstance(a, Table):
+            if isinstance(b, dict):
+                stack += _entries(trail, a, b, found)
+            else:
+                found.append(f"{trail}: torchfile has {type(b).__name__} for a table")
+        elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
+            found.append(f"{trail}: torchfile has {b!r} for {a!r}")
+    return found
+
+
+def _entries(trail: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
+    """The entries to compare; keys that Python confuses, or that are no scalars, are left to `T7Reader`."""
+    inside = []
+    ones = {key for key in table.keys if isinstance(key, (bool, float)) and key in (0, 1)}
+    confused = any(isinstance(key, bool) for key in ones)
+    for key, value in table.items():
+        if isinstance(key, (float, bytes)) and not (confused and key in (0, 1)):
+            if key in other:
+                inside.append((trail + step_name(key), value, other[key]))
+            else:
+                found.append(f"{trail}{step_name(key)}: torchfile has no such entry")
+    return inside

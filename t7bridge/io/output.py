@@ -1,0 +1,276 @@
+"""Output that appears whole or not at all, and that takes bytes from a source without holding them in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import IO, Any
+
+from ..errors import TargetExistsError, TruncatedError, WriteError
+from .blocks import Blocks
+from .copy import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
+from .crc import crc32
+from .disk import flush, temporary_name
+from .source import ByteSource, PathLike
+
+CHUNK_BYTES = 1 << 20
+_FLUSH_BYTES = 1 << 18
+
+
+class Output:
+    """A growing run of bytes, written to a binary file object in large pieces.
+
+    Attributes:
+        name: for messages.
+        position: bytes written so far.
+    """
+
+    def __init__(self, file: IO[bytes], name: str = "") -> None:
+        self._file = file
+        self._pending = bytearray()
+        self._buffer: memoryview | None = None
+        self._flushed = 0
+        self._blocks: Blocks | None = None
+        self._transfers: Transfers | None = None
+        """What moves bytes to any place of the file, where it can."""
+        self.name = name or str(getattr(file, "name", ""))
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far."""
+        return self._flushed + len(self._pending)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes."""
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size >= _FLUSH_BYTES:
+            self.flush()
+            self._write_all(data)
+            self._flushed += size
+            return
+        self._pending += data
+        if len(self._pending) >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything written so far to the file.
+
+        Raises:
+            WriteError: the file does not take it (disk full, no permission, file size limit).
+        """
+        if self._pending:
+            self._write_all(self._pending)
+            self._flushed += len(self._pending)
+            self._pending.clear()
+
+    def _reserve(self, size: int) -> None:
+        """Find blocks for the next bytes, unless the file is small."""
+        if self._blocks is not None and self._flushed + size >= _FLUSH_BYTES:
+            self._blocks.reserve(self._flushed, size)
+
+    def _write_all(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            view = memoryview(data).cast("B")
+            self._reserve(len(view))
+            done = 0
+            while done < len(view):
+                count = self._file.write(view[done:])
+                done += len(view) - done if count is None else count
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
+
+    def copy(self, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
+        """Append `length` bytes of `source` from `offset`.
+
+        Many of them may still be on their way when this returns, to a file whose bytes can be put at any place: until
+        :meth:`wait`, the source stays open and as it is.
+
+        Args:
+            source: where the bytes are.
+            offset: first byte, 0-based.
+            length: in bytes.
+            done: is given the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
+
+        Raises:
+            TruncatedError: the source has become shorter than it was.
+            WriteError: the file does not take the bytes.
+        """
+        if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
+            self._reserve(len(self._pending) + length)
+            self.flush()
+            self._transfers.add(source, offset, self._flushed, length, done)
+            self._flushed += length
+            self._file.seek(self._flushed)
+            return
+        if length < _FLUSH_BYTES:
+            data = source.read(offset, length)
+            if len(data) != length:
+                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+            if done is not None:
+                done(crc32(data))
+            self.write(data)
+            return
+        self.flush()
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        end, crc = offset + length, 0
+        while offset < end:
+            piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
+            if source.read_into(offset, piece) != len(piece):
+                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+            if done is not None:
+                crc = crc32(piece, crc)
+            self._write_all(piece)
+            self._flushed += len(piece)
+            offset += len(piece)
+        if done is not None:
+            done(crc)
+
+    def wait(self) -> None:
+        """Return when everything that is copied has arrived, and each `done` was called.
+
+        Raises:
+            TruncatedError: a source has become shorter than it was.
+            WriteError: the file does not take the bytes.
+        """
+        if self._transfers is not None:
+            self._transfers.wait()
+
+    def put(self, position: int, data: bytes) -> None:
+        """Replace bytes that were written before, where :meth:`copy` has left its `done` for later.
+
+        Args:
+            position: of the first, 0-based.
+            data: the bytes.
+
+        Raises:
+            WriteError: the file does not take the bytes.
+        """
+        self.flush()
+        write_at(self._file.fileno(), data, position, self.name)
+
+
+class FileOutput(Output):
+    """An output file that takes its name only when it is complete.
+
+    The bytes go to a temporary file in the target's folder, which is renamed on success and removed otherwise. A
+    symbolic link is followed, and a file that is replaced gives its mode to the new one. Use it as a context manager.
+
+    Args:
+        path: the target.
+        force: whether an existing file is replaced.
+        inputs: files that must never be the target.
+        sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
+            writes it there in its own time, as it does for `cp`; unless a file is replaced: then the new one is on the
+            disk before it takes the name, so that a power cut leaves one of the two.
+
+    Raises:
+        TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
+        WriteError: the temporary file cannot be made.
+    """
+
+    def __init__(
+        self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = (), sync: bool = False
+    ) -> None:
+        given = os.fspath(path)
+        self.path = os.path.realpath(given) if os.path.islink(given) else given
+        self._force = force
+        mode = self._check_target(inputs)
+        self._sync = sync or mode is not None
+        folder = os.path.dirname(self.path)
+        self._temporary = os.path.join(folder, temporary_name())
+        try:
+            # Mode 0o666 less the umask: what any other program's new file would get.
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+            if mode is not None:
+                os.chmod(self._temporary, mode)
+        except FileNotFoundError as error:
+            raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+        self._blocks = Blocks(fd)
+        if CAN_TRANSFER:
+            self._transfers = Transfers(fd, self.path)
+
+    def _check_target(self, inputs: tuple[ByteSource, ...]) -> int | None:
+        """Refuse a target that must not be replaced; the mode of one that will be."""
+        if not os.path.lexists(self.path):
+            return None
+        status = os.lstat(self.path)
+        if any(source.same_file(self.path) for source in inputs):
+            raise TargetExistsError(
+                "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
+            )
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
+        if not self._force:
+            raise self._exists()
+        return stat.S_IMODE(status.st_mode)
+
+    def _exists(self) -> TargetExistsError:
+        return TargetExistsError(
+            "exists already",
+            file=self.path,
+            hint="Choose another name, or overwrite it with --force (force=True).",
+        )
+
+    def commit(self) -> None:
+        """Flush, to the disk if that was asked for, and give the file its name.
+
+        Raises:
+            TargetExistsError: somebody else has made the file meanwhile, and `force` is not set.
+            WriteError: the disk or the folder refuses.
+        """
+        self.flush()
+        self.wait()
+        try:
+            if self._sync:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._take_name()
+        except TargetExistsError:
+            raise
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        if self._sync:
+            with contextlib.suppress(OSError):  # not every file system can
+                flush(os.path.dirname(self.path) or os.curdir)
+
+    def _take_name(self) -> None:
+        if not self._force:
+            try:
+                os.link(self._temporary, self.path)  # fails where the name is taken, which a rename does not
+            except FileExistsError:
+                raise self._exists() from None
+            except OSError:  # file systems without links: the name was free when we began
+                if os.path.lexists(self.path):
+                    raise self._exists() from None
+            else:
+                os.unlink(self._temporary)
+                return
+        os.replace(self._temporary, self.path)
+
+    def discard(self) -> None:
+        """Remove the temporary file."""
+        if self._transfers is not None:
+            self._transfers.stop()
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+
+    def __enter__(self) -> FileOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.discard()
+            raise

@@ -1,0 +1,141 @@
+"""Transfer functions: PReLU learns, the others keep nothing. Source: nn 8726825, one Lua file a class."""
+
+from __future__ import annotations
+
+from ..mapping import INPLACE, Call, Lua, extent, flag, integer, number, of_runtime, of_torch
+from ..registry import modules, param, register_layer
+
+# weight (planes), or (1) where all planes share it.
+register_layer(
+    "nn.PReLU",
+    params=(param("weight"),),
+    defaults={"nOutputPlane": 0.0},
+    module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
+)
+
+_NOISE = "noise mininput tempgrad temp tanh"
+register_layer(
+    defaults={"threshold": 1e-6, "val": 0.0, "inplace": False},
+    module={
+        "nn.ReLU": of_torch("ReLU", inplace=INPLACE),
+        "nn.Threshold": of_torch("Threshold", number("threshold"), number("val"), inplace=INPLACE),
+    },
+)
+register_layer(
+    "nn.LeakyReLU",
+    "w2nn.LeakyReLU",
+    defaults={"inplace": False},
+    module=of_torch("LeakyReLU", number("negval|negative_scale", 0.01), inplace=INPLACE),
+)
+register_layer(
+    "nn.HardTanh",
+    "nn.Clamp",
+    defaults={"inplace": False},
+    module=of_torch("Hardtanh", number("min_val", -1.0), number("max_val", 1.0), inplace=INPLACE),
+)
+
+
+def _glu(lua: Lua) -> Call:
+    return Call("torch.nn.GLU", (lua.index0("dim") if lua.has("dim") else -1,))
+
+
+def _pointwise(lua: Lua) -> Call:
+    """cuDNN's class of all transfer functions says which one in `mode`; without it, by the class that inherits."""
+    names = {"RELU": "ReLU", "TANH": "Tanh", "SIGMOID": "Sigmoid"}
+    mode = lua.text("mode").removeprefix("CUDNN_ACTIVATION_")
+    if mode not in names:
+        raise lua.wrong("mode", f"one of {', '.join(names)}", lua.get("mode"))
+    return Call(f"torch.nn.{names[mode]}")
+
+
+_SOFTMAX = of_runtime("activation.Softmax", plain="Softmax")
+_LOG_SOFTMAX = of_runtime("activation.LogSoftmax", plain="LogSoftmax")
+register_layer(
+    defaults={"inplace": False},
+    scratch=_NOISE,
+    module={
+        "nn.ReLU6": of_torch("ReLU6", inplace=INPLACE),
+        "nn.ELU": of_torch("ELU", number("alpha", 1.0), inplace=INPLACE),
+        "nn.RReLU": of_torch("RReLU", number("lower", 1 / 8), number("upper", 1 / 3), inplace=INPLACE),
+        "nn.HardShrink": of_torch("Hardshrink", number("lambda", 0.5)),
+        "nn.SoftShrink": of_torch("Softshrink", number("lambda", 0.5)),
+        "nn.SoftPlus": of_torch("Softplus", number("beta", 1.0), number("threshold", 20.0)),
+        "nn.SoftSign": of_torch("Softsign"),
+        "nn.SoftMax": _SOFTMAX,
+        "nn.SoftMin": of_runtime("activation.Softmin", plain="Softmin"),
+        "nn.LogSoftMax": _LOG_SOFTMAX,
+        "nn.SpatialSoftMax": _SOFTMAX,
+        "nn.SpatialLogSoftMax": _LOG_SOFTMAX,
+        "cudnn.SoftMax": of_runtime("activation.ExampleSoftmax"),
+        "cudnn.LogSoftMax": of_runtime("activation.ExampleSoftmax", log=True),
+        "cudnn.VolumetricSoftMax": of_torch("Softmax", -4),
+        "cudnn.VolumetricLogSoftMax": of_torch("LogSoftmax", -4),
+        "nn.LogSigmoid": of_torch("LogSigmoid"),
+        "nn.Sigmoid": of_torch("Sigmoid"),
+        "nn.Tanh": of_torch("Tanh"),
+        "nn.TanhShrink": of_torch("Tanhshrink"),
+        "nn.Abs": of_runtime("activation.Abs"),
+        "nn.Exp": of_runtime("activation.Exp"),
+        "nn.Log": of_runtime("activation.Log"),
+        "nn.Power": of_runtime("activation.Power", number("pow")),
+        "nn.Sqrt": of_runtime("activation.Sqrt"),
+        "nn.Square": of_runtime("activation.Square"),
+        "nn.GatedLinearUnit": _glu,
+        "nn.Clip": of_runtime("dpnn.Clip", number("minval", -1.0), number("maxval", 1.0)),
+        "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
+        "cudnn.Pointwise": _pointwise,
+    },
+)
+# A Sequential of what the runtime computes at once.
+register_layer(
+    "nn.CReLU",
+    children=modules,
+    module=of_runtime("activation.CReLU", integer("nInputDims"), childless=True),
+)
+
+_ALWAYS = flag("stochastic_inference")
+
+
+def _is_lazy(lua: Lua) -> bool:
+    """rnn: one mask for a whole sequence, until backward. Outside of sequences that is a mask for each call."""
+    if lua.flag("mono"):
+        return True
+    return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
+
+
+def _dropout(lua: Lua) -> Call:
+    """Releases before `v2` multiplied by 1 - p in evaluation."""
+    p = lua.number("p", 0.5)
+    if p and _is_lazy(lua) and not lua.flag("stochastic_inference"):
+        options = {"scale_training": lua.flag("v2"), "mono": lua.flag("mono")}
+        return Call("t7bridge.torchmodules.layers.recurrent.SequenceDropout", (p,), options)
+    if lua.flag("v2") and not lua.flag("stochastic_inference"):
+        return Call("torch.nn.Dropout", (p,), {"inplace": True} if lua.flag("inplace") else {})
+    kwargs = {"scale_training": lua.flag("v2"), "always": lua.flag("stochastic_inference")}
+    return Call("t7bridge.torchmodules.layers.dropout.Dropout", (p,), kwargs)
+
+
+register_layer(
+    "nn.Dropout",
+    defaults={"v2": False, "p": 0.5, "inplace": False, "stochastic_inference": False},
+    scratch=_NOISE,
+    module=_dropout,
+)
+register_layer(
+    defaults={"stochastic_inference": False},
+    scratch=_NOISE,
+    module={
+        "nn.SpatialDropout": of_runtime("dropout.FeatureDropout", number("p", 0.5), n_input_dims=3, always=_ALWAYS),
+        "nn.VolumetricDropout": of_runtime("dropout.FeatureDropout", number("p", 0.5), n_input_dims=4, always=_ALWAYS),
+        "nn.WhiteNoise": of_runtime("dropout.WhiteNoise", number("mean", 0.0), number("std", 0.1)),
+        # The factor is missing in class version 1.
+        "nn.GradientReversal": of_runtime("gradient.GradientReversal", number("lambda", 1.0)),
+        "nn.L1Penalty": of_runtime(
+            "gradient.L1Penalty",
+            number("l1weight"),
+            size_average=flag("sizeAverage"),
+            hand_back=flag("provideOutput", True),
+        ),
+        "nn.ZeroGrad": of_runtime("gradient.ZeroGrad"),
+    },
+)

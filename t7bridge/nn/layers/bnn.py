@@ -1,0 +1,53 @@
+"""Networks of signs: XNOR-Net and its kin. Sources: bnn.torch e974791, XNOR-Net 4006d59."""
+
+from __future__ import annotations
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.tensor import Tensor
+from ..fields import Fields
+from ..mapping import LAYERS, Call, Lua, of_runtime
+from ..registry import buffer, register_layer
+from ..weights.layouts import elements
+from .pooling import axes
+
+
+@define(frozen=True)
+class Signs:
+    """32 signs in each whole number, the lowest bit first, 1 for +1: as numbers -1 and 1, (out, in, kH, kW)."""
+
+    def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
+        """See `Step.apply`."""
+        import numpy as np
+
+        shape = tuple(fields.integer(name) for name in ("nOutputPlane", "nInputPlane", "kH", "kW"))
+        words = np.ascontiguousarray(elements(tensor)).astype("<u4")
+        bits = np.unpackbits(words.view("u1"), bitorder="little")
+        if bits.size != np.prod(shape):
+            raise ModelError("the signs do not fit the layer", expected=f"{np.prod(shape)}", found=f"{bits.size}")
+        return Tensor.from_numpy(bits.reshape(shape).astype("f4") * 2 - 1)
+
+    def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
+        """See `Step.undo`."""
+        import numpy as np
+
+        packed = np.packbits((elements(tensor) > 0).reshape(-1), bitorder="little")
+        return Tensor.from_numpy(packed.view("<i4").reshape(before))
+
+
+def _convolution(lua: Lua) -> Call:
+    kwargs: dict[str, object] = {"stride": axes(lua, "d", 2, 1)}
+    padding = axes(lua, "pad", 2, 0)
+    if any(padding):
+        kwargs["padding"] = padding
+    return Call(f"{LAYERS}binary.BinaryConv2d", (lua.shape("weight"),), kwargs)
+
+
+register_layer(
+    "bnn.SpatialConvolution",
+    params=(buffer("weight", Signs()), buffer("alphas")),
+    scratch="finput columns_binary",
+    module=_convolution,
+)
+_BINARY = of_runtime("binary.Binary")
+register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})

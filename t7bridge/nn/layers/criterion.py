@@ -1,0 +1,185 @@
+"""Criterions: what they keep are the weights of classes. Source: nn 8726825, rnn, dpnn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from ..fields import items_of
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, flag, integer, number, of_runtime, shape
+from ..registry import Param, criterions, named_modules, param, register_layer
+
+_SCRATCH = "output_tensor total_weight_tensor target buffer"
+_AVERAGE = flag("sizeAverage", True)
+
+
+def _class_weights(path: str) -> Param:
+    return param("weight", field=path, kind="buffer", note="its weights are kept as `weight`")
+
+
+register_layer(
+    "nn.Criterion",
+    kind="criterion",
+    scratch=f"{_SCRATCH} w w1 w22 w32 simplex criterion isTarget dist",
+    module={
+        "nn.AbsCriterion": of_runtime("criterion.AbsCriterion", average=_AVERAGE),
+        "nn.ClassSimplexCriterion": of_runtime(
+            "classes.ClassSimplexCriterion", integer("nClasses"), average=_AVERAGE, index_base=BASE
+        ),
+        "nn.CosineEmbeddingCriterion": of_runtime(
+            "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_AVERAGE
+        ),
+        "nn.DistKLDivCriterion": of_runtime("criterion.DistKLDivCriterion", average=_AVERAGE),
+        "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_AVERAGE),
+        "nn.HingeEmbeddingCriterion": of_runtime(
+            "criterion.HingeEmbeddingCriterion", number("margin", 1.0), average=_AVERAGE
+        ),
+        "nn.L1Cost": of_runtime("criterion.L1Cost"),
+        "nn.L1HingeEmbeddingCriterion": of_runtime("criterion.L1HingeEmbeddingCriterion", number("margin", 1.0)),
+        "nn.MSECriterion": of_runtime("criterion.MSECriterion", average=_AVERAGE),
+        "nn.MarginCriterion": of_runtime("criterion.MarginCriterion", number("margin", 1.0), average=_AVERAGE),
+        "nn.MarginRankingCriterion": of_runtime(
+            "criterion.MarginRankingCriterion", number("margin", 1.0), average=_AVERAGE
+        ),
+        "nn.MultiLabelMarginCriterion": of_runtime(
+            "classes.MultiLabelMarginCriterion", average=_AVERAGE, index_base=BASE
+        ),
+        "nn.SmoothL1Criterion": of_runtime("criterion.SmoothL1Criterion", average=_AVERAGE),
+        "nn.SoftMarginCriterion": of_runtime("criterion.SoftMarginCriterion", average=_AVERAGE),
+        "nn.SpatialAutoCropMSECriterion": of_runtime("criterion.AutoCropMSECriterion", average=_AVERAGE),
+    },
+)
+
+
+def _weighted(lua: Lua) -> dict[str, Any]:
+    return {"classes": lua.shapes["weight"][0]} if "weight" in lua.shapes else {}
+
+
+def _target(lua: Lua, path: str) -> int:
+    """A class as users of the module call it; the -100 that stands for none is the same for all."""
+    value = lua.integer(path)
+    return value + lua.index_base - 1 if value >= 0 else value
+
+
+def _class_nll(lua: Lua) -> Call:
+    kwargs = _weighted(lua)
+    kwargs["average"] = lua.flag("sizeAverage", True)
+    if lua.has("ignoreIndex"):
+        kwargs["ignore_index"] = _target(lua, "ignoreIndex")
+    return Call(f"{LAYERS}classes.ClassNLLCriterion", (), {**kwargs, "index_base": lua.index_base})
+
+
+def _cross_entropy(lua: Lua) -> Call:
+    """What the criterion says of `sizeAverage` counts before what the one inside says."""
+    kwargs = _weighted(lua)
+    kwargs["average"] = lua.flag("sizeAverage", lua.flag("nll.sizeAverage", True))
+    if lua.has("nll.ignoreIndex"):
+        kwargs["ignore_index"] = _target(lua, "nll.ignoreIndex")
+    return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
+
+
+def _volumetric_cross_entropy(lua: Lua) -> Call:
+    kwargs = {**_weighted(lua), "average": lua.flag("scec.sizeAverage", True), "index_base": lua.index_base}
+    return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), kwargs)
+
+
+def _bce(lua: Lua) -> Call:
+    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
+    return Call(f"{LAYERS}criterion.BCECriterion", (), kwargs)
+
+
+def _multi_margin(lua: Lua) -> Call:
+    kwargs = {
+        **_weighted(lua),
+        "p": lua.integer("p", 1),
+        "margin": lua.number("margin", 1.0),
+        "average": lua.flag("sizeAverage", True),
+        "index_base": lua.index_base,
+    }
+    return Call(f"{LAYERS}classes.MultiMarginCriterion", (), kwargs)
+
+
+def _multi_label_soft_margin(lua: Lua) -> Call:
+    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
+    return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
+
+
+# torch.nn.NLLLoss, BCELoss, MultiMarginLoss and others call these weights `weight`.
+register_layer(
+    params=(_class_weights("weights"),),
+    kind="criterion",
+    scratch=f"{_SCRATCH} sigmoid",
+    module={
+        "nn.ClassNLLCriterion": _class_nll,
+        "nn.SpatialClassNLLCriterion": _class_nll,
+        "nn.BCECriterion": _bce,
+        "nn.MultiMarginCriterion": _multi_margin,
+        "nn.MultiLabelSoftMarginCriterion": _multi_label_soft_margin,
+    },
+)
+register_layer(
+    "nn.WeightedMSECriterion",
+    params=(_class_weights("weight"),),
+    kind="criterion",
+    scratch=_SCRATCH,
+    module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
+)
+register_layer(
+    "cudnn.VolumetricCrossEntropyCriterion",
+    params=(_class_weights("scec.nll.weights"),),
+    kind="criterion",
+    scratch=f"{_SCRATCH} scec",
+    module=_volumetric_cross_entropy,
+)
+# torch.nn.CrossEntropyLoss.
+register_layer(
+    "nn.CrossEntropyCriterion",
+    "cudnn.SpatialCrossEntropyCriterion",
+    params=(_class_weights("nll.weights"),),
+    kind="criterion",
+    scratch=f"{_SCRATCH} lsm slsm nll",
+    module=_cross_entropy,
+)
+
+
+def _weights(lua: Lua) -> tuple[float, ...]:
+    value = lua.get("weights")
+    if isinstance(value, Storage):
+        return tuple(float(weight) for weight in value.array)
+    if isinstance(value, Tensor):
+        return tuple(float(weight) for weight in value.numpy().reshape(-1))
+    found = items_of(value)
+    if found is None or not all(isinstance(weight, (int, float)) for weight in found):
+        raise NotMappedError("its weights are no list of numbers", trail=f"{lua.trail}.weights")
+    return tuple(float(weight) for weight in found)
+
+
+def _multi(lua: Lua) -> Call:
+    return Call(f"{LAYERS}classes.MultiCriterion", (), {"weights": _weights(lua)})
+
+
+def _parallel(lua: Lua) -> Call:
+    kwargs = {"weights": _weights(lua), "repeat_target": lua.flag("repeatTarget")}
+    return Call(f"{LAYERS}classes.ParallelCriterion", (), kwargs)
+
+
+register_layer(
+    children=criterions,
+    kind="criterion",
+    scratch="weights",
+    module={"nn.MultiCriterion": _multi, "nn.ParallelCriterion": _parallel},
+)
+register_layer(
+    children=named_modules("criterion"),
+    kind="criterion",
+    scratch="clones zeroMask",
+    module={"nn.CriterionTable": of_runtime("classes.CriterionTable")},
+)
+register_layer(
+    "nn.ModuleCriterion",
+    children=named_modules("inputModule", "targetModule", "criterion"),
+    kind="criterion",
+    scratch=_SCRATCH,
+    module=of_runtime("classes.ModuleCriterion"),
+)

@@ -1,0 +1,175 @@
+"""Layers and criterions of dpnn, and rnn's criterions of sequences. Sources: dpnn c0a8ca6, rnn 83a5f17."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from ...graph.lua import TorchObject
+from ..fields import lookup
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, extent, flag, integer, number, of_runtime
+from ..registry import Child, buffer, named_modules, param, register_layer
+from ..weights.layouts import Reshape
+from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
+
+_LAYERS = f"{LAYERS}dpnn."
+_CRITERIONS = f"{LAYERS}sequence_criterion."
+_AVERAGE = flag("sizeAverage", True)
+_SCRATCH = "output_tensor total_weight_tensor target noise"
+
+
+def _options(**options: object) -> dict[str, object]:
+    """Those arguments that say something."""
+    return {name: value for name, value in options.items() if value not in (None, False)}
+
+
+def _glimpse(lua: Lua) -> Call:
+    if lua.number("scale", 2.0) != 2:
+        raise NotMappedError("resamples its crops by another factor than 2", trail=lua.trail)
+    return Call(f"{_LAYERS}SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3)))
+
+
+def _crop(lua: Lua) -> Call:
+    height = lua.integer("oheight")
+    args: tuple[object, ...] = (height, lua.integer("owidth", height))
+    if lua.has("scale"):
+        ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
+        args = (*args, tuple(float(lua.number(end)) for end in ends))
+    return Call(f"{_LAYERS}SpatialUniformCrop", args)
+
+
+def _colors(lua: Lua) -> Call:
+    ranges = lua.tensor("range").numpy().reshape(-1).tolist()
+    return Call(f"{_LAYERS}SimpleColorTransform", tuple(float(most) for most in ranges))
+
+
+def _entropy(lua: Lua) -> Call:
+    kwargs = {"scale": float(lua.number("scale", 1.0))}
+    if lua.has("minEntropy"):
+        kwargs["smallest"] = float(lua.number("minEntropy"))
+    return Call(f"{_LAYERS}CategoricalEntropy", (), kwargs)
+
+
+def _reinforce(lua: Lua) -> Call:
+    """`stdev` and `scale` may be missing: then they are an input."""
+    name = lua.obj.class_name.removeprefix("nn.")
+    field = {"ReinforceNormal": ("deviation", "stdev"), "ReinforceGamma": ("scale", "scale")}.get(name)
+    kwargs: dict[str, object] = {}
+    if field and lua.has(field[1]):
+        kwargs[field[0]] = float(lua.number(field[1]))
+    return Call(f"{LAYERS}reinforce.{name}", (), {**kwargs, **_options(stochastic=lua.flag("stochastic"))})
+
+
+register_layer(
+    "nn.Reinforce",
+    scratch=f"{_SCRATCH} modules module reward range regionType coord scales scaler minusOne entropy maxIdx",
+    module={
+        "nn.SpatialGlimpse": _glimpse,
+        "nn.SpatialUniformCrop": _crop,
+        "nn.SimpleColorTransform": _colors,
+        "nn.SpatialRegionDropout": of_runtime("dpnn.SpatialRegionDropout", number("p", 0.2)),
+        "nn.TotalDropout": of_runtime("dpnn.TotalDropout", number("p", 0.5)),
+        "nn.CategoricalEntropy": _entropy,
+        **dict.fromkeys(
+            ("nn.ReinforceBernoulli", "nn.ReinforceCategorical", "nn.ReinforceNormal", "nn.ReinforceGamma"), _reinforce
+        ),
+    },
+)
+register_layer(
+    "nn.SpatialFeatNormalization",
+    params=(buffer("mean"), buffer("std")),
+    module=of_runtime("dpnn.SpatialFeatNormalization", extent("mean")),
+)
+register_layer(
+    "nn.PCAColorTransform",
+    params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
+    scratch="noise alphas",
+    module=of_runtime("dpnn.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
+)
+register_layer(
+    "nn.SpatialBinaryConvolution",
+    params=kernel_2d,
+    scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
+    defaults=CONVOLUTION_2D.defaults,
+    module=lambda lua: evolve(convolution(2)(lua), target=f"{_LAYERS}SpatialBinaryConvolution"),
+)
+register_layer(
+    "nn.NCEModule",
+    params=(param("weight"), BIAS, buffer("unigrams"), buffer("Z")),
+    scratch="addBuffer sampleidx sampleprob linout aliasmultinomial",
+    module=of_runtime(
+        "dpnn.NCE",
+        extent("weight", 1),
+        extent("weight"),
+        integer("k"),
+        shared=flag("batchnoise"),
+        normalized=flag("normalized"),
+        logarithms=flag("logsoftmax"),
+        index_base=BASE,
+    ),
+)
+# The rows are counted from 0, and the first is zero whatever the file has there.
+register_layer(
+    "nn.LookupTableMaskZero",
+    params=(param("weight"),),
+    scratch="inputs",
+    module=of_runtime("embedding.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
+)
+
+
+# Criterions.
+
+
+def _step_criterion(obj: TorchObject) -> Iterator[Child]:
+    """torch's rnn has the criterion as the first of its clones."""
+    if obj.get("criterion") is not None:
+        yield Child("criterion", ".criterion", obj.get("criterion"))
+    elif lookup(obj, "clones.1") is not None:
+        yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
+
+
+def _sequencer_criterion(lua: Lua) -> Call:
+    """Element-Research's RepeaterCriterion has no `sizeAverage`."""
+    repeats = lua.obj.class_name == "nn.RepeaterCriterion"
+    kwargs = _options(average=lua.flag("sizeAverage"), repeat_target=repeats)
+    return Call(f"{_CRITERIONS}SequencerCriterion", (), kwargs)
+
+
+register_layer(
+    children=_step_criterion,
+    kind="criterion",
+    scratch="clones",
+    module=dict.fromkeys(("nn.SequencerCriterion", "nn.RepeaterCriterion"), _sequencer_criterion),
+)
+register_layer(
+    "nn.MaskZeroCriterion",
+    children=named_modules("criterion"),
+    kind="criterion",
+    scratch="zeroMask input target",
+    module=lambda lua: Call(f"{_CRITERIONS}MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2"))),
+)
+register_layer(
+    kind="criterion",
+    scratch=_SCRATCH,
+    module={
+        "nn.BinaryLogisticRegression": of_runtime("sequence_criterion.BinaryLogisticRegression", average=_AVERAGE),
+        "nn.SpatialBinaryLogisticRegression": of_runtime(
+            "sequence_criterion.SpatialBinaryLogisticRegression", average=_AVERAGE
+        ),
+        "nn.NCECriterion": of_runtime("sequence_criterion.NCECriterion", average=_AVERAGE),
+    },
+)
+register_layer(
+    children=named_modules("criterion"),
+    kind="criterion",
+    scratch="module reward vrReward",
+    module={
+        "nn.VRClassReward": of_runtime(
+            "reinforce.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
+        ),
+        "nn.BinaryClassReward": of_runtime(
+            "reinforce.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
+        ),
+    },
+)

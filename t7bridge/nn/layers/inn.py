@@ -1,0 +1,92 @@
+"""imagine-nn: what detectors of objects are made of. Sources: imagine-nn 6fed930 and its history, deepmask 280a716."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...graph.lua import TorchObject
+from ..fields import Fields, items_of, lookup
+from ..mapping import BASE, Call, Lua, extent, flag, integer, number, of_runtime, of_torch, pair, shape
+from ..registry import Child, Param, buffer, modules, register_layer
+from ..weights.layouts import Narrow
+from .pooling import windows
+
+# Channel-wise scale and offset that are not learned.
+register_layer(
+    "inn.ConstAffine",
+    "nn.ConstAffine",
+    "nn.SpatialConstDiagonal",
+    params=(buffer("a"), buffer("b")),
+    scratch="repeated",
+    module=of_runtime("inn.ConstAffine", extent("a")),
+)
+
+
+def _mean(fields: Fields) -> tuple[Param, ...]:
+    """Lua repeats the mean for the images of its last batch."""
+    mean = fields.find_tensor("mean")
+    first = (Narrow(0, 0, 1),) if mean is not None and len(mean.size) == 4 else ()
+    return (buffer("mean", *first), buffer("std"))
+
+
+register_layer("inn.MeanSubtraction", params=_mean, module=of_runtime("inn.MeanSubtraction", shape("mean")))
+
+
+def _ceiled(name: str) -> Callable[[Lua], Call]:
+    """Both round up, whatever the field of the class that they inherit from says."""
+
+    def module(lua: Lua) -> Call:
+        kwargs = {**windows(lua, 2), "ceil_mode": True}
+        if name == "AvgPool2d" and not lua.flag("count_include_pad", True):
+            kwargs["count_include_pad"] = False
+        return Call(f"torch.nn.{name}", (), kwargs)
+
+    return module
+
+
+register_layer(
+    defaults={"padW": 0.0, "padH": 0.0, "count_include_pad": True},
+    module={"inn.SpatialMaxPooling": _ceiled("MaxPool2d"), "inn.SpatialAveragePooling": _ceiled("AvgPool2d")},
+)
+
+
+def _pyramid(obj: TorchObject) -> Iterator[Child]:
+    """Until 2015-12 an nn.Concat was inside; now the class is one."""
+    inside = lookup(obj, "module.modules")
+    if items_of(obj.get("modules")) or items_of(inside) is None:
+        yield from modules(obj)
+        return
+    for at, value in enumerate(items_of(inside) or ()):
+        yield Child(str(at), f".module.modules[{at + 1}]", value)
+
+
+register_layer(
+    "inn.SpatialPyramidPooling",
+    children=_pyramid,
+    scratch="module",
+    module=of_runtime("containers.Concat", dim=-1),
+)
+# A graph of nn's layers, in a Sequential under `modules` until 2015-12.
+register_layer("inn.SpatialSameResponseNormalization", children=modules, module=of_torch("Sequential"))
+register_layer(
+    scratch="paddedRatio accumRatio scale",
+    module={
+        "inn.SpatialCrossResponseNormalization": of_runtime(
+            "norm.LocalResponseNorm",
+            integer("size"),
+            plain="LocalResponseNorm",
+            alpha=number("alpha", 1e-4),
+            beta=number("beta", 0.75),
+            k=number("k", 1.0),
+        ),
+        "inn.SpatialStochasticPooling": of_runtime("inn.SpatialStochasticPooling", pair("kH", "kW"), pair("dH", "dW")),
+        # Before `v2` the last row and column of a box belonged to it.
+        "inn.ROIPooling": of_runtime(
+            "inn.ROIPooling",
+            pair("H", "W"),
+            scale=number("spatial_scale", 1.0),
+            open_end=flag("v2"),
+            index_base=BASE,
+        ),
+    },
+)

@@ -1,0 +1,131 @@
+"""Models of language and of text lines, and OpenNMT's wrappers.
+
+Sources: neuraltalk2 bd8c9d8, torch-rnn 6e72b86, crnn f5d41e3, OpenNMT 3ab15e9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph.lua import TorchObject
+from ..fields import items_of, lookup
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, dim, flag, integer, of_runtime, optional
+from ..registry import Child, named_modules, register_layer
+
+
+def _views(lua: Lua) -> tuple[int, ...]:
+    """Where the network of a torch-rnn model joins steps and sequences, and parts them."""
+    inside = items_of(lua.get("net.modules")) or []
+    return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
+
+
+def _language_model(lua: Lua) -> Call:
+    """Two programs have a class of this name: neuraltalk2 with a `core`, torch-rnn with a `net`."""
+    if lua.has("net"):
+        return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
+    if not lua.has("core"):
+        raise NotMappedError("has neither a core nor a net", trail=lua.trail)
+    kwargs = {
+        "state_size": lua.integer("rnn_size"),
+        "states": 2 * lua.integer("num_layers", 1),
+        "last": lua.integer("vocab_size") + lua.index_base,
+        "index_base": lua.index_base,
+    }
+    return Call(f"{LAYERS}language.CaptionModel", (), kwargs)
+
+
+def _steps(obj: TorchObject) -> Iterator[Child]:
+    """The modules of the network of a torch-rnn model."""
+    for at, value in enumerate(items_of(lookup(obj, "net.modules")) or ()):
+        yield Child(str(at), f".net.modules[{at + 1}]", value)
+
+
+def _words(obj: TorchObject) -> Iterator[Child]:
+    """The steps of a sentence share the weights of `core` and `lookup_table`."""
+    yield from _steps(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
+
+
+register_layer(
+    "nn.LanguageModel",
+    children=_words,
+    scratch="net rnns view1 view2 bn_view_in bn_view_out lookup_tables lookup_tables_inputs init_state state inputs",
+    module=_language_model,
+)
+register_layer(
+    "nn.TemporalAdapter",
+    children=_steps,
+    scratch="net view_in view_out",
+    module=lambda lua: Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)}),
+)
+register_layer(module={"nn.FeatExpander": of_runtime("language.FeatExpander", integer("n"))})
+register_layer(
+    kind="criterion",
+    scratch="lsm grad_logprobs losses",
+    module={
+        "nn.LanguageModelCriterion": of_runtime("language.CaptionCriterion", index_base=BASE),
+        "nn.TemporalCrossEntropyCriterion": of_runtime(
+            "language.TemporalCrossEntropyCriterion",
+            flag("batch_average", True),
+            flag("time_average"),
+            index_base=BASE,
+        ),
+    },
+)
+register_layer(
+    "nn.LstmLayer",
+    children=named_modules("lstmUnit"),
+    scratch="rnnState drnnState initState",
+    module=of_runtime("language.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
+)
+register_layer("nn.BiRnnJoin", children=named_modules("joinUnit"), module=of_runtime("language.BiRnnJoin"))
+
+# OpenNMT's layers are networks with a name: what they compute is what `net` computes. Encoders and decoders are loops
+# over steps in Lua's code and have no entry; the network of one step is a module of its own, `….network`.
+_NETWORKS = (
+    "onmt.Network",
+    "onmt.LSTM",
+    "onmt.GRU",
+    "onmt.GlobalAttention",
+    "onmt.NoAttention",
+    "onmt.MaskedSoftmax",
+    "onmt.WordEmbedding",
+    "onmt.FeaturesEmbedding",
+    "onmt.Bridge",
+)
+
+
+def _net(obj: TorchObject) -> Iterator[Child]:
+    """`net`, which older files have in `modules` only."""
+    listed = items_of(obj.get("modules")) or []
+    if obj.get("net") is not None:
+        yield Child("net", ".net", obj.get("net"))
+    elif listed:
+        yield Child("net", ".modules[1]", listed[0])
+
+
+def _network(lua: Lua) -> Call:
+    if not any(True for _ in _net(lua.obj)):
+        raise NotMappedError("has no network, as nothing is handed on", trail=lua.trail)
+    return Call(f"{LAYERS}language.Wrapper")
+
+
+register_layer(
+    children=_net,
+    scratch="modules rindexLinear",
+    module={
+        **dict.fromkeys(_NETWORKS, _network),
+        "onmt.Generator": of_runtime("language.Wrapper", first=True),
+        "onmt.FeaturesGenerator": of_runtime("language.Wrapper", first=True),
+    },
+)
+register_layer(
+    scratch="noiseInit sharedNoise size",
+    module={
+        "onmt.JoinReplicateTable": of_runtime(
+            "language.JoinReplicateTable",
+            dim("dimensionReplicate"),
+            dim("dimensionJoin"),
+            n_input_dims=optional("nInputDims"),
+        ),
+    },
+)

@@ -1,0 +1,172 @@
+"""Linear layers, scales, offsets and distances to learned points. Source: nn 8726825, one Lua file a class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...graph.tensor import Tensor
+from ..fields import Fields
+from ..mapping import (
+    BASE,
+    LAYERS,
+    Call,
+    Lua,
+    extent,
+    flag,
+    has,
+    number,
+    of_runtime,
+    of_torch,
+)
+from ..registry import Param, Source, buffer, param, register_layer
+from ..weights.layouts import REST, Reshape, copied, elements
+
+WEIGHT, BIAS = param("weight"), param("bias")
+
+# weight (out, in), bias (out): torch.nn.Linear.
+_COLUMNS, _ROWS = extent("weight", 1), extent("weight", 0)
+register_layer(
+    "nn.Linear",
+    "nn.LinearNoBias",
+    params=(WEIGHT, BIAS),
+    scratch="addBuffer",
+    module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
+)
+register_layer(
+    "nn.SparseLinear",
+    params=(WEIGHT, BIAS),
+    scratch="lastInput formatted_input shardBuffer",
+    module=of_runtime("linear.SparseLinear", _COLUMNS, _ROWS, index_base=BASE),
+)
+
+
+def _index_linear(lua: Lua) -> Call:
+    """The field `offset` is added to keys that count from 1: -1, where nothing was asked for."""
+    base = -lua.integer("offset", -1) - 1 + lua.index_base
+    sizes = (lua.shape("weight")[0], lua.shape("bias")[0])
+    normalize = lua.shape("weight")[1] > sizes[1]
+    return Call(f"{LAYERS}linear.IndexLinear", sizes, {"index_base": base, "normalize": normalize})
+
+
+# One row of (in, out) for each key: torch.nn.EmbeddingBag's layout. With normalize, 4 columns of statistics lead.
+register_layer(
+    "nn.IndexLinear",
+    params=(WEIGHT, BIAS),
+    scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
+    "keys values lkeys lvalues running",
+    module=_index_linear,
+)
+
+
+def _partial_linear(lua: Lua) -> Call:
+    partition = lua.find_tensor("partition")
+    chosen = () if partition is None else tuple(int(number) - 1 for number in partition.numpy().reshape(-1))
+    rows, columns = lua.shape("weight")
+    kwargs = {"bias": "bias" in lua.shapes}
+    if partition is None or chosen == tuple(range(rows)):
+        return Call("torch.nn.Linear", (columns, rows), kwargs)
+    return Call(f"{LAYERS}linear.PartialLinear", (columns, rows), {**kwargs, "partition": chosen})
+
+
+# The weight (out, in) is that of a LookupTable inside; bias (1, out): torch.nn.Linear.
+register_layer(
+    "nn.PartialLinear",
+    params=(
+        param("weight", field="network.modules.1.modules.2.weight"),
+        param("bias", Reshape((REST,))),
+    ),
+    scratch="network allcolumns partition addBuffer buffer",
+    module=_partial_linear,
+)
+
+
+def _effective_weight(fields: Fields) -> Tensor | None:
+    """g * v / |v|, where the file has no weight. Source: nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`."""
+    import numpy as np
+
+    v, g = fields.find_tensor("v"), fields.find_tensor("g")
+    if v is None or g is None:
+        return None
+    wide = elements(v).astype("f8")
+    norm = np.maximum(np.sqrt((wide**2).sum(1, keepdims=True)), fields.number("eps", 1e-16))
+    return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
+
+
+# v (out, in) and g (out, 1) are what is learned: the names and shapes of torch.nn.utils.weight_norm(Linear).
+register_layer(
+    "nn.LinearWeightNorm",
+    params=(
+        Param("weight", (Source("weight"),), "derived", _effective_weight),
+        BIAS,
+        param("weight_g", field="g"),
+        param("weight_v", field="v"),
+    ),
+    scratch="norm scale addBuffer",
+    module=of_runtime(
+        "linear.LinearWeightNorm",
+        extent("weight_v", 1),
+        extent("weight_v", 0),
+        bias=has("bias"),
+        eps=number("eps", 1e-16),
+    ),
+)
+# weight (out, in1, in2), bias (out): torch.nn.Bilinear.
+register_layer(
+    "nn.Bilinear",
+    params=(WEIGHT, BIAS),
+    scratch="buff1 buff2",
+    module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
+)
+
+# bias (n), or (1) where one number is added to everything.
+register_layer("nn.Add", params=(BIAS,), module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")))
+# Of the sizes that the layer was made with, which broadcast as PyTorch's do.
+
+
+def _shaped(class_name: str, name: str) -> Callable[[Lua], Call]:
+    return lambda lua: Call(LAYERS + class_name, lua.shape(name))
+
+
+register_layer("nn.CAdd", params=(BIAS,), module=_shaped("linear.CAdd", "bias"))
+register_layer("nn.CMul", params=(WEIGHT,), module=_shaped("linear.CMul", "weight"))
+register_layer("nn.Mul", params=(WEIGHT,), module=of_runtime("linear.Mul"))
+
+
+def _constant(lua: Lua) -> Call:
+    return Call(f"{LAYERS}shape.Constant", lua.shape("value"), {"n_input_dims": lua.optional("nInputDim")})
+
+
+register_layer("nn.Constant", params=(buffer("value"),), module=_constant)
+
+
+def _add_constant(lua: Lua) -> Call:
+    tensor = lua.find_tensor("constant_scalar")
+    if tensor is None:
+        return Call(f"{LAYERS}linear.AddConstant", (lua.number("constant_scalar"),))
+    return Call(f"{LAYERS}linear.AddConstant", (tuple(float(each) for each in tensor.numpy().reshape(-1)),))
+
+
+register_layer(
+    module={
+        "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar")),
+        "nn.AddConstant": _add_constant,
+    },
+)
+
+# weight (out, in).
+register_layer("nn.Cosine", params=(WEIGHT,), module=of_runtime("distance.Cosine", _COLUMNS, _ROWS))
+# weight (in, out): one column for each point.
+register_layer("nn.Euclidean", params=(WEIGHT,), module=of_runtime("distance.Euclidean", _ROWS, _COLUMNS))
+register_layer(
+    "nn.WeightedEuclidean",
+    params=(WEIGHT, param("diagCov")),
+    scratch="gradDiagCov",
+    module=of_runtime("distance.WeightedEuclidean", _ROWS, _COLUMNS),
+)
+# weight (k, dim): the centres.
+register_layer(
+    "nn.Kmeans",
+    params=(WEIGHT,),
+    scratch="clusterSampleCount",
+    module=of_runtime("distance.Kmeans", _ROWS, _COLUMNS, scale=number("scale", 1.0), index_base=BASE),
+)

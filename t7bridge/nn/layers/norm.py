@@ -1,0 +1,130 @@
+"""Normalization layers. Sources: nn 8726825, cudnn.torch, fast-neural-style, texture_nets."""
+
+from __future__ import annotations
+
+from ...graph.dtypes import INT64
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from ..fields import Fields
+from ..mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, shape
+from ..registry import Param, Source, buffer, param, register_layer
+from ..weights.layouts import REST, DeviationToVariance, Reshape
+
+
+def _no_batches(fields: Fields) -> Tensor | None:
+    """PyTorch's count of the batches seen; Lua keeps none."""
+    import numpy as np
+
+    if fields.find_tensor("running_mean") is None:
+        return None
+    return Tensor(INT64, Storage(INT64, 1, np.zeros(1, "i8")), is_scalar=True)
+
+
+_FLAT = Reshape((REST,))
+_RUNNING = (
+    buffer("running_mean", _FLAT),
+    Param(
+        "running_var",
+        # nn before 2016-02 and cudnn.torch before its version 2 kept 1 / sqrt(variance + eps). Class versions do not
+        # tell: VolumetricBatchNormalization is at 1 and has running_var.
+        (Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
+        "buffer",
+    ),
+    Param("num_batches_tracked", (), "derived", _no_batches),
+)
+# torch.nn.BatchNorm1d, 2d, 3d: all tensors (features).
+
+
+def _batch_norm(dims: int) -> Row:
+    return of_runtime(
+        f"norm.BatchNorm{dims}d",
+        extent("running_mean"),
+        plain=f"BatchNorm{dims}d",
+        eps=number("eps", 1e-5),
+        momentum=number("momentum", 0.1),
+        affine=has("weight"),
+    )
+
+
+register_layer(
+    params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
+    defaults={"eps": 1e-5, "momentum": 0.1},
+    scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
+    module={
+        "nn.BatchNormalization": _batch_norm(1),
+        "nn.SpatialBatchNormalization": _batch_norm(2),
+        "nn.VolumetricBatchNormalization": _batch_norm(3),
+    },
+)
+_UNUSED = "the layer computes without it, so it is left out"
+
+
+def _instance_norm(lua: Lua) -> Call:
+    """Not all programs that have the class give it weights always; that of AdaIN-style can be `disabled`."""
+    features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
+    target = f"{LAYERS}style.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
+    return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
+
+
+# torch.nn.InstanceNorm2d. The batch normalization inside is rebuilt for every new batch size.
+register_layer(
+    "nn.InstanceNormalization",
+    params=(
+        param("weight", _FLAT),
+        param("bias", _FLAT),
+        param("running_mean", kind="unused", note=_UNUSED),
+        param("running_var", kind="unused", note=_UNUSED),
+    ),
+    defaults={"eps": 1e-5},
+    scratch="bn",
+    module=_instance_norm,
+)
+
+
+def _layer_normalization(lua: Lua) -> Call:
+    features = lua.integer("modules.1.modules.2.modules.2.nfeatures")
+    kwargs = {"eps": lua.number("modules.3.eps", 1e-10), "affine": "weight" in lua.shapes}
+    return Call(f"{LAYERS}norm.LayerNormalization", (features,), kwargs)
+
+
+# A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
+register_layer(
+    "nn.LayerNormalization",
+    params=(param("weight", field="modules.5.weight"), param("bias", field="modules.6.bias")),
+    scratch="modules",
+    note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes what was meant",
+    module=_layer_normalization,
+)
+_THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)
+# The kernel, of one or two dimensions, from which Lua built the convolutions inside.
+register_layer(
+    "nn.SpatialSubtractiveNormalization",
+    "nn.SpatialDivisiveNormalization",
+    "nn.SpatialContrastiveNormalization",
+    params=(buffer("kernel"),),
+    scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
+    "adjustedsums adjustedstds thresholdedstds",
+    module={
+        "nn.SpatialSubtractiveNormalization": of_runtime("norm.LocalNormalization", shape("kernel"), divide=False),
+        "nn.SpatialDivisiveNormalization": of_runtime(
+            "norm.LocalNormalization", shape("kernel"), subtract=False, threshold=_THRESHOLD, value=_VALUE
+        ),
+        "nn.SpatialContrastiveNormalization": of_runtime(
+            "norm.LocalNormalization", shape("kernel"), threshold=_THRESHOLD, value=_VALUE
+        ),
+    },
+)
+register_layer(
+    module={
+        "nn.SpatialCrossMapLRN": of_runtime(
+            "norm.LocalResponseNorm",
+            integer("size"),
+            plain="LocalResponseNorm",
+            alpha=number("alpha", 1e-4),
+            beta=number("beta", 0.75),
+            k=number("k|K", 1.0),
+        ),
+        "nn.Normalize": of_runtime("norm.Normalize", number("p"), eps=number("eps", 1e-10)),
+    },
+    scratch="paddedRatio accumRatio scale cross norm normp buffer2",
+)

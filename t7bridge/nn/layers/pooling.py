@@ -1,0 +1,209 @@
+"""Pooling, padding and resampling: nothing is kept. Sources: nn 8726825, nnx 1c28e23, cudnn.torch 008c49d."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...graph.lua import TorchObject
+from ..mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
+from ..registry import register_layer
+
+_WHERE = "pooling ones random_samples randomSamples"
+_AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
+
+
+def axes(lua: Lua, prefix: str, dims: int, default: int | None = None) -> tuple[int, ...]:
+    """Whole numbers of each axis, `kH` and `kW` for the prefix `k`; one field may stand for all: `padding|pad`."""
+    whole, _, each = prefix.rpartition("|")
+    front = f"{whole}|" if whole else ""
+    return tuple(lua.integer(f"{front}{each}{axis}", default) for axis in _AXES[dims])
+
+
+def windows(lua: Lua, dims: int) -> dict[str, Any]:
+    """The arguments that say where the windows of a pooling lie."""
+    kernel = axes(lua, "k", dims)
+    kwargs: dict[str, Any] = {
+        "kernel_size": kernel,
+        "stride": tuple(lua.integer(f"d{axis}", size) for axis, size in zip(_AXES[dims], kernel)),
+        "padding": axes(lua, "pad", dims, 0),
+    }
+    if lua.flag("ceil_mode"):
+        kwargs["ceil_mode"] = True
+    return kwargs
+
+
+def _max_pool(dims: int) -> Any:
+    def module(lua: Lua) -> Call:
+        kwargs = windows(lua, dims)
+        dilation = axes(lua, "dilation", dims, 1)
+        if set(dilation) != {1}:
+            kwargs["dilation"] = dilation
+        return Call(f"torch.nn.MaxPool{dims}d", (), kwargs)
+
+    return module
+
+
+register_layer(
+    defaults={"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False},
+    module={
+        "nn.SpatialMaxPooling": _max_pool(2),
+        "nn.SpatialDilatedMaxPooling": _max_pool(2),
+        "nn.VolumetricMaxPooling": _max_pool(3),
+        "nn.VolumetricDilatedMaxPooling": _max_pool(3),
+    },
+)
+
+
+def _average_pool(dims: int) -> Any:
+    def module(lua: Lua) -> Call:
+        kwargs = windows(lua, dims)
+        # cuDNN's class says it in `mode`.
+        if not lua.flag("count_include_pad", True) or "EXCLUDE" in lua.text("mode"):
+            kwargs["count_include_pad"] = False
+        average = f"torch.nn.AvgPool{dims}d"
+        return Call(average if lua.flag("divide", True) else f"{LAYERS}pooling.SumPool{dims}d", (), kwargs)
+
+    return module
+
+
+_AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_include_pad": True}
+# Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
+register_layer("nn.SpatialAveragePooling", defaults={**_AVERAGE, "divide": False}, module=_average_pool(2))
+register_layer(
+    defaults={**_AVERAGE, "divide": True},
+    module={
+        "nn.VolumetricAveragePooling": _average_pool(3),
+        "cudnn.SpatialAveragePooling": _average_pool(2),
+        "cudnn.VolumetricAveragePooling": _average_pool(3),
+    },
+)
+
+
+def _max_unpool(dims: int) -> Any:
+    def module(lua: Lua) -> Call:
+        pooling = lua.get("pooling")
+        if not isinstance(pooling, TorchObject):
+            raise lua.wrong("pooling", "the pooling module", pooling)
+        return Call(f"{LAYERS}pooling.MaxUnpool", (), {"dims": dims}, refers={"pooling": pooling})
+
+    return module
+
+
+def _fractional_max_pool(axes: str) -> Any:
+    """The random numbers are in the file if the module ran and its state was not cleared."""
+
+    def module(lua: Lua) -> Call:
+        kwargs: dict[str, Any] = {}
+        if lua.has(f"ratio{axes[0]}"):
+            kwargs["output_ratio"] = tuple(lua.number(f"ratio{axis}") for axis in axes)
+        else:
+            kwargs["output_size"] = tuple(lua.integer(f"out{axis}") for axis in axes)
+        samples = lua.find_tensor("randomSamples")
+        if samples is not None and lua.flag("newRandomPool"):
+            # Of volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
+            order = [0, 2, 1] if len(axes) == 3 else [0, 1]
+            kwargs["samples"] = _nested(samples.numpy()[..., order].tolist())
+        if lua.flag("newRandomPool"):
+            kwargs["keep"] = True
+        kernel = tuple(lua.integer(f"poolSize{axis}") for axis in axes)
+        return Call(f"{LAYERS}pooling.FractionalMaxPool", (kernel,), kwargs)
+
+    return module
+
+
+def _nested(value: Any) -> Any:
+    return tuple(_nested(item) for item in value) if isinstance(value, list) else value
+
+
+register_layer(
+    "cudnn.Pooling",
+    scratch=_WHERE,
+    module={
+        "nn.FeatureLPPooling": of_runtime(
+            "pooling.FeatureLPPool",
+            integer("width"),
+            integer("stride"),
+            number("power"),
+            batched=flag("batch_mode"),
+        ),
+        "nn.SpatialAdaptiveAveragePooling": of_torch("AdaptiveAvgPool2d", pair("H", "W")),
+        "nn.SpatialAdaptiveMaxPooling": of_torch("AdaptiveMaxPool2d", pair("H", "W")),
+        "nn.SpatialFractionalMaxPooling": _fractional_max_pool("HW"),
+        "nn.VolumetricFractionalMaxPooling": _fractional_max_pool("THW"),
+        "nn.SpatialMaxUnpooling": _max_unpool(2),
+        "nn.VolumetricMaxUnpooling": _max_unpool(3),
+        "nn.TemporalMaxPooling": of_runtime("temporal.TemporalMaxPool", integer("kW"), integer("dW")),
+        "nn.TemporalDynamicKMaxPooling": of_runtime(
+            "temporal.TemporalDynamicKMaxPool", integer("minK"), number("factor", 0.0)
+        ),
+    },
+)
+
+
+def _bilinear(lua: Lua) -> Call:
+    target = f"{LAYERS}resample.UpsamplingBilinear2d"
+    if lua.has("scale_factor"):
+        return Call(target, (), {"scale_factor": lua.integer("scale_factor")}, "torch.nn.UpsamplingBilinear2d")
+    size = (lua.integer("oheight"), lua.integer("owidth"))
+    return Call(target, (), {"size": size}, "torch.nn.UpsamplingBilinear2d")
+
+
+def _up_sampling(lua: Lua) -> Call:
+    kwargs: dict[str, Any] = {}
+    if lua.has("scale_factor"):
+        kwargs["scale_factor"] = lua.integer("scale_factor")
+    else:
+        names = ("odepth", "oheight", "owidth")
+        kwargs["size"] = tuple(lua.integer(name) for name in names if lua.has(name))
+    if lua.text("mode", "nearest") != "nearest":
+        kwargs["linear"] = True
+    return Call(f"{LAYERS}resample.UpSampling", (), kwargs)
+
+
+def _padding(lua: Lua) -> Call:
+    index = lua.integer("index", 1) - 1
+    kwargs: dict[str, Any] = {"n_input_dims": lua.optional("nInputDim"), "value": lua.number("value", 0.0)}
+    if index:
+        kwargs["index"] = index
+    return Call(f"{LAYERS}shape.Padding", (lua.index0("dim"), lua.integer("pad")), kwargs)
+
+
+def _border(name: str) -> Row:
+    return of_torch(name, pair("pad_l", "pad_r", "pad_t", "pad_b"))
+
+
+def _shave(lua: Lua) -> Call:
+    size = lua.integer("size")
+    if size < 0:
+        raise NotMappedError("its border is negative", trail=lua.trail)
+    return Call(f"{LAYERS}shape.ShaveImage", (size,))
+
+
+register_layer(
+    module={
+        "nn.SpatialZeroPadding": _border("ZeroPad2d"),
+        "nn.SpatialReflectionPadding": _border("ReflectionPad2d"),
+        "nn.SpatialReplicationPadding": _border("ReplicationPad2d"),
+        "nn.VolumetricReplicationPadding": of_torch(
+            "ReplicationPad3d", pair("pleft", "pright", "ptop", "pbottom", "pfront", "pback")
+        ),
+        "nn.SpatialPadding": of_runtime(
+            "shape.SpatialPadding",
+            integer("pad_l"),
+            integer("pad_r"),
+            integer("pad_t"),
+            integer("pad_b"),
+            rows=dim("y_dim", 2),
+            columns=dim("x_dim", 3),
+            value=number("val", 0.0),
+        ),
+        "nn.Padding": _padding,
+        "nn.ShaveImage": _shave,
+        "nn.SpatialUpSamplingNearest": of_runtime(
+            "resample.UpsamplingNearest2d", scale_factor=integer("scale_factor"), plain="UpsamplingNearest2d"
+        ),
+        "nn.SpatialUpSamplingBilinear": _bilinear,
+        "nn.UpSampling": _up_sampling,
+        "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
+    },
+)

@@ -1,0 +1,38 @@
+"""Proposals of masks of objects. Source: deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph.lua import Table, TorchObject
+from ..mapping import LAYERS, Call, Lua, of_runtime
+from ..registry import Child, named_modules, register_layer
+
+register_layer(
+    "nn.DeepMask",
+    children=named_modules("trunk", "maskBranch", "scoreBranch"),
+    module=of_runtime("proposals.DeepMask"),
+)
+
+
+def _refinements(obj: TorchObject) -> Iterator[Child]:
+    """The steps count from 0 in Lua; what they are made of is in them."""
+    yield from named_modules("trunk", "scoreBranch", "maskBranchDM")(obj)
+    refs = obj.get("refs")
+    number = 0
+    while isinstance(refs, Table) and (ref := refs.get(float(number))) is not None:
+        yield Child(f"ref{number}", f".refs[{number}]", ref)
+        number += 1
+
+
+def _sharp_mask(lua: Lua) -> Call:
+    skips = tuple(place - 1 for place in lua.sizes("skpos"))
+    return Call(f"{LAYERS}proposals.SharpMask", (), {"skips": skips})
+
+
+register_layer(
+    "nn.SharpMask",
+    children=_refinements,
+    scratch="refs neths netvs inps",
+    module=_sharp_mask,
+)

@@ -1,0 +1,319 @@
+"""Recurrent layers. Sources: rnn 83a5f17 of torch and its predecessor of Element-Research, torch-rnn."""
+
+from __future__ import annotations
+
+from ...graph.lua import TorchObject, Value
+from ...graph.tensor import Tensor
+from ..fields import Fields, items_of
+from ..mapping import LAYERS, Call, Lua, integer, number, of_runtime
+from ..registry import Param, Source, modules, param, register_layer
+from ..weights.layouts import REST, Blocks, Extent, Layout, Merge, Narrow, Permute, copied, elements
+from .recurrent_cells import cell_children, cell_params, masks_rows, operations
+from .recurrent_state import begin, carried, last_column, last_of, nested_sizes, remembered
+
+_LSTM = f"{LAYERS}lstm."
+_GRU = f"{LAYERS}gru."
+_REC = f"{LAYERS}recurrent."
+_SEQ = f"{LAYERS}sequencer."
+
+_MOST = 10_000
+"""How many modules are looked through for one that is to be told of zeros."""
+
+# What the classes keep of the last sequence, and aliases of modules inside `modules`.
+_STATE = (
+    "outputs cells hiddens gradCells gradHiddens gradOutputs gradInputs gradActions actions cell hidden zeroTensor "
+    "typeTensor tableoutput tablegradInput sharedClones recurrentModule rnn action module forwardModule backwardModule "
+    "mergeModule merge fwdSeq bwdSeq mergeSeq inputModule feedbackModule transferModule initialModule startModule "
+    "inputGate forgetGate outputGate hiddenLayer cellLayer cellGate i2g o2g zeroMask userPrevOutput userPrevCell "
+    "userNextGradCell userNextGradOutput userGradPrevOutput userGradPrevCell prevOutput prevCell startState "
+    "operations zeroOutput zeroCell indexes mappedLengths temp"
+)
+
+
+def _kept(**states: object) -> dict[str, object]:
+    """Those arguments that say something."""
+    return {name: value for name, value in states.items() if value not in (None, False, "", "neither", 0)}
+
+
+# Cells: one step of a sequence at each call.
+
+
+def _sizes(lua: Lua) -> tuple[int, int]:
+    inputs, outputs = lua.integer("inputSize|inputsize"), lua.integer("outputSize|outputsize")
+    if min(inputs, outputs) < 1:
+        raise lua.wrong("inputSize" if inputs < 1 else "outputSize", "a positive number", float(min(inputs, outputs)))
+    return inputs, outputs
+
+
+def _lstm_state(lua: Lua) -> dict[str, object]:
+    first = begin(lua, "userPrevOutput|outputs.0", "userPrevCell|cells.0")
+    return _kept(start=first, state=carried(lua, "outputs", "cells"))
+
+
+def _gru_state(lua: Lua) -> dict[str, object]:
+    return _kept(start=begin(lua, "userPrevOutput|outputs.0|startState"), state=carried(lua, "outputs"))
+
+
+def _lstm(lua: Lua) -> Call:
+    """A cell of rnn, or torch-rnn's class of the same name, which takes whole sequences."""
+    if lua.find_tensor("weight") is not None:
+        return _torch_rnn_lstm(lua)
+    params = cell_params(lua.obj)
+    if not params:
+        output = lua.integer("outputSize")
+        return Call(f"{_REC}RecLSTM", (output, output), _lstm_state(lua))
+    kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_lstm_state(lua)}
+    if lua.obj.class_name == "nn.FastLSTM":
+        return Call(f"{_LSTM}FastLSTM", _sizes(lua), kwargs)
+    if not any(one.name == "weight_ci" for one in params):
+        kwargs["peephole"] = False
+    return Call(f"{_LSTM}LSTM", _sizes(lua), kwargs)
+
+
+def _gru(lua: Lua) -> Call:
+    if cell_params(lua.obj):
+        kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_gru_state(lua)}
+        if lua.obj.class_name == "nn.MuFuRu":
+            return Call(f"{_GRU}MuFuRu", (*_sizes(lua), operations(lua.obj)), kwargs)
+        return Call(f"{_GRU}GRU", _sizes(lua), kwargs)
+    return Call(f"{_REC}RecGRU", (lua.integer("outputSize|outputsize"),), _gru_state(lua))
+
+
+def _rec_lstm(lua: Lua) -> Call:
+    state = _kept(start=begin(lua, "startState.1", "startState.2"), state=carried(lua, "outputs", "cells"))
+    return Call(f"{_REC}RecLSTM", (lua.integer("outputsize"), lua.integer("hiddensize")), state)
+
+
+def _recurrence(lua: Lua) -> Call:
+    size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
+    if size is None:
+        raise lua.wrong("outputSize", "sizes, or a table of such", lua.get("outputSize"))
+    return Call(f"{_REC}Recurrence", (size, lua.integer("nInputDim")), _gru_state(lua))
+
+
+def _recurrent(lua: Lua) -> Call:
+    return Call(f"{_REC}Recurrent", (), _kept(state=carried(lua, "outputs")))
+
+
+def _mask_zero(lua: Lua) -> Call:
+    """Element-Research says how many dimensions an example has; torch's rnn takes batches, or is told the mask."""
+    kwargs = _kept(n_input_dims=lua.optional("nInputDim"), mask_input=lua.flag("maskinput"), zero_mask=lua.flag("v2"))
+    if not lua.flag("maskoutput", True):
+        kwargs["mask_output"] = False
+    return Call(f"{_REC}MaskZero", (), kwargs)
+
+
+_SEQUENCERS = ("nn.Sequencer", "nn.Repeater", "nn.RecurrentAttention")
+
+
+def _is_told(obj: TorchObject) -> bool:
+    """Whether something inside a module of torch's rnn is to be told which steps are zeros."""
+    stack: list[Value] = [obj]
+    for _ in range(_MOST):
+        inside = stack.pop() if stack else None
+        if isinstance(inside, TorchObject):
+            masks = inside.class_name == "nn.MaskZero" or inside.get("maskzero") is True
+            if masks and inside.get("v2") is True:
+                return True
+            stack += items_of(inside.get("modules")) or []
+    return False
+
+
+def _sequencer(lua: Lua) -> Call:
+    name = "sequence_mask.MaskedSequencer" if _is_told(lua.obj) else "sequencer.Sequencer"
+    return Call(LAYERS + name, (), _kept(remember=remembered(lua.obj)))
+
+
+def _recursor(lua: Lua) -> Call:
+    """What contains a Recursor of other modules lets all of them forget, so that it has nothing to add."""
+    if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
+        return Call("torch.nn.Sequential")
+    told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
+    return Call(f"{LAYERS}sequence_mask.MaskedSequential" if told else f"{_REC}Recursor")
+
+
+register_layer(
+    "nn.AbstractRecurrent",
+    "nn.AbstractSequencer",
+    children=modules,
+    scratch=_STATE,
+    module={
+        **dict.fromkeys(
+            ("nn.Recursor", "nn.BiSequencer", "nn.SeqBRNN", "nn.SeqBLSTM", "nn.SeqBGRU", "nn.BLSTM", "nn.BGRU"),
+            _recursor,
+        ),
+        "nn.ReverseUnreverse": of_runtime("sequence_mask.Reversed"),
+        "nn.Recurrence": _recurrence,
+        "nn.LinearRNN": _recurrence,
+        "nn.LookupRNN": _recurrence,
+        "nn.Recurrent": _recurrent,
+        "nn.RecLSTM": _rec_lstm,
+        "nn.RecGRU": _gru,
+        "nn.MaskZero": _mask_zero,
+        "nn.TrimZero": _mask_zero,
+        "nn.NormStabilizer": of_runtime("recurrent.NormStabilizer", number("beta", 1.0), childless=True),
+        "nn.Sequencer": _sequencer,
+        "nn.Repeater": of_runtime("sequencer.Repeater", integer("rho|seqlen")),
+        "nn.BiSequencerLM": of_runtime("sequencer.BiSequencerLM"),
+        "nn.RecurrentAttention": lambda lua: Call(
+            f"{_SEQ}RecurrentAttention",
+            (lua.integer("nStep"), lua.sizes("hiddenSize")),
+            {"gives_actions": lua.flag("forwardActions")},
+        ),
+        "nn.VariableLength": lambda lua: Call(
+            f"{LAYERS}sequence_mask.VariableLength", (), _kept(last_only=lua.flag("lastOnly"))
+        ),
+    },
+)
+register_layer(module={"nn.ReverseSequence": of_runtime("sequencer.ReverseSequence")})
+register_layer(
+    params=lambda fields: cell_params(fields.obj),
+    children=cell_children,
+    scratch=_STATE,
+    kind="layer",
+    module={"nn.FastLSTM": _lstm, "nn.GRU": _gru, "nn.MuFuRu": _gru},
+)
+
+
+# Whole sequences.
+
+
+def _inputs(*steps: Merge | Blocks) -> Layout:
+    """The rows of a weight (in + hidden, gates * hidden) that meet the input, as (gates * hidden, in)."""
+    return (Narrow(0, 0, _INPUT_SIZE), Permute((1, 0)), *steps)
+
+
+def _hiddens(*steps: Merge | Blocks) -> Layout:
+    """The rows that meet the last output, as (gates * hidden, out)."""
+    return (Narrow(0, _INPUT_SIZE, REST), Permute((1, 0)), *steps)
+
+
+_INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
+# Lua's gates are i, f, o, g; PyTorch's i, f, g, o.
+_GATES = Blocks((0, 1, 3, 2))
+
+
+def _masking(lua: Lua) -> str:
+    """Whether examples give zeros that are zeros, or those that are said to be, as torch's rnn has it."""
+    return ("told" if lua.flag("v2") else "seen") if lua.flag("maskzero") else ""
+
+
+def _zeros_like_bias(fields: Fields) -> Tensor | None:
+    """PyTorch adds two biases, Lua has one."""
+    import numpy as np
+
+    bias = fields.find_tensor("bias")
+    return None if bias is None else copied(bias, np.zeros_like(elements(bias)))
+
+
+def _rnn(*steps: Blocks) -> tuple[Param, ...]:
+    """Parameters of torch.nn.LSTM or torch.nn.RNN of one layer, from a weight (in + out, gates * hidden)."""
+    return (
+        Param("weight_ih_l0", (Source("weight", _inputs(*steps)),)),
+        Param("weight_hh_l0", (Source("weight", _hiddens(*steps)),)),
+        param("bias_ih_l0", *steps, field="bias"),
+        Param("bias_hh_l0", (), "derived", _zeros_like_bias, adds_to="bias_ih_l0"),
+    )
+
+
+def _seq_lstm(lua: Lua) -> Call:
+    """torch.nn.LSTM where that computes the same."""
+    gates, size = lua.shape("weight_ih_l0")
+    hidden = gates // 4
+    project = lua.shape("weight_hr_l0")[0] if "weight_hr_l0" in lua.shapes else 0
+    state = last_of(lua, ("_output|output", "cell"), ("h0", "c0"), ("userPrevOutput", "userPrevCell"))
+    masked = _masking(lua)
+    kwargs = _kept(proj_size=project, batch_first=lua.flag("batchfirst"), remember=remembered(lua.obj), state=state)
+    if masked or project >= hidden:
+        return Call(f"{_LSTM}SteppedLSTM", (size, hidden), {**kwargs, **_kept(mask_zero=masked)})
+    return Call(f"{_LSTM}SeqLSTM", (size, hidden), kwargs)
+
+
+def _torch_rnn_lstm(lua: Lua) -> Call:
+    """torch-rnn has the batch first."""
+    gates, size = lua.shape("weight_ih_l0")
+    kwargs: dict[str, object] = {"batch_first": True}
+    if lua.flag("remember_states"):
+        state = last_column(lua, ("output", "cell"), "h0")
+        kwargs.update(_kept(remember="always", state=state))
+    return Call(f"{_LSTM}SeqLSTM", (size, gates // 4), kwargs)
+
+
+def _vanilla_rnn(lua: Lua) -> Call:
+    hidden, size = lua.shape("weight_ih_l0")
+    kwargs: dict[str, object] = {"batch_first": True}
+    if lua.flag("remember_states"):
+        last = last_column(lua, ("output",), "h0")
+        kwargs.update(remember=True, **_kept(hidden=last and (last,)))
+    return Call(f"{LAYERS}cudnn_rnn.OutputsRNN", (size, hidden), kwargs)
+
+
+def _seq_gru(lua: Lua) -> Call:
+    rows, columns = lua.shape("weight")
+    kwargs = _kept(
+        batch_first=lua.flag("batchfirst"),
+        mask_zero=_masking(lua),
+        remember=remembered(lua.obj),
+        state=last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
+    )
+    return Call(f"{_GRU}SeqGRU", (rows - columns // 3, columns // 3), kwargs)
+
+
+_BUFFERS = (
+    "cell gates next_h next_c buffer1 buffer2 buffer3 grad_a_buffer h0 c0 grad_h0 grad_c0 grad_x gradWeightO hidden "
+    "remember_states userPrevOutput userPrevCell userGradPrevOutput userGradPrevCell userNextGradCell zeroMask "
+    "grad_next_h"
+)
+_PROJECTION = param("weight_hr_l0", Permute((1, 0)), field="weightO")
+# torch.nn.LSTM; SeqLSTMP, and SeqLSTM of torch's rnn, project their outputs with weightO (hidden, out).
+register_layer(
+    params=(*_rnn(_GATES), _PROJECTION),
+    scratch=_BUFFERS,
+    module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
+)
+# torch.nn.RNN.
+register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
+# Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout stays.
+# weight (in + hidden, 3 * hidden), bias (3 * hidden), gates r, z, n.
+_NOT_TORCH = "is not the function of torch.nn.GRU"
+register_layer("nn.SeqGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_seq_gru)
+
+
+def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
+    return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
+
+
+# rnn's LSTM has modules, torch-rnn's of the same name a weight of its own.
+register_layer(
+    "nn.LSTM", params=_lstm_or_sequence, children=cell_children, scratch=f"{_STATE} {_BUFFERS}", module=_lstm
+)
+
+
+# One step of SeqLSTM and SeqGRU.
+
+
+def _step_lstm(lua: Lua) -> Call:
+    gates, size = lua.shape("weight_ih")
+    project = lua.shape("weight_hr")[0] if "weight_hr" in lua.shapes else 0
+    return Call(f"{_LSTM}StepLSTM", (size, gates // 4), _kept(proj_size=project, mask_zero=_masking(lua)))
+
+
+def _step_gru(lua: Lua) -> Call:
+    rows, columns = lua.shape("weight")
+    return Call(f"{_GRU}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))
+
+
+register_layer(
+    "nn.StepLSTM",
+    params=(
+        Param("weight_ih", (Source("weight", _inputs(_GATES)),)),
+        Param("weight_hh", (Source("weight", _hiddens(_GATES)),)),
+        param("bias", _GATES),
+        param("weight_hr", Permute((1, 0)), field="weightO"),
+    ),
+    scratch=_BUFFERS,
+    module=_step_lstm,
+)
+register_layer(
+    "nn.StepGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_step_gru
+)

@@ -1,0 +1,170 @@
+"""Layers that move, pick, combine or compare values: nothing is kept. Sources: nn 8726825, dpnn, rnn, zoo code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..fields import items_of
+from ..mapping import (
+    BASE,
+    LAYERS,
+    Call,
+    Lua,
+    Row,
+    dim,
+    flag,
+    integer,
+    number,
+    of_runtime,
+    of_torch,
+    optional,
+)
+from ..registry import register_layer
+
+_SHAPE = f"{LAYERS}shape."
+_DIMS = optional("nInputDims")
+
+
+def _view(lua: Lua) -> Call:
+    kwargs = {"n_input_dims": lua.integer("numInputDims")} if lua.has("numInputDims") else {}
+    return Call(f"{_SHAPE}View", lua.sizes("size"), kwargs)
+
+
+def _reshape(lua: Lua) -> Call:
+    kwargs = {"batch_mode": lua.flag("batchMode")} if lua.has("batchMode") else {}
+    return Call(f"{_SHAPE}Reshape", lua.sizes("size"), kwargs)
+
+
+def _squeeze(lua: Lua) -> Call:
+    at = lua.index0("dim") if lua.has("dim") else None
+    return Call(f"{_SHAPE}Squeeze", (at,), {"n_input_dims": lua.optional("numInputDims")})
+
+
+def _transpose(lua: Lua) -> Call:
+    pairs: list[tuple[int, int]] = []
+    for at, _ in enumerate(items_of(lua.get("permutations")) or (), 1):
+        place = f"permutations.{at}"
+        pairs.append((lua.integer(f"{place}.1") - 1, lua.integer(f"{place}.2") - 1))
+    kwargs = {"n_input_dims": lua.integer("numInputDims")} if lua.has("numInputDims") else {}
+    return Call(f"{_SHAPE}Transpose", tuple(pairs), kwargs)
+
+
+def _copy(lua: Lua) -> Call:
+    """Its output has the type that it copies to."""
+    dtype = lua.dtype("output")
+    return Call(f"{_SHAPE}Cast", (dtype,)) if dtype else Call("torch.nn.Identity")
+
+
+def convert(lua: Lua) -> Call:
+    """dpnn's conversion of one order of dimensions into another."""
+    before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
+    ways = (
+        sorted(before) == sorted(after)
+        or after == "bf"
+        or (after == "b" and len(before) == 2)
+        or (before, after) == ("b", "bt")
+    )
+    if not ways:
+        raise lua.wrong("outputShape", "a conversion that dpnn knows", f"{before} to {after}")
+    return Call(f"{_SHAPE}Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
+
+
+def _one_hot(lua: Lua) -> Call:
+    kwargs = {"index_base": lua.index_base, "dtype": lua.dtype("output") or "float32"}
+    return Call(f"{LAYERS}pick.OneHot", (lua.integer("outputSize"),), kwargs)
+
+
+def _arg_max(lua: Lua) -> Call:
+    dims = lua.integer("nInputDim") if lua.has("nInputDim") else 9
+    kwargs = {
+        "n_input_dims": dims if dims < 9 else None,
+        "index_base": lua.index_base,
+        "dtype": lua.dtype("output") or "int64",
+    }
+    return Call(f"{LAYERS}pick.ArgMax", (lua.index0("dim", 1),), kwargs)
+
+
+def _sum(average: bool) -> Row:
+    """`nn.Mean` had no `sizeAverage` while it was a class of its own."""
+    return of_runtime(
+        "pick.Sum",
+        dim("dimension", 1),
+        n_input_dims=_DIMS,
+        average=flag("sizeAverage", average),
+        squeeze=flag("squeeze", True),
+    )
+
+
+def _select_table(lua: Lua) -> Call:
+    index: Any = lua.get("index")
+    index = lua.text("index") if isinstance(index, (bytes, str)) else lua.index0("index")
+    return Call(f"{LAYERS}table.SelectTable", (index,))
+
+
+def _mixture(lua: Lua) -> Call:
+    return Call(f"{LAYERS}table.MixtureTable", (lua.index0("dim"),) if lua.has("dim") else ())
+
+
+_IDENTITY = of_torch("Identity")
+register_layer(
+    "nn.Module",
+    scratch="eye outputIndices",
+    module={
+        "nn.Identity": _IDENTITY,
+        "nn.PrintSize": _IDENTITY,
+        "nn.CopyGrad": _IDENTITY,
+        "nn.Copy": _copy,
+        "nn.Contiguous": of_runtime("shape.Contiguous"),
+        "nn.Collapse": of_runtime("shape.Collapse", integer("nInputDim")),
+        "nn.Reshape": _reshape,
+        "nn.View": _view,
+        "nn.Squeeze": _squeeze,
+        "nn.Unsqueeze": of_runtime("shape.Unsqueeze", dim("pos"), n_input_dims=optional("numInputDims")),
+        "nn.Transpose": _transpose,
+        "nn.Replicate": of_runtime(
+            "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
+        ),
+        "nn.ExpandAs": of_runtime("shape.ExpandAs"),
+        "nn.Select": of_runtime("pick.Select", dim("dimension"), dim("index")),
+        "nn.Narrow": of_runtime("pick.Narrow", dim("dimension"), dim("index"), integer("length", 1)),
+        "nn.Index": of_runtime("pick.Index", dim("dimension"), index_base=BASE),
+        "nn.MaskedSelect": of_runtime("pick.MaskedSelect"),
+        "nn.OneHot": _one_hot,
+        "OneHot": _one_hot,  # char-rnn
+        "nn.ArgMax": _arg_max,
+        "nn.SAdd": of_runtime("linear.SAdd", number("addend"), negate=flag("negate")),
+        "nn.SeqReverseSequence": of_runtime("pick.Reverse", dim("dim")),
+        "nn.Sum": _sum(False),
+        "nn.Mean": _sum(True),
+        "nn.Max": of_runtime("pick.Max", dim("dimension", 1), n_input_dims=_DIMS),
+        "nn.Min": of_runtime("pick.Min", dim("dimension", 1), n_input_dims=_DIMS),
+    },
+)
+register_layer(
+    scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff",
+    module={
+        "nn.CAddTable": of_runtime("table.CAddTable"),
+        "nn.CAddTensorTable": of_runtime("table.CAddTensorTable"),
+        "nn.CSubTable": of_runtime("table.CSubTable"),
+        "nn.CMulTable": of_runtime("table.CMulTable"),
+        "nn.CDivTable": of_runtime("table.CDivTable"),
+        "nn.CMaxTable": of_runtime("table.CMaxTable"),
+        "nn.CMinTable": of_runtime("table.CMinTable"),
+        "nn.JoinTable": of_runtime("table.JoinTable", dim("dimension"), n_input_dims=_DIMS),
+        "nn.SplitTable": of_runtime("table.SplitTable", dim("dimension"), n_input_dims=_DIMS),
+        "nn.SelectTable": _select_table,
+        "nngraph.JustElement": of_runtime("table.SelectTable", 0),
+        "nngraph.JustTable": of_runtime("table.JustTable"),
+        "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
+        "nn.FlattenTable": of_runtime("table.FlattenTable"),
+        "nn.ReverseTable": of_runtime("table.ReverseTable"),
+        "nn.MixtureTable": _mixture,
+        "nn.ZipTable": of_runtime("table.ZipTable"),
+        "nn.ZipTableOneToMany": of_runtime("table.ZipTableOneToMany"),
+        "nn.DotProduct": of_runtime("distance.DotProduct"),
+        "nn.CosineDistance": of_runtime("distance.CosineDistance"),
+        "nn.PairwiseDistance": of_runtime("distance.PairwiseDistance", number("norm", 2.0)),
+        "nn.MM": of_runtime("distance.MM", flag("transA"), flag("transB")),
+        "nn.MV": of_runtime("distance.MV", flag("trans")),
+    },
+)

@@ -1,0 +1,81 @@
+"""waifu2x: layers that its generated and published models have. Sources: nagadomi/waifu2x cc385f9 and its history."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from ..mapping import LAYERS, Call, Lua, dim, integer, number, of_runtime, of_torch, shape
+from ..registry import named_modules, param, register_layer
+from .conv import KERNEL_2D, convolution
+
+_IDENTITY = of_torch("Identity")
+register_layer(
+    scratch="output_table output_tensor alpha beta first second scale grad_tmp negative",
+    module={
+        "w2nn.InplaceClip01": of_runtime("w2nn.Clip01"),
+        "w2nn.AuxiliaryLossTable": of_runtime("w2nn.AuxiliaryLossTable", dim("i", 0)),
+        "w2nn.ScaleTable": of_runtime("w2nn.ScaleTable"),
+        "w2nn.ShakeShakeTable": of_runtime("w2nn.ShakeShakeTable"),
+        "w2nn.GradWeight": of_runtime("w2nn.GradWeight", number("constant_scalar")),
+        "w2nn.DepthExpand2x": of_runtime("w2nn.DepthExpand2x"),
+        "w2nn.Print": _IDENTITY,
+        "w2nn.PrintTable": _IDENTITY,
+    },
+)
+
+
+def _fixed(lua: Lua) -> Call:
+    return evolve(convolution(2)(lua), target=f"{LAYERS}w2nn.FixedConv2d")
+
+
+# Convolutions that are not trained.
+register_layer(
+    params=(param("weight", *KERNEL_2D.sources[0].layout, kind="buffer"), param("bias", kind="buffer")),
+    defaults={"padW": 0.0, "padH": 0.0},
+    scratch="finput fgradInput",
+    module={"w2nn.EdgeFilter": _fixed, "w2nn.RandomBinaryConvolution": _fixed},
+)
+
+_DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
+
+
+def _huber(lua: Lua) -> Call:
+    kwargs: dict[str, object] = {"gamma": float(lua.number("gamma", 1.0))}
+    if lua.has("clip"):
+        kwargs["clip"] = (float(lua.number("clip.1")), float(lua.number("clip.2")))
+    return Call(f"{LAYERS}w2nn.HuberCriterion", (lua.shape("weight"),), kwargs)
+
+
+register_layer(
+    params=(param("weight", kind="buffer"),),
+    kind="criterion",
+    scratch=_DIFFERENCES,
+    module={
+        "w2nn.ClippedWeightedHuberCriterion": _huber,
+        "w2nn.WeightedHuberCriterion": _huber,
+        "w2nn.WeightedMSECriterion": of_runtime("w2nn.WeightedSquaresCriterion", shape("weight")),
+    },
+)
+register_layer(
+    kind="criterion",
+    scratch=_DIFFERENCES,
+    module={
+        "w2nn.ClippedMSECriterion": of_runtime("w2nn.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
+        "w2nn.L1Criterion": of_runtime("criterion.AbsCriterion"),
+        "w2nn.PSNRCriterion": of_runtime("w2nn.PSNRCriterion"),
+    },
+)
+register_layer(
+    "w2nn.LBPCriterion",
+    children=named_modules("filter1", "filter2"),
+    kind="criterion",
+    scratch=f"{_DIFFERENCES} input target",
+    module=of_runtime("w2nn.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
+)
+register_layer(
+    "w2nn.SSIMCriterion",
+    children=named_modules("conv"),
+    kind="criterion",
+    scratch="mu1 mu2 mu1_sq mu2_sq mu1_mu2 sigma1_sq sigma2_sq sigma12 ssim_map",
+    module=of_runtime("w2nn.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
+)

@@ -1,0 +1,186 @@
+"""From a Lua model to the plan of its PyTorch modules.
+
+May import graph, errors, limits and report. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ModelError, UnsupportedLayerError
+from ...graph.lua import TorchObject
+from ...limits import DEFAULT_LIMITS, Limits
+from ..mapping import LAYERS, Call, Lua
+from ..weights.state_dict import StateDict, state_dict
+from .graph_spec import graph_spec
+from .places import Place, Places
+from .spec import GraphSpec, ModuleSpec, Plan
+
+_MAX_LISTED = 500
+"""How many layers a message lists; the error itself has all of them."""
+_INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
+"""Poolings, and those that remember what unpooling needs."""
+
+
+def build_plan(
+    value: TorchObject,
+    trail: str = "root",
+    index_base: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    state: StateDict | None = None,
+) -> Plan:
+    """Plan the PyTorch modules of a Lua module.
+
+    Args:
+        value: the module or criterion.
+        trail: its own path, for messages.
+        index_base: what users of the module call the first element, class or row: 1 as in Lua, or 0.
+        limits: what the model may cost.
+        state: its state dict, where the caller has it.
+
+    Raises:
+        UnsupportedLayerError: there are layers that stand for no PyTorch module; it lists all of them.
+        LimitError: the model is nested or shared too much.
+    """
+    planner = _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base)
+    root = planner.run()
+    if planner.unsupported:
+        raise _error(planner.unsupported)
+    return Plan(root, frozenset(planner.learned()))
+
+
+def sketch(
+    value: TorchObject, state: StateDict, trail: str = "root", limits: Limits = DEFAULT_LIMITS
+) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
+    """What there is of a plan, and path, class and reason of each layer that stands for no PyTorch module.
+
+    Args:
+        value: the module or criterion.
+        state: its state dict.
+        trail: its own path, for messages.
+        limits: what the model may cost.
+
+    Raises:
+        LimitError: the model is nested or shared too much.
+    """
+    planner = _Planner(Places(value, trail, limits), state, 1)
+    return planner.run(), planner.unsupported
+
+
+class _Planner:
+    def __init__(self, places: Places, state: StateDict, index_base: int) -> None:
+        self._places = places
+        self._state = state
+        self._index_base = index_base
+        self._specs: dict[int, ModuleSpec] = {}
+        self._childless: set[int] = set()
+        self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
+        self.unsupported: list[tuple[str, str, str]] = []
+        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        for key, tensor in state.tensors.items():
+            prefix, _, name = key.rpartition(".")
+            self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
+
+    def run(self) -> ModuleSpec:
+        """Walk over the places of all modules; the plan of the first."""
+        root: ModuleSpec | None = None
+        for place in self._places:
+            if any(id(above.obj) in self._childless for above in _above(place)):
+                continue
+            spec = self._specs.get(id(place.obj))
+            if spec is None:
+                spec = self._specs[id(place.obj)] = self._plan(place)
+            root = root or spec
+            if place.parent is not None:
+                self._specs[id(place.parent.obj)].children.setdefault(place.name, spec)
+        for place, child in self._places.cycles:
+            self._reject(place.trail + child.path, child.value.class_name, "contains itself")
+        for place, child in self._places.strangers:
+            reason = f"holds a {type(child.value).__name__} where a module belongs"
+            self._reject(place.trail + child.path, place.obj.class_name, reason)
+        self._connect()
+        assert root is not None
+        return root
+
+    def _plan(self, place: Place) -> ModuleSpec:
+        obj, trail = place.obj, place.trail
+        spec = ModuleSpec("", class_name=obj.class_name, obj=obj, trail=trail)
+        module = place.layer.module_of(obj.class_name) if place.layer else None
+        if place.layer is None or module is None:
+            reason = "is a class without an entry" if place.layer is None else "has no PyTorch module yet"
+            self._reject(trail, obj.class_name, reason)
+            return spec
+        shapes = self._shapes.get(place.prefix, {})
+        above = tuple(outer.obj for outer in _above(place))
+        lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
+        try:
+            call: Call = module(lua)
+            spec.target, spec.args, spec.kwargs, spec.plain = call.target, call.args, call.kwargs, call.plain
+            if obj.class_name == "nn.gModule":
+                spec.graph = graph_spec(obj, trail)
+                spec.kwargs = graph_arguments(spec.graph)
+        except ModelError as error:
+            detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
+            reason = f"{error.message} ({detail})" if detail else error.message
+            self._reject(error.trail or trail, obj.class_name, reason)
+            return spec
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self._reject(trail, obj.class_name, f"has fields that do not fit together: {error}")
+            return spec
+        if call.childless:
+            self._childless.add(id(obj))
+        if call.refers:
+            self._refers.append((spec, call.refers))
+        return spec
+
+    def _connect(self) -> None:
+        """Resolve what refers to modules elsewhere; poolings that are referred to remember more."""
+        for spec, refers in self._refers:
+            for name, obj in refers.items():
+                other = self._specs.get(id(obj))
+                indexed = _INDEXED.get(other.target, other.target) if other else ""
+                if other is None or indexed not in _INDEXED.values():
+                    self._reject(spec.trail, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
+                    continue
+                other.target = indexed
+                spec.refers[name] = other
+
+    def _reject(self, trail: str, class_name: str, reason: str) -> None:
+        row = (trail, class_name, reason)
+        if row not in self.unsupported:
+            self.unsupported.append(row)
+
+    def learned(self) -> Any:
+        """The keys of the state dict that are parameters."""
+        for key, origin in self._state.origins.items():
+            if origin.param is not None and origin.param.kind == "parameter":
+                yield key
+
+
+def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
+    """A graph as the arguments of the runtime's `Graph`."""
+    return {
+        "nodes": tuple((node.module, node.takes) for node in graph.nodes),
+        "gives": graph.gives,
+        "gives_list": graph.gives_list,
+    }
+
+
+def _above(place: Place) -> Any:
+    parent = place.parent
+    while parent is not None:
+        yield parent
+        parent = parent.parent
+
+
+def _error(layers: list[tuple[str, str, str]]) -> UnsupportedLayerError:
+    classes = sorted({class_name for _, class_name, _ in layers})
+    lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:_MAX_LISTED]]
+    if len(layers) > _MAX_LISTED:
+        lines.append(f"and {len(layers) - _MAX_LISTED} more")
+    return UnsupportedLayerError(
+        f"{len(layers)} layers have no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
+        layers=tuple(layers),
+        hint="`t7bridge convert` gives their tensors all the same.",
+    )

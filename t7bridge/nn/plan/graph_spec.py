@@ -1,0 +1,77 @@
+"""nngraph's graphs as plans: which module takes whose output. Source: nngraph 3ed3b9b `gmodule.lua`, `node.lua`.
+
+May import graph and errors. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from ...graph.lua import Table, TorchObject, Value
+from ..fields import items_of, lookup
+from ..mapping import NotMappedError
+from ..registry import graph_modules
+from .spec import GraphNode, GraphSpec, Link
+
+
+def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
+    """The steps of an `nn.gModule`, in the order of its `forwardnodes`.
+
+    A node that only picks an element of another's output, as `split` makes them, becomes part of the links to it.
+
+    Args:
+        obj: the graph; the names of its modules are those of `graph_modules`.
+        trail: its path, for messages.
+
+    Raises:
+        NotMappedError: the nodes are not there, or do not follow one another.
+    """
+    names: dict[int, str] = {}
+    for child in graph_modules(obj):
+        names.setdefault(id(child.value), child.name)
+    nodes: list[GraphNode] = []
+    made: dict[int, Link] = {}
+    out = lookup(obj, "outnode.data")
+    begin = lookup(obj, "innode.data")
+    forward = items_of(obj.get("forwardnodes"))
+    if not isinstance(out, Table) or not isinstance(begin, Table) or not forward:
+        raise NotMappedError("its nodes are not in the file", trail=trail)
+    made[id(begin)] = (0, ())
+    for number, node in enumerate(forward, 1):
+        data = lookup(node, "data")
+        place = f"{trail}.forwardnodes[{number}]"
+        if data is begin or data is out:
+            continue
+        if not isinstance(data, Table):
+            raise NotMappedError("a node has no data", trail=place)
+        takes = _links(data, made, place)
+        select = data.get("selectindex")
+        if select is not None:
+            if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
+                raise NotMappedError("a node picks what is no element", trail=place, found=f"{select!r:.40}")
+            made[id(data)] = (takes[0][0], (*takes[0][1], int(select) - 1))
+            continue
+        module = data.get("module")
+        if module is None and len(takes) == 1:
+            made[id(data)] = takes[0]
+            continue
+        if module is not None and id(module) not in names:
+            raise NotMappedError("a node has a module that the graph does not list", trail=place)
+        label = lookup(data, "annotations.name")
+        label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
+        nodes.append(GraphNode(None if module is None else names[id(module)], takes, label))
+        made[id(data)] = (len(nodes), ())
+    gives = _links(out, made, f"{trail}.outnode")
+    if not gives:
+        raise NotMappedError("nothing leads to its output", trail=trail)
+    return GraphSpec(tuple(nodes), gives, len(gives) > 1)
+
+
+def _links(data: Table, made: dict[int, Link], trail: str) -> tuple[Link, ...]:
+    """What a node takes, in order. Those nodes are run before it."""
+    links: list[Link] = []
+    sources: list[Value] = items_of(data.get("mapindex")) or []
+    for source in sources:
+        link = made.get(id(source))
+        if link is None:
+            raise NotMappedError("a node takes what is not computed before it", trail=trail)
+        links.append(link)
+    return tuple(links)

@@ -1,0 +1,311 @@
+"""The places of modules in a model: walks down containers, with no recursion and no trouble with cycles.
+
+May import graph, errors, limits and report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from attrs import field
+
+from ...data import define
+from ...errors import LimitError
+from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.tensor import Tensor
+from ...graph.walk import Visit, children, step_name
+from ...limits import DEFAULT_LIMITS, Limits
+from ..fields import items_of
+from ..registry import Child, Layer, layer_of
+
+MAX_SEARCHED = 30_000_000
+"""How many values may be looked at in fields of objects whose class does not tell what they hold."""
+MAX_NAME_CHARS = 1 << 26
+"""How many characters the names and trails of one model may have together; deep nesting makes every name long."""
+
+# Packages whose classes are modules or criterions.
+_PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")
+# Objects of a graph lead to everything else in it.
+_NO_MODULES = ("nngraph.", "graph.", "torch.")
+_SCRATCH = {
+    *("output", "finput", "fgradInput", "buffer", "buffer1", "buffer2", "buffer3", "indices", "noise", "mask"),
+    *("momGradParams", "save_mean", "save_std", "sharedClones", "clones", "networkClones", "rnnClones"),
+}
+
+
+def is_scratch(name: str) -> bool:
+    """Whether a field holds what a layer needs only while it computes, in any class."""
+    return name in _SCRATCH or name.startswith(("_", "grad", "dpnn_"))
+
+
+def is_module(value: Value) -> bool:
+    """Whether a value is an nn module or criterion: by its class name, or by the fields that every module has."""
+    if not isinstance(value, TorchObject):
+        return False
+    name = value.class_name
+    if layer_of(name) is not None or name.startswith(_PACKAGES):
+        return True
+    if name.startswith(_NO_MODULES):
+        return False
+    if "gradInput" in value and "output" in value:
+        return True
+    return any(isinstance(item, TorchObject) for item in items_of(value.get("modules")) or ())
+
+
+@define(eq=False)
+class Budget:
+    """What the names of a model have cost so far."""
+
+    chars: int = 0
+
+    def spend(self, chars: int) -> None:
+        """Count characters of names.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        self.chars += chars
+        if self.chars > MAX_NAME_CHARS:
+            raise LimitError(
+                "the names of the tensors of this model are too long, as its modules are nested too deep",
+                expected=f"at most {MAX_NAME_CHARS} characters",
+                hint="Convert it with --as tree, which needs no names.",
+            )
+
+
+@define(eq=False)
+class Place:
+    """One place of a module in a model. A module that is shared has several.
+
+    Attributes:
+        obj: the module.
+        layer: the entry of its class; `None` for an unknown class.
+        name: its name in its parent, in PyTorch.
+        path: its step from its parent, in Lua.
+        parent: the place it is in; `None` for the model itself.
+        entered: number of the place in the order of the walk.
+        depth: how many places it is in.
+    """
+
+    obj: TorchObject
+    layer: Layer | None
+    name: str
+    path: str
+    parent: Place | None
+    entered: int = 0
+    depth: int = 0
+
+    def _steps(self) -> Iterator[Place]:
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its tensors begin with: `1.0.`, and nothing for the model itself."""
+        names = [place.name for place in self._steps() if place.parent is not None]
+        return "".join(f"{name}." for name in reversed(names))
+
+    @property
+    def trail(self) -> str:
+        """Its path in Lua: `root.modules[2].modules[1]`."""
+        return "".join(reversed([place.path for place in self._steps()]))
+
+
+@define(eq=False)
+class Find:
+    """A tensor or module met inside the fields of an unknown class.
+
+    Attributes:
+        name: its name in PyTorch, `net`, `rnns.0`.
+        path: its steps in Lua, `.net`, `.rnns[1]`.
+        value: what was found.
+        field: the field of the object that it is in.
+    """
+
+    name: str
+    path: str
+    value: Value
+    field: str
+
+
+def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
+    """The values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
+    if isinstance(value, TdsVec):
+        for number, item in enumerate(value.items):
+            yield str(number), f"[{number + 1}]", item
+        return
+    table = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
+    if not isinstance(table, Table):
+        return
+    whole = isinstance(value, Table) and table.as_list() is not None
+    for key, item in table.items():
+        step = step_name(key)
+        if isinstance(key, float) and key.is_integer():
+            yield str(int(key) - 1 if whole else int(key)), step, item
+        elif isinstance(key, bytes):
+            yield key.decode("utf-8", "backslashreplace"), step, item
+        else:
+            yield step.strip("[]"), step, item
+
+
+class Searcher:
+    """Finds tensors and modules in the fields of objects whose class does not tell where they are."""
+
+    def __init__(self) -> None:
+        self._barren: set[int] = set()
+        """Tables, by id, in which nothing was found; they are searched once, however many objects share them."""
+        self._steps = 0
+
+    def search(self, value: Value, name: str, path: str, field: str) -> Iterator[Find]:
+        """Yield the tensors and the outermost modules in a value, down through tables, each object once."""
+        seen: set[int] = set()
+        found = False
+        stack = [(name, path, value)]
+        while stack:
+            name, path, value = stack.pop()
+            self._steps += 1
+            if isinstance(value, Tensor) or is_module(value):
+                found = True
+                yield Find(name, path, value, field)
+            elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
+                if id(value) in seen or id(value) in self._barren:
+                    continue
+                if isinstance(value, TorchObject) and value.class_name.startswith(_NO_MODULES):
+                    continue
+                seen.add(id(value))
+                inside = [
+                    (f"{name}.{key}", path + step, item)
+                    for key, step, item in _steps_into(value)
+                    if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
+                ]
+                stack.extend(reversed(inside))
+            if len(path) > 10_000 or self._steps > MAX_SEARCHED:
+                raise LimitError(
+                    "the tables in an object of an unknown class are too many or nested too deep",
+                    found=f"{path[:60]}…",
+                    hint="Convert it with --as tree.",
+                )
+        if not found:
+            self._barren |= seen
+
+    def fields(self, obj: TorchObject) -> Iterator[Find]:
+        """Yield what `search` finds in the fields of an object that are no scratch."""
+        for name, step, value in _steps_into(obj):
+            if not is_scratch(name):
+                yield from self.search(value, name, step, name)
+
+
+def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
+    """The modules in an object of a class without an entry: those in `modules` first, named by number; then those in
+    any other field, named after the field.
+    """
+    for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
+        if is_module(value):
+            yield Child(str(number - 1), f".modules[{number}]", value)
+    for find in searcher.fields(obj):
+        if not isinstance(find.value, Tensor):
+            yield Child(find.name, find.path, find.value, secondary=True)
+
+
+@define(eq=False)
+class Places:
+    """Walks over the places of modules in a model, a module before what is in it.
+
+    A module that contains itself is left at the second meeting; `cycles` has where. What a container holds that is no
+    module is in `strangers`.
+
+    Attributes:
+        root: the model.
+        trail: its own path.
+        limits: what the model may cost.
+    """
+
+    root: TorchObject
+    trail: str = "root"
+    limits: Limits = DEFAULT_LIMITS
+    searcher: Searcher = field(factory=Searcher)
+    cycles: list[tuple[Place, Child]] = field(factory=list)
+    strangers: list[tuple[Place, Child]] = field(factory=list)
+    last: dict[int, int] = field(factory=dict)
+    """When each module was met last, by id."""
+
+    def __iter__(self) -> Iterator[Place]:
+        clock = count(1)
+        on_path: set[int] = set()
+        stack: list[tuple[Place, Iterator[Child]]] = []
+
+        def enter(obj: TorchObject, name: str, path: str, parent: Place | None) -> Place:
+            layer = layer_of(obj.class_name)
+            place = Place(obj, layer, name, path, parent, next(clock), parent.depth + 1 if parent else 0)
+            self.last[id(obj)] = place.entered
+            if place.entered - len(self.last) > self.limits.repeated_nodes:
+                raise LimitError(
+                    "the modules of this model are shared in too many places",
+                    limit="repeated_nodes",
+                    value=self.limits.repeated_nodes,
+                    hint="Convert it with --as tree, which keeps every module once, or raise it: --limit "
+                    "repeated_nodes=N, or limits=Limits(repeated_nodes=N) in Python.",
+                )
+            on_path.add(id(obj))
+            stack.append((place, self._children(place)))
+            return place
+
+        yield enter(self.root, "", self.trail, None)
+        while stack:
+            place, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                stack.pop()
+                on_path.discard(id(place.obj))
+                continue
+            value = child.value
+            if not isinstance(value, TorchObject):
+                self.strangers.append((place, child))
+            elif child.secondary and self.last.get(id(value), 0) >= place.entered:
+                continue  # an alias of a module that was met inside this very object
+            elif id(value) in on_path:
+                self.cycles.append((place, child))
+            else:
+                yield enter(value, child.name, child.path, place)
+
+    def _children(self, place: Place) -> Iterator[Child]:
+        if place.layer is None:
+            return children_of_unknown(place.obj, self.searcher)
+        return place.layer.children(place.obj) if place.layer.children else iter(())
+
+
+def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
+    """The outermost nn modules and criterions in a value, each once, with their paths.
+
+    Args:
+        value: what a `T7Reader` gives: a module, a checkpoint table that holds some, anything.
+        name: the path of `value` itself.
+
+    Returns:
+        Pairs of `root.model` and the module, in the order of the file.
+
+    Raises:
+        LimitError: the paths are too long, as in a file that nests modules' tables without end.
+    """
+    found: list[tuple[str, TorchObject]] = []
+    seen: set[int] = set()
+    budget = Budget()
+    stack = [Visit(value, name, None)]
+    kinds: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
+    while stack:
+        visit = stack.pop()
+        if id(visit.value) in seen:
+            continue
+        seen.add(id(visit.value))
+        if is_module(visit.value):
+            path = visit.path
+            budget.spend(len(path))
+            found.append((path, visit.value))
+            continue
+        inside = [Visit(item, step, visit) for step, item in children(visit.value) if isinstance(item, kinds)]
+        stack.extend(reversed(inside))
+    return found

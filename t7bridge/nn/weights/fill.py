@@ -1,0 +1,114 @@
+"""The way back of a state dict: PyTorch's tensors as new elements of the Lua tensors that they come from.
+
+May import graph and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from ...errors import UnsupportedError
+from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
+from ...values.assign import Assignment, same_elements
+from ..fields import Fields
+from ..plan.places import Places
+from ..registry import first_module, layer_of, modules
+from .layouts import copied, elements, undo_layout
+from .state_dict import Origin, state_dict
+
+
+def native(tensor: Tensor) -> Tensor:
+    """A tensor with elements of a type that Lua has, exactly the same numbers.
+
+    Raises:
+        UnsupportedError: complex numbers, which are two numbers in Lua.
+    """
+    if tensor.element.lua:
+        return tensor
+    if tensor.element.name.startswith("complex"):
+        raise UnsupportedError("Lua Torch has no complex numbers", found=tensor.element.name)
+    from ...values.widened import widen
+
+    packed = copied(tensor, elements(tensor))
+    assert packed.storage is not None
+    wider = widen(packed.storage)[0]
+    return evolve(packed, element=wider.element, storage=wider)
+
+
+def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> Assignment:
+    """What puts a tensor into the Lua tensor that it comes from.
+
+    The layout's steps are followed on Lua's side as far as they are views of Lua's storage; the others are undone.
+
+    Args:
+        name: what messages call it.
+        origin: the Lua tensor and its layout; not of a tensor that was computed.
+        tensor: PyTorch's, of the shape of `converted`.
+        converted: the Lua tensor as PyTorch has it.
+    """
+    assert origin.tensor is not None
+    target, fields = origin.tensor, _fields(origin)
+    rest = origin.source.layout if origin.source else ()
+    while rest and (step := rest[0].apply(target, fields)).storage is target.storage:
+        target, rest = step, rest[1:]
+    if rest and same_elements(tensor, converted):  # unchanged: Lua's own elements, as undoing a step may round
+        tensor = copied(target, elements(target))
+    elif rest:
+        tensor = undo_layout(rest, tensor, target, fields)
+    return Assignment(name, target, tensor)
+
+
+def recomputed(origin: Origin) -> Tensor | None:
+    """What follows from the tensors that the Lua object holds now; `None` where nothing does."""
+    import numpy as np
+
+    if origin.param is None or origin.param.make is None:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            return origin.param.make(_fields(origin))
+    except ValueError:  # where fields do not fit together, the way there has no such tensor either
+        return None
+
+
+def added(first: Tensor, second: Tensor) -> Tensor | None:
+    """The sum of two tensors; `None` where the second is zero."""
+    import numpy as np
+
+    one, other = elements(first), elements(second)
+    if not other.any():
+        return None
+    return Tensor.from_numpy((one.astype("f8") + other).astype(np.result_type(one, other)))
+
+
+def is_close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors agree but for the rounding of different ways to compute them."""
+    import numpy as np
+
+    return one.shape == other.shape and bool(np.allclose(one.numpy(), other.numpy(), 1e-3, 1e-5, equal_nan=True))
+
+
+def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor]]:
+    """What is learned in the copies of modules, which containers hold that run several of them.
+
+    Yields:
+        The key that the first of them has in the state dict; the place of the copy; the copy's origin and tensor.
+    """
+    for place in Places(root):
+        if place.layer is None or place.layer.children is not first_module:
+            continue
+        for child in list(modules(place.obj))[1:]:
+            if not isinstance(child.value, TorchObject):
+                continue
+            found = state_dict(child.value)
+            for key, origin in found.origins.items():
+                if origin.param is not None and origin.param.kind == "parameter":
+                    yield f"{place.prefix}0.{key}", place.trail + child.path, origin, found.tensors[key]
+
+
+def _fields(origin: Origin) -> Fields:
+    layer = layer_of(origin.obj.class_name)
+    return Fields(origin.obj, "", layer.defaults if layer else {})

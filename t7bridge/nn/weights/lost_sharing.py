@@ -1,0 +1,50 @@
+"""Memory that a Lua model shares between tensors, and a state dict of its modules cannot: layouts differ.
+
+May import graph, errors, limits and report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...graph.tensor import Tensor
+from ...report import Note, Report
+from .state_dict import StateDict
+
+_SHOWN = 8
+
+
+def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
+    """Note the tensors that were copied into another layout, and are on memory that others of the result are on.
+
+    Args:
+        models: the state dicts of the result.
+        report: takes the note.
+    """
+    places: dict[int, list[tuple[int, int, str, Tensor]]] = {}
+    for model in models:
+        for key, origin in model.origins.items():
+            before, now = origin.tensor, model.tensors[key]
+            if before is not None and before.storage is not None and before.numel:
+                first, end = _reach(before)
+                places.setdefault(id(before.storage), []).append((first, end, key, now))
+    lost: dict[str, None] = {}
+    for found in places.values():
+        found.sort(key=lambda place: place[:3])
+        reach, last = -1, found[0]
+        for place in found:
+            if place[0] < reach and place[3].storage is not last[3].storage:
+                lost[last[2]] = lost[place[2]] = None
+            if place[1] > reach:
+                reach, last = place[1], place
+    if lost:
+        names = ", ".join(list(lost)[:_SHOWN]) + (f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+        message = f"memory that Lua shares between tensors of different layouts is not shared any more: {names}"
+        report.notes.append(Note("info", "", message, "sharing"))
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """The first element of its storage that a tensor shows, and the one behind the last."""
+    steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
+    first = tensor.offset + sum(step for step in steps if step < 0)
+    return first, tensor.offset + sum(step for step in steps if step > 0) + 1

@@ -1,0 +1,284 @@
+"""A Lua model as a PyTorch state dict: `state_dict` and `find_modules`.
+
+May import graph, errors, limits and report. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from attrs import field
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.tensor import Tensor
+from ...limits import DEFAULT_LIMITS, Limits
+from ...report import Note
+from ..fields import Fields, path_trail
+from ..plan.places import Budget, Place, Places, find_modules, is_module, is_scratch
+from ..registry import Layer, Param, Source
+from .compact import compacted
+from .layouts import apply_layout, elements
+
+__all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
+
+_USUAL = ("weight", "bias", "running_mean", "running_var")
+"""The tensors that most layers have, under the names that PyTorch has for them too."""
+
+
+@define(eq=False)
+class Origin:
+    """Where a tensor of a state dict comes from.
+
+    Attributes:
+        obj: the Lua object.
+        param: the entry that named it; `None` for a class without an entry.
+        source: its field and layout; `None` for what was computed, or where the layout could not be changed.
+        tensor: the Lua tensor; `None` for what was computed.
+    """
+
+    obj: TorchObject
+    param: Param | None
+    source: Source | None
+    tensor: Tensor | None
+
+
+@define(eq=False)
+class StateDict:
+    """A PyTorch state dict, made from a Lua model.
+
+    Attributes:
+        tensors: the tensors by PyTorch's names, in PyTorch's order. Tensors that shared memory in Lua do so here.
+        notes: what the user should know.
+        origins: where each tensor comes from.
+    """
+
+    tensors: dict[str, Tensor] = field(factory=dict)
+    notes: list[Note] = field(factory=list)
+    origins: dict[str, Origin] = field(factory=dict, repr=False)
+
+
+def state_dict(
+    value: TorchObject, trail: str = "root", limits: Limits = DEFAULT_LIMITS, *, compact: bool = False
+) -> StateDict:
+    """Turn a Lua module into a state dict under PyTorch's names, shapes and order.
+
+    The children of a container are named by their position, from 0: `0.weight`, `1.0.bias`. A layer whose class has no
+    entry keeps its tensors under Lua's names, with a note.
+
+    Args:
+        value: the module, as `T7Reader` gives it.
+        trail: its own path, for notes.
+        limits: what the model may cost.
+        compact: whether the tensors get storages that hold no more than they use.
+
+    Returns:
+        Tensors that are views of the file's storages wherever a view can express PyTorch's layout.
+
+    Raises:
+        ModelError: `value` is no Torch object.
+        LimitError: the model is nested or shared so much that its names would be too many or too long.
+
+    Example:
+        >>> tensors = state_dict(T7Reader("model.t7").read_object()).tensors  # doctest: +SKIP
+    """
+    if not isinstance(value, TorchObject):
+        raise ModelError("a state dict is made from an nn module", trail=trail, found=type(value).__name__)
+    result = _Collector(Places(value, trail, limits)).run()
+    if compact:
+        result.tensors = compacted(result.tensors)
+    return result
+
+
+class _Collector:
+    """Walks over the places of modules and gathers what each keeps."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._result = StateDict()
+        self._budget = Budget()
+        self._made: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
+        """What each object gave under each name, so that a module at two places gives the same tensors twice."""
+        self._copies: dict[object, list[Tensor]] = {}
+        """Tensors that had to be copied, by what they were copied from, so that tied weights stay tied."""
+        self._notes: dict[tuple[str, str], list[object]] = {}
+        """Level and message of each note → its first trail and how often it was given."""
+        self._left: list[tuple[Place, str, Value, bool]] = []
+        """Fields that the entries do not name: place, step, value, whether the class is known."""
+
+    def run(self) -> StateDict:
+        """Gather everything."""
+        for place in self._places:
+            if place.layer is None:
+                self._take_unknown(place)
+            else:
+                self._take_known(place, place.layer)
+        for place, child in self._places.cycles:
+            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: taken once")
+        for place, child in self._places.strangers:
+            found = type(child.value).__name__
+            self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
+        self._report_left()
+        for (level, message), (trail, times) in self._notes.items():
+            assert isinstance(times, int)
+            more = f" (and at {times - 1} more places)" if times > 1 else ""
+            self._result.notes.append(Note(level, str(trail), message + more))
+        return self._result
+
+    def _note(self, level: str, place: Place, path: str, message: str) -> None:
+        """Give a note once, with the first place it is about and the number of places."""
+        known = self._notes.get((level, message))
+        if known is None:
+            trail = place.trail + path
+            self._budget.spend(len(trail))
+            self._notes[level, message] = [trail, 1]
+        else:
+            assert isinstance(known[1], int)
+            known[1] += 1
+
+    # Classes with an entry
+
+    def _take_known(self, place: Place, layer: Layer) -> None:
+        fields = Fields(place.obj, "", layer.defaults)
+        if layer.note:
+            self._note("info", place, "", f"{place.obj.class_name} {layer.note}")
+        try:
+            params = layer.params_of(fields)
+        except ModelError as error:
+            self._note("warning", place, error.trail, f"{place.obj.class_name}: {error.message}: taken as a new class")
+            self._take_unknown(place)
+            return
+        accounted: set[str] = set()
+        for param in params:
+            accounted.update(source.path.partition(".")[0] for source in param.sources)
+            made = self._made.get((id(place.obj), param.name)) or self._make(place, fields, param)
+            if made is not None:
+                self._made[id(place.obj), param.name] = made
+                self._put(place, param.name, *made)
+        self._see_left(place, layer, accounted)
+
+    def _make(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
+        """The tensor of an entry, and where it comes from; `None` where the object has none."""
+        obj = place.obj
+        for source in param.sources:
+            found = fields.find_tensor(source.path)
+            if found is None:
+                continue
+            if param.kind == "unused":
+                self._note("info", place, path_trail(source.path), f"{source.path} of {obj.class_name}: {param.note}")
+                return None
+            if param.note:
+                self._note("info", place, path_trail(source.path), f"{obj.class_name}: {param.note}")
+            try:
+                tensor = apply_layout(source.layout, found, fields)
+            except ModelError as error:
+                reason = f"{error.message}; expected {error.expected}; found {error.found}"
+                self._note(
+                    "warning",
+                    place,
+                    path_trail(source.path),
+                    f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}",
+                )
+                return found, Origin(obj, param, None, found)
+            if tensor.storage is not found.storage:
+                tensor = self._same_copy(
+                    (id(found.storage), found.offset, found.size, found.stride, source.layout), tensor
+                )
+            return tensor, Origin(obj, param, source, found)
+        if param.make is None:
+            return None
+        import numpy as np
+
+        try:
+            with np.errstate(all="ignore"):
+                made = param.make(fields)
+        # The errors of fields, and those of numpy where fields do not fit together.
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            message = error.message if isinstance(error, ModelError) else str(error)
+            self._note("warning", place, "", f"{param.name} of {obj.class_name} cannot be computed: {message}")
+            return None
+        if made is not None and param.note:
+            self._note("info", place, "", f"{obj.class_name}: {param.note}")
+        return None if made is None else (made, Origin(obj, param, None, None))
+
+    def _same_copy(self, key: object, tensor: Tensor) -> Tensor:
+        """The copy that was made of the same memory before, if it is equal; else this one."""
+        import numpy as np
+
+        copies = self._copies.setdefault(key, [])
+        for known in copies:
+            if np.array_equal(elements(known), elements(tensor), equal_nan=tensor.element.code[0] == "f"):
+                return known
+        copies.append(tensor)
+        return tensor
+
+    def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
+        key = place.prefix + name
+        self._budget.spend(len(key))
+        tensors = self._result.tensors
+        if key in tensors:
+            if tensors[key] is tensor:
+                return
+            wanted, number = key, 2
+            while key in tensors:
+                key, number = f"{wanted}_{number}", number + 1
+            self._note("warning", place, "", f"two tensors are called {wanted}; this one is {key}")
+        tensors[key] = tensor
+        self._result.origins[key] = origin
+
+    # Classes without an entry
+
+    def _take_unknown(self, place: Place) -> None:
+        obj = place.obj
+        finds = [
+            find
+            for find in self._places.searcher.fields(obj)
+            if isinstance(find.value, Tensor) and find.value.numel and find.value.storage is not None
+        ]
+        usual = [find for find in finds if find.name in _USUAL]
+        taken = usual or finds
+        taken.sort(key=lambda find: _USUAL.index(find.name) if find.name in _USUAL else len(_USUAL))
+        for find in taken:
+            self._put(place, find.name, find.value, Origin(obj, None, Source(find.path.lstrip(".")), find.value))
+        if place.layer is None:
+            kept = "its tensors keep Lua's names" if taken else "it has no tensors of its own"
+            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}")
+        self._left.extend((place, find.path, find.value, False) for find in finds if usual and find not in usual)
+
+    # What is left out
+
+    def _see_left(self, place: Place, layer: Layer, accounted: set[str]) -> None:
+        """Remember fields with tensors or modules that the entry does not name."""
+        obj = place.obj
+        if obj.fields is None:
+            return
+        for key, value in obj.fields.items():
+            if not isinstance(key, bytes) or not isinstance(value, (Tensor, Table, TorchObject, TdsHash, TdsVec)):
+                continue
+            name = key.decode("utf-8", "backslashreplace")
+            if name in accounted or name in layer.scratch or is_scratch(name):
+                continue
+            if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
+                continue
+            self._left.append((place, name, value, True))
+
+    def _report_left(self) -> None:
+        """Give a note of what was left out and is not in the state dict under another name."""
+        stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
+        searcher, reached = self._places.searcher, self._places.last
+        for place, name, value, known in self._left:
+            path = path_trail(name) if known else name
+            for find in searcher.search(value, name, path, name):
+                inside = find.value
+                if isinstance(inside, Tensor):
+                    if not inside.numel or id(inside.storage) in stored:
+                        continue
+                    what = "a tensor"
+                elif id(inside) in reached:
+                    continue
+                else:
+                    what = f"a {inside.class_name}"
+                field_name = path.lstrip(".")
+                self._note(
+                    "warning", place, path, f"{field_name} of {place.obj.class_name} holds {what} that is left out"
+                )
+                break

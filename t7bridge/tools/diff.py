@@ -1,0 +1,73 @@
+"""How far two files are apart: which weights differ, and by how much."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from attrs import asdict, field
+
+from ..data import define
+from ..io.source import ByteSource, PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+from ..values.compare import Difference, closest
+from ..values.diff import ValueComparer
+from .verify import pairs_of, read_side
+
+
+@define
+class DiffReport:
+    """The answer of `diff`.
+
+    Attributes:
+        first: path of the first file.
+        second: path of the second file.
+        tensors: how many pairs of tensors were compared.
+        differences: what differs; for tensors of one shape a `TensorDifference`, with numbers.
+    """
+
+    first: str
+    second: str
+    tensors: int = 0
+    differences: list[Difference] = field(factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as data for JSON, where there is no infinity: `None` stands for it."""
+        return {**asdict(self, value_serializer=_finite), "same": self.same}
+
+
+def _finite(_: Any, __: Any, value: Any) -> Any:
+    return None if value == math.inf else value
+
+
+def diff(
+    a: PathLike, b: PathLike, *, rtol: float = 0.0, atol: float = 0.0, limits: Limits = DEFAULT_LIMITS
+) -> DiffReport:
+    """Say which values of two files differ, and by how much.
+
+    Elements of tensors are compared as numbers; how they are stored is left alone, be it sharing, offsets, strides or
+    devices: whether these are the same too is what `verify` says. The files may be of both formats: what one holds is
+    put into the form that fits the other best, the state dicts of its modules included.
+
+    Args:
+        a: a `.t7` or `.pt` file.
+        b: another.
+        rtol: how far a number may be from the second file's, as a share of the second file's.
+        atol: how far it may be besides.
+        limits: what each file may cost.
+
+    Raises:
+        FormatError: a file is damaged, or is something else.
+    """
+    with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
+        pairs = pairs_of(read_side(first, limits), read_side(second, limits))
+        # Which form fits best is told by structure and shapes, and no element is read twice.
+        _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
+        comparer = ValueComparer(rtol=rtol, atol=atol)
+        return DiffReport(str(a), str(b), differences=comparer.run(one, two), tensors=comparer.tensors)

@@ -1,0 +1,88 @@
+"""A Lua model as two files of its own: `write_module` makes `model.py` and `model.pt`."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+
+from ..conversion.strictness import check_strict
+from ..errors import ModelError, WriteError
+from ..io.output import FileOutput
+from ..io.source import ByteSource, PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+from .load_module import one_module
+
+
+def write_module(
+    src: PathLike,
+    directory: PathLike,
+    at: str | None = None,
+    *,
+    index_base: int = 1,
+    force: bool = False,
+    strict: bool = False,
+    sync: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Report:
+    """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
+
+    `model.py` has a class `Model` and a function `load(weights=None)`, which gives the model in evaluation mode;
+    `model.pt` is its state dict, in PyTorch's order. The model takes and returns what the Lua module did: tensors in
+    Lua's shapes, and lists for tables. Neither PyTorch nor Lua is needed to write them.
+
+    Args:
+        src: the `.t7` file.
+        directory: where the two files go; it is made if need be.
+        at: the path of the module where the file holds several: `root.protos.rnn`.
+        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        force: whether existing files are replaced.
+        strict: whether anything of which the report would warn is an error.
+        sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
+            replace files always are by then.
+        limits: what the file may cost.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: the directory or a file cannot be written.
+        StrictError: with `strict`: the model would lose something; the error has the notes.
+    """
+    from ..codegen.generate import generate
+    from ..formats.pt.writer import PtWriter
+    from ..nn.weights.compact import compacted
+
+    if index_base not in (0, 1):
+        raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    with ByteSource.from_path(src) as source:
+        trail, module = one_module(source, at, limits)
+        made = generate(
+            module,
+            trail,
+            index_base=index_base,
+            limits=limits,
+            source=os.path.basename(source.name),
+            weights="model.pt",
+        )
+        folder = os.fspath(directory)
+        report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
+        check_strict(report, strict)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
+        code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
+        # The source takes its name last: a model.py is never there without its weights.
+        with (
+            FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
+            FileOutput(weights, force=force, inputs=(source,), sync=sync) as state,
+        ):
+            writer = PtWriter(state)
+            writer.write(OrderedDict(compacted(made.tensors)))
+            writer.finish()
+            text.write(made.text.encode())
+        report.tensors, report.storages = writer.tensors, writer.storages
+        report.target_bytes = state.position + text.position
+    return report

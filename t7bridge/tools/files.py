@@ -1,0 +1,112 @@
+"""Reading, writing and describing whole files by path: what most users call."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..errors import T7BridgeError
+from ..formats.t7.file import refuse_zip_behind, source_format, target_format
+from ..formats.t7.layout import T7Layout
+from ..formats.t7.reader import T7Reader
+from ..graph.lua import Value
+from ..io.output import FileOutput
+from ..io.source import ByteSource, PathLike, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..values.describe_lua import Node, describe_with_depth
+
+_DEEPEST = 20_000
+
+
+def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
+    """Load the value of a `.t7` or `.pt` file, told apart by content.
+
+    Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
+    are not read before they are asked for.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+
+    Returns:
+        For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
+        `Tensor` in them.
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+        FormatError: the file is damaged, or is something else.
+    """
+    opened, start = ByteSource.open(source)
+    if start == 0 and source_format(opened) == "pt":
+        from ..formats.pt.reader import PtReader
+
+        return PtReader(opened, limits=limits).read()
+    return _first_value(T7Reader(source if start else opened, limits=limits))
+
+
+def _first_value(reader: T7Reader) -> Value:
+    value = reader.read_object()
+    if not reader.at_end:
+        refuse_zip_behind(reader.source, reader.position)
+    return value
+
+
+def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
+    """Save a value as `.t7` or `.pt`, by the path's suffix.
+
+    A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode; builtins with
+    `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables.
+
+    Args:
+        value: what `load` returns, or builtins with `Tensor` in them.
+        path: of the file to write.
+        force: whether an existing file is replaced.
+        layout: encoding, byte order and size of `long` of a `.t7`.
+
+    Raises:
+        TargetExistsError: the file exists and `force` is not set.
+        WriteError: the value or the disk does not allow it.
+        UnsupportedError: the value holds something that the format does not have.
+    """
+    from ..conversion.convert import write_pt, write_t7
+
+    to = target_format(path)
+    with FileOutput(path, force=force) as output:
+        if to == "t7":
+            write_t7(output, value, layout or T7Layout())
+        else:
+            write_pt(output, value)
+
+
+def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
+    """Describe what a file holds, as data that becomes JSON: the same for every encoding of the same value.
+
+    A description that is nested deeper than Python's recursion limit could be neither compared nor turned into JSON
+    by the standard library; for such a one the limit is raised, up to 20 000, and stays raised.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+
+    Returns:
+        See `t7bridge.values.describe_lua`.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+    """
+    opened, _ = ByteSource.open(source)
+    if source_format(opened) == "pt":
+        from ..formats.pt.reader import PtReader
+        from ..values.describe_python import describe_python
+
+        value = PtReader(opened, limits=limits).read()
+        try:
+            return describe_python(value, limits)
+        except T7BridgeError as error:
+            error.file = error.file or opened.name
+            raise
+    node, depth = describe_with_depth(_first_value(T7Reader(opened, limits=limits)))
+    needed = depth + 200
+    if sys.getrecursionlimit() < needed <= _DEEPEST:
+        sys.setrecursionlimit(needed)
+    return node

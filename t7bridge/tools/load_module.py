@@ -1,0 +1,91 @@
+"""Live PyTorch modules of the models in files: `load_module`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError, UnsupportedError
+from ..formats.t7.file import source_format
+from ..formats.t7.reader import T7Reader
+from ..graph.lua import TorchObject
+from ..io.source import ByteSource, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.plan.inside import module_at
+from ..nn.weights.state_dict import find_modules
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_module(
+    source: Readable, at: str | None = None, *, index_base: int = 1, limits: Limits = DEFAULT_LIMITS
+) -> nn.Module:
+    """Load a model of a `.t7` file as a live PyTorch module, in evaluation mode.
+
+    The module takes and returns what the Lua module did: tensors in Lua's shapes, and lists for tables. It can be
+    trained, and its `state_dict()` has the keys that `convert` writes. A criterion is called with input and target.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        at: the path of the module, where the file holds several or one inside another is meant: `root.protos.rnn`,
+            `root.model.modules[3]`.
+        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        limits: what the file may cost.
+
+    Returns:
+        A `torch.nn.Module`, its parameters in the element types of the file.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedError: the file is no `.t7`, or PyTorch is not installed.
+
+    Example:
+        >>> model = load_module("model.t7")  # doctest: +SKIP
+        >>> model(torch.randn(1, 3, 224, 224))  # doctest: +SKIP
+    """
+    try:
+        from ..torchmodules.build import live_module
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    if index_base not in (0, 1):
+        raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    trail, module = one_module(source, at, limits)
+    return live_module(module, trail, index_base, limits)
+
+
+def one_module(
+    source: Readable | ByteSource, at: str | None, limits: Limits = DEFAULT_LIMITS
+) -> tuple[str, TorchObject]:
+    """The module of a `.t7` file that is meant, with its path.
+
+    Args:
+        source: a path, bytes, a binary file object, or what is open already.
+        at: the path of the module where the file holds several.
+        limits: what the file may cost.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        UnsupportedError: the file is no `.t7`.
+    """
+    opened, start = (source, 0) if isinstance(source, ByteSource) else ByteSource.open(source)
+    if start == 0 and source_format(opened) == "pt":
+        raise UnsupportedError(
+            "modules are made of what .t7 files hold", file=opened.name, hint="A .pt is loaded by torch.load."
+        )
+    readable = source if start and not isinstance(source, ByteSource) else opened
+    value = T7Reader(readable, limits=limits).read_object()
+    found = find_modules(value)
+    paths = ", ".join(path for path, _ in found)
+    if not found:
+        raise ModelError("the file holds no module", file=opened.name)
+    if at is None and len(found) > 1:
+        raise ModelError("the file holds several modules", file=opened.name, hint=f"Name one with at=…: {paths}.")
+    if at is None:
+        return found[0]
+    module = module_at(value, at)
+    if module is None:
+        raise ModelError(f"the file holds no module at {at}", file=opened.name, hint=f"There are: {paths}.")
+    return at, module

@@ -1,0 +1,307 @@
+"""Which key of one state dict is which of another: `match`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ModelError
+from ...graph.tensor import Tensor
+from ...limits import DEFAULT_LIMITS, Limits
+from ...report import Note, Report
+from .align import Finding, find
+from .classes import classify, fits, kind_of, names_between
+from .mapping import NOTHING, Line, Settled, read_mapping, under
+from .parts import BATCHES, Part, in_runs, parts_of
+from .result import Ambiguity, Match, Pair
+from .sides import Side, side_of
+from .stretches import Item
+
+
+def match(
+    source: Any,
+    target: Any,
+    mapping: Settled | None = None,
+    *,
+    at: str | None = None,
+    target_at: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Match:
+    """Find out which key of one state dict is which of another, by structure, order and shape.
+
+    Names say where containers begin and end, and what a tensor is in its module (`weight`, `bias`); names of modules
+    are not compared, and values are not read. What several answers would explain equally well is listed as ambiguous.
+
+    Args:
+        source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
+        target: likewise, of the model that is to get the tensors; live PyTorch state dicts and modules too.
+        mapping: what is settled: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a
+            line; see `t7bridge.tools.match.mapping`.
+        at: the path inside the source where it holds several models: `root.protos.rnn`.
+        target_at: likewise inside the target.
+        limits: what a file may cost.
+
+    Raises:
+        FormatError: a file is damaged, or is something else.
+        ModelError: there is no state dict, or several; the mapping names keys that do not exist or cannot be paired.
+
+    Example:
+        >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
+        >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
+    """
+    one, other = side_of(source, "the source", at, limits), side_of(target, "the target", target_at, limits)
+    return _Matching(one, other).run(read_mapping(mapping))
+
+
+class _Matching:
+    """One match: what is settled first, then what the rest says."""
+
+    def __init__(self, source: Side, target: Side) -> None:
+        self._source, self._target = source, target
+        self._pairs: dict[str, Pair] = {}
+        self._used: set[str] = set()
+        """Keys of the source that are accounted for."""
+        self._closed: tuple[set[str], set[str]] = (set(), set())
+        """Keys below settled prefixes, on each side: they go nowhere else."""
+        self._ambiguous: list[Ambiguity] = []
+        self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
+
+    def run(self, lines: list[Line]) -> Match:
+        """Do it."""
+        for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
+            self._settle(line)  # single keys first, as modules take what they leave
+        for line in lines:
+            self._settle_beside(line)
+        # What is settled takes no further part, on either side.
+        given = [key for key in self._source.tensors if key not in self._used | self._closed[0]]
+        wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
+        self._decide(given, wanted)
+        self._fill_counts()
+        self._check_ties()
+        doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
+        left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
+        dropped = [key for key in left if key.rpartition(".")[2] == BATCHES or key in self._source.derived]
+        if dropped:
+            self._note("info", f"{len(dropped)} tensors that follow from others have no place: {_listed(dropped)}")
+        if self._target.others:
+            self._note("info", f"no tensors, so the target keeps its own: {_listed(list(self._target.others))}")
+        missing = [key for key in self._target.tensors if key not in self._pairs and key not in doubtful]
+        ordered = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
+        self._note_reshapes(ordered)
+        self._report.tensors = len(ordered)
+        return Match(
+            ordered,
+            self._ambiguous,
+            [key for key in left if key not in dropped],
+            missing,
+            self._report,
+            self._source,
+            self._target,
+        )
+
+    def _note(self, level: str, message: str) -> None:
+        self._report.notes.append(Note(level, "", message))
+
+    def _pair(self, source: str, target: str, why: str) -> None:
+        shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
+        self._pairs[target] = Pair(source, target, *shapes, why)
+        self._used.add(source)
+
+    # What the user settles
+
+    def _settle(self, line: Line) -> None:
+        given = under(line.source, self._source.tensors) if line.source != NOTHING else []
+        wanted = under(line.target, self._target.tensors) if line.target != NOTHING else []
+        for name, keys, side in ((line.source, given, "source"), (line.target, wanted, "target")):
+            if name != NOTHING and not keys:
+                raise ModelError(f"{line.place} of the mapping: the {side} has no {name}")
+        if line.source == NOTHING:
+            for key in wanted:
+                self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
+            return
+        if line.target == NOTHING:
+            self._used.update(given)
+            return
+        if not line.target.endswith("."):
+            if line.target in self._pairs:
+                raise ModelError(f"{line.place} of the mapping: {line.target} of the target has something already")
+            self._settle_keys(line.source, line.target, line.place)
+            return
+        given = [key for key in given if key not in self._used] or given
+        wanted = [key for key in wanted if key not in self._pairs]
+        self._closed[0].update(given)
+        self._closed[1].update(wanted)
+        renamed = {key[len(line.target) :]: key for key in wanted}
+        inside = {key[len(line.source) :]: key for key in given}
+        if set(renamed) == set(inside) or not any("." in name for name in (*renamed, *inside)):
+            for name in renamed:
+                if name in inside:
+                    self._settle_keys(inside[name], renamed[name], line.place)
+            return
+        self._decide(given, wanted)
+
+    def _settle_beside(self, line: Line) -> None:
+        """Where a key is settled, so is the module that it is in: what has the same name there goes with it."""
+        (above, _, name), (over, _, other) = line.source.rpartition("."), line.target.rpartition(".")
+        if not name or name != other:
+            return
+        for key in list(self._target.tensors):
+            start, _, name = key.rpartition(".")
+            twin = f"{above}.{name}" if above else name
+            if start != over or key in self._pairs or twin not in self._source.tensors or twin in self._used:
+                continue
+            if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
+                self._pair(twin, key, "map")
+
+    def _settle_keys(self, source: str, target: str, place: str) -> None:
+        one, other = self._source.tensors[source], self._target.tensors[target]
+        if one.numel != other.numel:
+            raise ModelError(
+                f"{place} of the mapping: {source} does not fit {target}",
+                expected=f"{list(other.shape)}",
+                found=f"{list(one.shape)}",
+            )
+        self._pair(source, target, "map")
+
+    # What the rest says
+
+    def _decide(self, given: list[str], wanted: list[str]) -> None:
+        """Decide what is which among some keys, with tied modules once or as often as they stand there."""
+        source, target = (
+            parts_of({key: side.tensors[key] for key in keys}, side.derived)
+            for side, keys in ((self._source, given), (self._target, wanted))
+        )
+        once = [self._once(side, parts) for side, parts in ((self._source, source), (self._target, target))]
+        lefts, rights = [source, once[0][0]][: 1 + bool(once[0][1])], [target, once[1][0]][: 1 + bool(once[1][1])]
+        tried = [_Attempt(left, right, self._source) for left in lefts for right in rights]
+        best = min(tried, key=lambda attempt: attempt.open)
+        for pair in best.pairs:
+            self._take(*pair)
+        self._repeat(
+            {} if best.source is source else once[0][1],
+            {} if best.target is target else once[1][1],
+        )
+        for left, right, reason in best.doubts:
+            self._doubt(left, right, reason)
+
+    def _once(self, side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
+        """The parts without those whose tensors are all tied to an earlier one's; for their keys, those of that one."""
+        first: dict[Any, Part] = {}
+        kept, keys = [], {}
+        for part in parts:
+            known = first.setdefault(_memories(side, part), part)
+            if known is part:
+                kept.append(part)
+            else:
+                keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
+        return kept, keys
+
+    def _repeat(self, source: Mapping[str, str], target: Mapping[str, str]) -> None:
+        """Give repeated keys what the first ones have."""
+        self._used.update(key for key, first in source.items() if first in self._used)
+        for key, first in target.items():
+            pair = self._pairs.get(first)
+            if pair is not None and pair.source is not None:
+                self._pair(pair.source, key, pair.why)
+
+    def _take(self, source: Part, target: Part, why: str) -> None:
+        names = names_between(source, target)
+        for name, other in names.items():
+            if fits(source.shapes[other], target.shapes[name]):
+                self._pair(source.keys[other], target.keys[name], why)
+
+    def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
+        """List what is in doubt, tensor by tensor."""
+        for name in target[0].keys:
+            keys = tuple(part.keys[name] for part in source if name in part.keys)
+            others = tuple(part.keys[name] for part in target if name in part.keys)
+            if keys and name != BATCHES:
+                self._ambiguous.append(Ambiguity(keys, others, reason))
+            elif name == BATCHES:
+                self._used.update(keys)
+
+    def _fill_counts(self) -> None:
+        """Let counts of batches begin at zero where the source has none, as Lua's always do."""
+        filled = []
+        for key, tensor in self._target.tensors.items():
+            if key not in self._pairs and key.rpartition(".")[2] == BATCHES:
+                self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
+                filled.append(key)
+        if filled:
+            self._note("info", f"{len(filled)} counts of batches begin at zero: {_listed(filled)}")
+
+    def _check_ties(self) -> None:
+        """List what the target ties and the source does not."""
+        tied: dict[Any, list[Pair]] = {}
+        for pair in list(self._pairs.values()):
+            tensor = self._target.tensors[pair.target]
+            if pair.source is not None and tensor.numel:
+                tied.setdefault(_memory(tensor), []).append(pair)
+        for pairs in tied.values():
+            sources = {_memory(self._source.tensors[pair.source]): pair.source for pair in pairs if pair.source}
+            if len(sources) > 1 and not all(pair.why == "map" for pair in pairs):
+                for pair in pairs:
+                    del self._pairs[pair.target]
+                reason = "the target ties these, and the source has different tensors"
+                keys = tuple(sources.values())
+                self._used.difference_update(keys)
+                self._ambiguous.append(Ambiguity(keys, tuple(pair.target for pair in pairs), reason))
+
+    def _note_reshapes(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            if pair.source_shape is not None and pair.source_shape != pair.target_shape:
+                shapes = f"{list(pair.source_shape)} becomes {list(pair.target_shape)}"
+                self._note("info", f"{pair.source} as {pair.target}: {shapes}")
+
+
+class _Attempt:
+    """What the evidence says of parts.
+
+    Attributes:
+        source: the parts of the source.
+        target: the parts of the target.
+        pairs: those that are decided, and why.
+        doubts: those that are not, and why.
+        open: how many parts of both sides are not decided.
+    """
+
+    def __init__(self, source: list[Part], target: list[Part], side: Side) -> None:
+        self.source, self.target = source, target
+        finding = _found(source, target)
+        if side.runs and finding.disorder:
+            source = in_runs(source, side.runs)
+            finding = _found(source, target)
+        self.pairs = [(source[number], target[place], why) for place, (number, why) in finding.pairs.items()]
+        self.doubts: list[tuple[list[Part], list[Part], str]] = []
+        for numbers, places, reason in finding.doubts:
+            left, right = [source[number] for number in numbers], [target[place] for place in places]
+            if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
+                self.pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are the same
+            else:
+                self.doubts.append((left, right, reason))
+        self.open = len(source) + len(target) - 2 * len(self.pairs)
+
+
+def _found(source: list[Part], target: list[Part]) -> Finding:
+    classes = classify(source, target)
+    kinds = {cls: kind_of(part) for cls, part in zip(classes[1], target)}
+    items = [
+        [Item(number, cls, kinds.get(cls, ()), part.path) for number, (part, cls) in enumerate(zip(side, of_side))]
+        for side, of_side in ((source, classes[0]), (target, classes[1]))
+    ]
+    return find(*items)
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """The same for tensors that are the same view of the same memory."""
+    return (id(tensor.storage), tensor.offset, tensor.size, tensor.stride, tensor.numel == 0 and id(tensor))
+
+
+def _memories(side: Side, part: Part) -> frozenset[Any]:
+    """The same for parts whose tensors are tied, all of them."""
+    return frozenset((name, _memory(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
+
+
+def _listed(keys: list[str]) -> str:
+    more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+    return ", ".join(keys[:5]) + more

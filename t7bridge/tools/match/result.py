@@ -1,0 +1,145 @@
+"""What `match` finds, and the state dict that follows from it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import field
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.tensor import Tensor
+from ...nn.weights.layouts import reshape
+from ...report import Report
+from .parts import Shape
+from .sides import Side, in_target_order
+
+
+@define(frozen=True)
+class Pair:
+    """A key of the target and what it gets.
+
+    Attributes:
+        source: the key of the source; `None` where the target keeps its own value, or gets a count of zero.
+        target: the key of the target.
+        source_shape: the shape there; `None` without a source.
+        target_shape: the shape here.
+        why: what decided: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a
+            source, `kept` or `zero`.
+    """
+
+    source: str | None
+    target: str
+    source_shape: Shape | None
+    target_shape: Shape
+    why: str
+
+
+@define(frozen=True)
+class Ambiguity:
+    """Keys that look alike, and nothing says which is which.
+
+    Attributes:
+        source: keys of the source.
+        target: keys of the target.
+        reason: why it is not decided.
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    reason: str
+
+
+@define(eq=False)
+class Match:
+    """What is which.
+
+    Attributes:
+        pairs: what is decided, in the target's order.
+        ambiguous: what is not, and is not guessed.
+        unmatched_source: keys of the source that the target has no place for.
+        unmatched_target: keys of the target that the source has nothing for.
+        report: what the user should know, every reshape among it.
+    """
+
+    pairs: list[Pair] = field(factory=list)
+    ambiguous: list[Ambiguity] = field(factory=list)
+    unmatched_source: list[str] = field(factory=list)
+    unmatched_target: list[str] = field(factory=list)
+    report: Report = field(factory=Report)
+    _source: Side = field(factory=Side, repr=False)
+    _target: Side = field(factory=Side, repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every key of both sides is accounted for."""
+        return not (self.ambiguous or self.unmatched_source or self.unmatched_target)
+
+    def state_dict(self, partial: bool = False) -> OrderedDict[str, Any]:
+        """The source's tensors under the target's keys, in its order, with its shapes. Tied tensors are tied.
+
+        Args:
+            partial: whether keys of the source may be left out, and keys of the target without a source keep their
+                own values.
+
+        Raises:
+            ModelError: keys are ambiguous, or, without `partial`, without a counterpart.
+        """
+        if self.ambiguous or not (self.complete or partial):
+            raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
+        made: dict[tuple[int, Shape], Tensor] = {}
+        result: dict[str, Any] = {**self._target.tensors, **self._target.others}
+        for pair in self.pairs:
+            if pair.source is not None:
+                tensor = self._source.tensors[pair.source]
+                place = (id(tensor), pair.target_shape)
+                if place not in made:
+                    made[place] = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
+                result[pair.target] = made[place]
+            elif pair.why == "zero":
+                result[pair.target] = _zero(self._target.tensors[pair.target])
+        return in_target_order(self._target, result)
+
+    def problems(self, partial: bool = False) -> str:
+        """What keeps it from being complete, and what would settle it; a line for each."""
+        lines = []
+        for group in self.ambiguous:
+            lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
+        if not partial:
+            lines += [f"unmatched in the source: {key}" for key in self.unmatched_source]
+            lines += [f"unmatched in the target: {key}" for key in self.unmatched_target]
+        return "\n  ".join([*lines, *(f"hint: {hint}" for hint in self._hints(partial))])
+
+    def _hints(self, partial: bool) -> Iterator[str]:
+        if self.ambiguous:
+            one = self.ambiguous[0]
+            yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, settles it"
+        if self.unmatched_source and not partial:
+            yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"
+        if self.unmatched_target and not partial:
+            yield f"`- {self.unmatched_target[0]}` keeps the target's own value"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The match as data for JSON."""
+        return {
+            "complete": self.complete,
+            "pairs": [
+                {"source": pair.source, "target": pair.target, "shape": list(pair.target_shape), "why": pair.why}
+                for pair in self.pairs
+            ],
+            "ambiguous": [
+                {"source": list(group.source), "target": list(group.target), "reason": group.reason}
+                for group in self.ambiguous
+            ],
+            "unmatched_source": self.unmatched_source,
+            "unmatched_target": self.unmatched_target,
+            "report": self.report.as_dict(),
+        }
+
+
+def _zero(tensor: Tensor) -> Tensor:
+    import numpy as np
+
+    return Tensor.from_numpy(np.zeros(tensor.shape, np.dtype(tensor.element.code)))

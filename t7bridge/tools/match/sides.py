@@ -1,0 +1,160 @@
+"""The two sides of a match: state dicts out of files, models and dicts."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from attrs import field
+
+from ...conversion.template import state_dict_in
+from ...data import define
+from ...errors import ModelError
+from ...formats.pt.modules import is_module as is_pickled_module
+from ...formats.t7.file import read_t7, source_format
+from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
+from ...graph.walk import walk
+from ...io.source import ByteSource
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.plan.places import find_modules
+from ...nn.weights.state_dict import StateDict, state_dict
+from ...report import Note
+from .parts import Path, graph_runs
+
+_T = TypeVar("_T")
+
+
+@define(eq=False)
+class Side:
+    """A state dict that takes part in a match.
+
+    Attributes:
+        name: of the file, or what messages call it.
+        format: `t7` or `pt`; empty for what is in memory.
+        tensors: its tensors by key, in order.
+        others: its entries that are no plain tensors, which have no part in the match.
+        keys: all keys, in order.
+        derived: keys that follow from others.
+        runs: see `graph_runs`.
+        metadata: PyTorch's `_metadata`, where there is one.
+        notes: what making it gave.
+    """
+
+    name: str = ""
+    format: str = ""
+    tensors: dict[str, Tensor] = field(factory=dict)
+    others: dict[str, Any] = field(factory=dict)
+    keys: list[str] = field(factory=list)
+    derived: set[str] = field(factory=set)
+    runs: dict[Path, str] = field(factory=dict)
+    metadata: Any = None
+    notes: list[Note] = field(factory=list)
+
+
+def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
+    """What takes part in a match.
+
+    Args:
+        value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`.
+        name: what messages call it where it is no file.
+        at: the path inside the value where it holds several state dicts: `root.protos.rnn`.
+        limits: what a file may cost.
+
+    Raises:
+        ModelError: there is no state dict, or there are several and `at` names none of them.
+        FormatError: the file is damaged, or is something else.
+    """
+    side = Side(name)
+    if isinstance(value, (str, os.PathLike)):
+        source = ByteSource.from_path(value)
+        side.name, side.format = source.name, source_format(source)
+        if side.format == "t7":
+            value = _module_in(read_t7(source, limits).roots, side.name, at)
+        else:
+            from ...formats.pt.reader import PtReader
+
+            value = _state_in(PtReader(source, limits=limits).read(), side.name, at)
+    if isinstance(value, TorchObject):
+        side.runs = graph_runs(value)
+        value = state_dict(value, limits=limits)
+    if isinstance(value, StateDict):
+        side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
+        side.notes += value.notes
+        value = value.tensors
+    if not isinstance(value, Mapping) and callable(getattr(value, "state_dict", None)):
+        value = value.state_dict()
+    if not isinstance(value, Mapping):
+        raise ModelError("is no state dict", file=side.name, found=type(value).__name__)
+    side.metadata = getattr(value, "_metadata", None)
+    known: dict[Any, Tensor] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise ModelError("a state dict has a key that is no text", file=side.name, found=type(key).__name__)
+        side.keys.append(key)
+        tensor = item if isinstance(item, Tensor) else _from_torch(item, known)
+        if tensor is None or tensor.extras is not None:
+            side.others[key] = item
+        else:
+            side.tensors[key] = tensor
+    if not side.tensors:
+        raise ModelError("holds no tensors", file=side.name)
+    return side
+
+
+def _from_torch(value: Any, known: dict[Any, Tensor]) -> Tensor | None:
+    """A live PyTorch tensor as one of ours; `None` for anything else. Tied ones stay the same tensor."""
+    if not (hasattr(value, "detach") and hasattr(value, "data_ptr")):
+        return None
+    key = (value.data_ptr(), tuple(value.shape), value.stride())
+    if key not in known or not value.numel():
+        known[key] = Tensor.from_numpy(value.detach().cpu().numpy())
+    return known[key]
+
+
+def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
+    """The one module with tensors in a `.t7`, or that at a path."""
+    found = [
+        (path, module)
+        for number, root in enumerate(roots)
+        for path, module in find_modules(root, "root" if len(roots) == 1 else f"root[{number + 1}]")
+    ]
+    if at is None and len(found) > 1:
+        found = [(path, module) for path, module in found if state_dict(module).tensors] or found
+    return _chosen(found, name, at, "module")
+
+
+def _state_in(value: Any, name: str, at: str | None) -> Any:
+    """The one state dict in a `.pt`, or that at a path."""
+    if at is None and (state := state_dict_in(value)):
+        return state
+    found: list[tuple[str, Any]] = [
+        (visit.path, visit.value)
+        for visit in walk(value)
+        if isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values())
+    ]
+    if is_pickled_module(value):
+        found.append(("root", state_dict_in(value)))
+    return _chosen(found, name, at, "state dict")
+
+
+def _chosen(found: list[tuple[str, _T]], name: str, at: str | None, what: str) -> _T:
+    chosen = [value for path, value in found if at is None or path in (at, f"root.{at}")]
+    paths = ", ".join(path for path, _ in found[:20]) + (", …" if len(found) > 20 else "")
+    if not found:
+        raise ModelError(f"the file holds no {what}", file=name)
+    if not chosen:
+        raise ModelError(f"the file holds no {what} at {at}", file=name, hint=f"There are: {paths}.")
+    if len(chosen) > 1:
+        raise ModelError(f"the file holds several {what}s", file=name, hint=f"Name one: {paths}.")
+    return chosen[0]
+
+
+def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """A state dict with exactly the keys of a side, in their order, and its metadata."""
+    result = OrderedDict((key, tensors[key]) for key in side.keys)
+    if side.metadata is not None:
+        result._metadata = side.metadata  # type: ignore[attr-defined]
+    return result

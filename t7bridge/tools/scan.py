@@ -1,0 +1,146 @@
+"""What a file would do in a reader that trusts it: `scan`. Nothing of the file is executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict, field
+
+from ..data import define
+from ..errors import T7BridgeError
+from ..formats.pt.pickle.denylist import is_forbidden
+from ..formats.t7.file import T7File, read_t7, source_format
+from ..graph.lua import LuaFunction, TorchObject
+from ..graph.walk import walk
+from ..io.source import ByteSource, PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+
+
+@define(frozen=True)
+class Finding:
+    """Something that a reader which trusts the file would run, or look for and run.
+
+    Attributes:
+        kind: `forbidden global`, which runs code or reaches the system; `foreign global`, a class or function that is
+            no part of PyTorch and would be imported and called; `function`, Lua bytecode, which `torch.load` makes
+            callable; `foreign class`, a Lua class that no known package has, whose own code would read it.
+        name: of the global or class; of a function its number of bytes and upvalues.
+        trail: path inside the value, where it is known.
+        upvalues: names of a function's upvalues.
+        code_bytes: length of a function's bytecode.
+    """
+
+    kind: str
+    name: str
+    trail: str = ""
+    upvalues: tuple[str, ...] = ()
+    code_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}" + (f" at {self.trail}" if self.trail else "")
+
+
+@define
+class ScanReport:
+    """The answer of `scan` for one file.
+
+    Attributes:
+        file: its name.
+        format: `t7` or `pt`; empty where it is neither.
+        findings: what was found, each global and class once, each function.
+        error: why the file could not be read to its end; empty where it could.
+    """
+
+    file: str
+    format: str = ""
+    findings: list[Finding] = field(factory=list)
+    error: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether the file was read to its end and nothing was found."""
+        return not self.findings and not self.error
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as data for JSON."""
+        return {**asdict(self), "clean": self.clean}
+
+
+def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
+    """Find what a file would do in a reader that trusts it, without doing it.
+
+    Of a `.pt`: the globals that are no part of PyTorch's data. Of a `.t7`: functions, and classes that no known
+    package has. Of both: the same in the record of the original that t7bridge keeps beside a value.
+
+    Args:
+        path: a `.t7` or `.pt` file.
+        limits: what it may cost.
+
+    Returns:
+        What was found. A damaged file is no exception but has an `error`, beside what was found before it.
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+    """
+    with ByteSource.from_path(path) as source:
+        report = ScanReport(source.name)
+        try:
+            report.format = source_format(source)
+            (_scan_pt if report.format == "pt" else _scan_t7)(source, limits, report)
+        except T7BridgeError as error:
+            report.error = str(error)
+    return report
+
+
+def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    from ..conversion.t7_record import original_t7
+    from ..formats.pt.reader import PtReader
+
+    reader = PtReader(source, limits=limits, forbid=False)
+    try:
+        reader.read()
+    finally:  # what a damaged pickle names before its end would have been called
+        _add_globals(reader.foreign, report)
+    restored, _ = original_t7(reader, limits)
+    if restored is not None:
+        _add_lua(restored, report)
+
+
+def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    content = read_t7(source, limits)
+    _add_lua(content, report)
+    if content.has_pt_record:
+        from ..conversion.pt_record import original_pt
+
+        original = original_pt(content, limits, forbid=False)
+        _add_globals(original[1] if original else [], report)
+
+
+def _add_globals(names: list[str], report: ScanReport) -> None:
+    for name in names:
+        words = name.split(".")
+        ways = ((".".join(words[:count]), ".".join(words[count:])) for count in range(1, len(words)))
+        kind = "forbidden global" if any(is_forbidden(*way) for way in ways) else "foreign global"
+        report.findings.append(Finding(kind, name))
+
+
+def _add_lua(content: T7File, report: ScanReport) -> None:
+    from ..formats.t7.payloads import payload_of
+    from ..nn.registry import layer_of
+
+    seen: set[str] = set()
+    for number, root in enumerate(content.roots, 1):
+        for visit in walk(root, "root" if len(content.roots) == 1 else f"root[{number}]"):
+            value = visit.value
+            if isinstance(value, LuaFunction):
+                report.findings.append(_function(value, visit.path))
+            elif isinstance(value, TorchObject) and value.class_name not in seen:
+                seen.add(value.class_name)
+                if layer_of(value.class_name) is None and payload_of(value.class_name, value.version) is None:
+                    report.findings.append(Finding("foreign class", value.class_name, visit.path))
+
+
+def _function(value: LuaFunction, trail: str) -> Finding:
+    names = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
+    text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(names) or 'none'}"
+    return Finding("function", text, trail, names, len(value.code))

@@ -1,0 +1,102 @@
+"""PyTorch as a second, independent reader of `.pt` files, where it is installed. Only its safe loader is used.
+
+Imports torch inside the functions: verifying is the one thing here that it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ..graph.python import TensorExtras
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import step_name
+from ..io.source import PathLike
+
+
+def differences(path: PathLike, value: Any) -> list[str] | None:
+    """Read a file with `torch.load(weights_only=True)` and compare with what `PtReader` read from it.
+
+    Args:
+        path: of the file.
+        value: what `PtReader` read.
+
+    Returns:
+        What differs, each with its path; `None` where PyTorch is not installed or does not read the file safely.
+    """
+    try:
+        import torch
+    except ImportError:
+        return None
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # files that its safe loader refuses, in many ways; then it is no judge of this one
+        return None
+    return _Comparer(torch).run(value, other)
+
+
+class _Comparer:
+    """Walks what both readers have got side by side; kinds of values that are no plain data are passed over."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._found: list[str] = []
+        self._memory: dict[int, int] = {}
+        self._seen: set[int] = set()
+
+    def run(self, mine: Any, theirs: Any) -> list[str]:
+        stack = [("root", mine, theirs)]
+        while stack:
+            trail, a, b = stack.pop()
+            if isinstance(a, Tensor):
+                self._tensor(trail, a, b)
+            elif isinstance(a, (dict, list, tuple)):
+                if id(a) in self._seen:
+                    continue
+                self._seen.add(id(a))
+                stack += self._inside(trail, a, b)
+            elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
+                self._found.append(f"{trail}: PyTorch has {b!r:.60} for {a!r:.60}")
+        return self._found
+
+    def _inside(self, trail: str, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+        kind = dict if isinstance(a, dict) else list if isinstance(a, list) else tuple
+        if not isinstance(b, kind) or len(a) != len(b):
+            self._found.append(f"{trail}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
+            return []
+        if isinstance(a, dict):
+            keys = zip(a, b)
+            return [(trail + step_name(key), a[key], b[other]) for key, other in keys]
+        return [(f"{trail}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b))]
+
+    def _tensor(self, trail: str, a: Tensor, b: Any) -> None:
+        if not isinstance(b, self._torch.Tensor):
+            self._found.append(f"{trail}: PyTorch has a {type(b).__name__} for a tensor")
+            return
+        extras = a.extras or TensorExtras()
+        mine = (a.element.name, a.shape, a.requires_grad, extras.conj, extras.neg)
+        theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
+        if mine != theirs:
+            self._found.append(f"{trail}: PyTorch has {theirs} for {mine}")
+        elif a.storage is not None and a.numel:
+            if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
+                self._found.append(f"{trail}: PyTorch has another stride or offset")
+            self._storage(trail, a.storage, b.untyped_storage())
+
+    def _storage(self, trail: str, a: Storage, b: Any) -> None:
+        known = self._memory.get(id(a))
+        if known is None:
+            self._memory[id(a)] = b.data_ptr()
+            view = self._torch.empty(0, dtype=self._torch.uint8).set_(b).numpy()
+            digest = hashlib.sha256()
+            for chunk in a.chunks():
+                digest.update(chunk)
+            if digest.digest() != hashlib.sha256(view).digest():
+                self._found.append(f"{trail}: PyTorch has other elements")
+        elif known != b.data_ptr():
+            self._found.append(f"{trail}: memory that is shared here is not for PyTorch")

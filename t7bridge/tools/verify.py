@@ -1,0 +1,164 @@
+"""Whether two files hold the same, told by readers that do not share their code where there are such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import asdict, field
+
+from ..data import define
+from ..formats.t7.file import T7File, read_t7, source_format
+from ..graph.lua import Value
+from ..io.source import ByteSource, PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+from ..values.compare import Difference, closest
+
+
+@define
+class VerifyReport:
+    """The answer of `verify`.
+
+    Attributes:
+        first: path of the first file.
+        second: path of the second file.
+        differences: what differs; empty where both hold the same.
+        readers: for each file, who read it beside t7bridge itself: `torchfile`, `torch`, or nobody.
+    """
+
+    first: str
+    second: str
+    differences: list[Difference] = field(factory=list)
+    readers: dict[str, list[str]] = field(factory=dict)
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as data for JSON."""
+        return {**asdict(self), "same": self.same}
+
+
+@define(eq=False)
+class Side:
+    """What one file holds.
+
+    Attributes:
+        lua: its Lua value, where it is a `.t7`, or a `.pt` with the record of one.
+        python: its Python-side value, where it is a `.pt`, or a `.t7` with the record of one.
+        is_lua: whether it is a `.t7`.
+        trailing: bytes behind the values of a `.t7` that are neither values nor a record.
+        content: all that the file holds, where it is a `.t7`.
+    """
+
+    is_lua: bool
+    lua: Value = None
+    python: Any = None
+    trailing: bytes = b""
+    has_lua: bool = False
+    has_python: bool = False
+    content: T7File | None = None
+
+
+def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
+    """Check that two files hold the same values, sharing and views.
+
+    Two `.t7` files are compared as Lua has them, whatever their encodings. A `.t7` is compared with a `.pt` as
+    `convert` would make one of the other: by the record that says what the other was, in `tree` mode, with state
+    dicts for modules, or as tables; what fits best counts. A file is read by other readers as well, where they can,
+    and their answers are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
+
+    Args:
+        a: a `.t7` or `.pt` file.
+        b: another.
+        independent: whether other readers are asked.
+        limits: what each file may cost.
+
+    Raises:
+        FormatError: a file is damaged, a wrong CRC in an archive included, or is something else.
+    """
+    report = VerifyReport(str(a), str(b))
+    with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
+        one, two = read_side(first, limits), read_side(second, limits)
+        for source, side in ((first, one), (second, two)):
+            report.readers[source.name] = _ask_others(source, side, report) if independent else []
+        report.differences += closest(pairs_of(one, two))[0].found
+        if one.trailing != two.trailing:
+            report.differences.append(Difference("", "other bytes stand behind the last value"))
+    return report
+
+
+def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
+    """The forms in which two files can be compared."""
+    if a.is_lua == b.is_lua:
+        yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
+        return
+    if a.has_lua and b.has_lua:
+        yield a.lua, b.lua
+    if a.has_python and b.has_python:
+        yield a.python, b.python
+    from ..conversion.convert import state_dict_of
+    from ..conversion.lua_tree import to_lua
+    from ..conversion.tree import to_python
+
+    lua, python = (a, b) if a.is_lua else (b, a)
+    for replace in (None, state_dict_of):
+        made = to_python(lua.lua, replace)
+        yield (made, python.python) if a.is_lua else (python.python, made)
+    made = to_lua(python.python).value
+    yield (lua.lua, made) if a.is_lua else (made, lua.lua)
+
+
+def read_side(source: ByteSource, limits: Limits) -> Side:
+    """Read one file."""
+    if source_format(source) == "pt":
+        return _read_pt(source, limits)
+    return _read_lua(read_t7(source, limits), limits)
+
+
+def _ask_others(source: ByteSource, side: Side, report: VerifyReport) -> list[str]:
+    """Let another reader read a file too, and compare; its name, where there is one that can."""
+    name, found = "", None
+    if not side.is_lua:
+        from . import torch_oracle as torch
+
+        name, found = "torch", torch.differences(source.name, side.python)
+    elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
+        from ..formats import torchfile
+
+        name, found = "torchfile", torchfile.differences(source.name, side.lua, side.content.layout)
+    report.differences += [Difference(source.name, message) for message in found or ()]
+    return [] if found is None else [name]
+
+
+def _read_lua(content: T7File, limits: Limits) -> Side:
+    side = Side(True, _value_of(content), has_lua=True, content=content)
+    if not content.has_pt_record:
+        side.trailing = content.trailing
+    else:
+        from ..conversion.pt_record import original_pt
+
+        original = original_pt(content, limits)
+        if original is not None:
+            side.python, side.has_python = original[0], True
+    return side
+
+
+def _read_pt(source: ByteSource, limits: Limits) -> Side:
+    from ..conversion.t7_record import original_t7
+    from ..formats.pt.reader import PtReader
+
+    reader = PtReader(source, limits=limits)
+    reader.verify()
+    side = Side(False, python=reader.read(), has_python=True)
+    restored, _ = original_t7(reader, limits)
+    if restored is not None:
+        side.lua, side.has_lua, side.trailing = _value_of(restored), True, restored.trailing
+    return side
+
+
+def _value_of(content: T7File) -> Value:
+    """The value of a `.t7`, or the list of its values."""
+    return content.roots[0] if len(content.roots) == 1 else content.roots

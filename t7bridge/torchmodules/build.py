@@ -1,0 +1,142 @@
+"""Live modules from plans: construct, fill, tie."""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ModelError, UnsupportedError
+from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.plan.build_spec import build_plan
+from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.registry import class_of
+from ..nn.weights.state_dict import state_dict
+from .layers.graph import Graph
+
+
+def live_module(
+    value: TorchObject, trail: str = "root", index_base: int = 1, limits: Limits = DEFAULT_LIMITS
+) -> nn.Module:
+    """A live PyTorch module of a Lua module, in evaluation mode, with its weights.
+
+    Args:
+        value: the module or criterion.
+        trail: its own path, for messages.
+        index_base: what the first element, class or row is called: 1 as in Lua, or 0.
+        limits: what the model may cost.
+
+    Raises:
+        UnsupportedLayerError: there are layers that stand for no PyTorch module.
+        ModelError: the weights do not fit the layers' own fields.
+    """
+    state = state_dict(value, trail, limits)
+    plan = build_plan(value, trail, index_base, limits, state)
+    module = construct(plan.root)
+    try:
+        fill(module, state.tensors, plan, trail)
+        return module.eval()
+    except RecursionError as error:
+        raise UnsupportedError(
+            "the modules of this model are nested too deep for PyTorch",
+            trail=trail,
+            hint="A higher sys.setrecursionlimit may do; `t7bridge convert` gives the weights in any case.",
+        ) from error
+
+
+def construct(root: ModuleSpec) -> nn.Module:
+    """Construct the modules of a plan, without memory for their weights. One spec gives one module."""
+    made: dict[int, nn.Module] = {}
+    stack = [root]
+    while stack:
+        spec = stack[-1]
+        missing = [other for other in (*spec.refers.values(), *spec.children.values()) if id(other) not in made]
+        if missing and id(spec) not in made:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        if id(spec) not in made:
+            made[id(spec)] = _call(spec, made)
+    return made[id(root)]
+
+
+def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
+    if spec.graph is not None:
+        modules = OrderedDict((key, made[id(child)]) for key, child in spec.children.items())
+        return Graph(modules, **spec.kwargs)
+    numbered = [made[id(child)] for key, child in spec.children.items() if key.isdigit()]
+    named = {key: made[id(child)] for key, child in spec.children.items() if not key.isdigit()}
+    named.update((key, made[id(other)]) for key, other in spec.refers.items())
+    target = class_of(spec.target) or _imported(spec)
+    try:
+        with torch.device("meta"):
+            module = target(*numbered, *spec.args, **named, **spec.kwargs)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"a {spec.class_name} cannot be made a {spec.target}: {error}", trail=spec.trail
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{spec.target} is no class of modules", trail=spec.trail, found=type(module).__name__)
+    return module
+
+
+def _imported(spec: ModuleSpec) -> Any:
+    """The class that an entry names. Names come from entries, never from files."""
+    home, _, name = spec.target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(home), name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ModelError(f"{spec.target} cannot be imported: {error}", trail=spec.trail) from error
+
+
+def fill(module: nn.Module, tensors: dict[str, Tensor], plan: Plan, trail: str = "root") -> None:
+    """Give a module the tensors of its state dict, strictly, and tie the parameters that are one in Lua."""
+    values = materialize(tensors)
+    try:
+        module.load_state_dict(values, strict=True, assign=True)
+    except RecursionError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(f"the weights do not fit the layers: {error}", trail=trail) from error
+    _tie(module, tensors, plan)
+
+
+def materialize(tensors: dict[str, Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of the graph as tensors of torch, in memory of their own; those that share memory here do so there."""
+    users: dict[int, int] = {}
+    for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
+        users[id(tensor.storage)] = users.get(id(tensor.storage), 0) + 1
+    storages: dict[int, torch.Tensor] = {}
+    made: dict[int, torch.Tensor] = {}
+    for tensor in tensors.values():
+        if id(tensor) in made:
+            continue
+        storage = tensor.storage
+        if storage is None or users[id(storage)] == 1:
+            made[id(tensor)] = torch.from_numpy(tensor.numpy().copy())
+            continue
+        if id(storage) not in storages:
+            storages[id(storage)] = torch.from_numpy(storage.array.copy())
+        flat = storages[id(storage)]
+        made[id(tensor)] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
+    return {name: made[id(tensor)] for name, tensor in tensors.items()}
+
+
+def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
+    """Make parameters that are the same view of the same memory one parameter, in whatever modules they are."""
+    first: dict[Any, nn.Parameter] = {}
+    for key, tensor in tensors.items():
+        if key not in plan.parameters or tensor.storage is None:
+            continue
+        home, _, name = key.rpartition(".")
+        owner = module.get_submodule(home)
+        parameter = owner._parameters.get(name)
+        if parameter is None:
+            continue
+        view = (id(tensor.storage), tensor.offset, tensor.size, tensor.stride)
+        owner._parameters[name] = first.setdefault(view, parameter)

@@ -1,0 +1,1 @@
+"""Questions about values, whatever their format: compare, diff, describe, outline, widened types."""

@@ -1,0 +1,160 @@
+"""New elements for tensors: they are written into the storages that the tensors view, so that all sharing survives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from ..data import define
+from ..graph.dtypes import INT64
+from ..graph.storage import Data, Span, Storage
+from ..graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@define(eq=False)
+class Assignment:
+    """New elements for one tensor.
+
+    Attributes:
+        name: what messages call it.
+        target: the tensor whose elements change; its storage is the one that is written to.
+        source: the new elements: the same shape, an element type that numpy knows.
+        loss: after `assign`: empty where the target's element type holds every new element exactly, `rounded` where
+            the nearest was taken, `changed` where numbers became others: infinite, whole, wrapped around.
+    """
+
+    name: str
+    target: Tensor
+    source: Tensor
+    loss: str = ""
+
+
+def assign(items: list[Assignment]) -> list[tuple[str, str]]:
+    """Write new elements into storages.
+
+    A storage that gets all its elements from one tensor as they stand in that tensor's file is told where they are;
+    nothing is read. Any other storage that is written to becomes an array in memory.
+
+    Args:
+        items: tensors may share memory, and get the same values then.
+
+    Returns:
+        The names of each two tensors that share memory and were to get different values there; twice the same where
+        a tensor repeats its own elements.
+    """
+    groups: dict[int, list[Assignment]] = {}
+    for item in items:
+        groups.setdefault(id(item.target.storage), []).append(item)
+    return [clash for group in groups.values() for clash in _assign_storage(group)]
+
+
+def is_contiguous(tensor: Tensor) -> bool:
+    """Whether a tensor's elements follow one another in memory, the last dimension fastest."""
+    step = 1
+    for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def same_elements(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and the same elements; nans are the same."""
+    return one.shape == other.shape and _same(one.numpy(), other.numpy())
+
+
+def _direct(item: Assignment) -> Data | None:
+    """Where all elements of the target's storage are in the source's file or array, if they are there as they must be.
+
+    `None` where they have to be gathered or converted.
+    """
+    target, source = item.target, item.source
+    assert target.storage is not None
+    if target.offset or target.numel != target.storage.count or not is_contiguous(target):
+        return None
+    if source.storage is None or source.element != target.element or not is_contiguous(source):
+        return None
+    if source.extras is not None and (source.extras.conj or source.extras.neg):
+        return None
+    data = source.storage.data
+    if isinstance(data, Span):
+        return evolve(data, offset=data.offset + source.offset * data.width)
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        return data[source.offset : source.offset + source.numel]
+    return None
+
+
+def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
+    import numpy as np
+
+    first = group[0]
+    storage = first.target.storage
+    assert storage is not None
+    places = [_direct(item) for item in group]
+    if places[0] is not None and all(place is not None for place in places):
+        clashes = [(first.name, item.name) for item in group[1:] if not _equal(first, item)]
+        storage.data = places[0]
+        return clashes
+    storage.data = np.array(storage.array)
+    values = [_converted(item) for item in group]
+    for item, array in zip(group, values):
+        item.target.numpy()[...] = array
+    clashes = []
+    for item, array in zip(group, values):
+        now = item.target.numpy()
+        if not _same(now, array):
+            wrong = ~((now == array) | ((now != now) & (array != array)))
+            clashes.append((item.name, _last_writer(group, item, wrong)))
+    return clashes
+
+
+def _equal(one: Assignment, other: Assignment) -> bool:
+    """Whether two contiguous sources of as many elements have the same values."""
+    a, b = one.source, other.source
+    return (a.storage is b.storage and a.offset == b.offset) or _same(a.numpy().reshape(-1), b.numpy().reshape(-1))
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    import numpy as np
+
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _converted(item: Assignment) -> np.ndarray:
+    """The new elements in the target's element type; `loss` says what that cost."""
+    import numpy as np
+
+    array = item.source.numpy()
+    wanted = np.dtype(item.target.element.code)
+    if np.can_cast(array.dtype, wanted):
+        return array.astype(wanted, copy=False)
+    with np.errstate(all="ignore"):
+        converted = array.astype(wanted)
+        if not _same(converted.astype(array.dtype), array):
+            finite = wanted.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
+            item.loss = "rounded" if finite else "changed"
+    return converted
+
+
+def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -> str:
+    """The tensor that was the last to write where another one's values are gone."""
+    import numpy as np
+
+    storage = item.target.storage
+    assert storage is not None
+    numbers = Storage(INT64, storage.count, np.arange(storage.count))
+
+    def places(tensor: Tensor) -> np.ndarray:
+        return evolve(tensor, element=INT64, storage=numbers).numpy()
+
+    lost = places(item.target)[wrong]
+    for other in reversed(group):
+        if np.isin(lost, places(other.target)).any():
+            return other.name
+    return item.name

@@ -1,0 +1,124 @@
+"""How far the elements of two tensors are apart. Needs numpy, and is loaded when there are elements to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+
+from ..graph.dtypes import PACKED
+from ..graph.tensor import Tensor
+from .compare import Difference
+from .diff import TensorDifference
+from .widened import widen
+
+_BLOCK_ELEMENTS = 1 << 18
+_WIDENED = ("bfloat16", "float8")
+
+
+def deviation(trail: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
+    """How two tensors of one shape differ, `None` where they do not by more than is tolerated.
+
+    Elements are compared as numbers, whatever their types: a nan is equal to a nan, and 0.0 to -0.0.
+
+    Args:
+        trail: path to them.
+        a: a tensor.
+        b: one of the same shape.
+        rtol: how far an element may be from the second's, as a share of the second's.
+        atol: how far it may be besides.
+    """
+    first, second = np.atleast_1d(_array(a)), np.atleast_1d(_array(b))
+    if prod(first.shape) > 2 * max(_count(a), _count(b)):
+        if (a.stride, a.offset) != (b.stride, b.offset):
+            return Difference(trail, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
+        first, second = (each.storage.array if each.storage else np.empty(0) for each in (a, b))
+        if len(first) != len(second):
+            return Difference(trail, f"views of storages with {len(first)} and {len(second)} elements")
+    differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
+    for block in _blocks(first.shape):
+        x, y = _numbers(first[block], a), _numbers(second[block], b)
+        apart = _apart(x, y)
+        with np.errstate(invalid="ignore", over="ignore"):
+            allowed = atol + rtol * np.abs(y) if rtol else atol
+        wrong = (apart > allowed) | (apart == inf)
+        count = int(np.count_nonzero(wrong))
+        if count:
+            differing += count
+            place = int(np.argmax(np.where(wrong, apart, -1.0)))
+            if (far := float(apart.flat[place])) > largest:
+                inside = np.unravel_index(place, apart.shape)
+                index = tuple((each.start or 0) + int(step) for each, step in zip(block, inside))
+                largest, values = far, (x.flat[place], y.flat[place])
+    if not differing:
+        return None
+    if a.is_scalar:
+        index = ()
+    how = f"by at most {largest:.6g}" if largest < inf else "most"
+    where = f" at {list(index)}" if index else ""
+    message = (
+        f"{differing} of {first.size} elements differ, {how}{where}: {_shown(values[0])} against {_shown(values[1])}"
+    )
+    return TensorDifference(trail, message, first.size, differing, largest, index)
+
+
+def _count(tensor: Tensor) -> int:
+    return tensor.storage.count if tensor.storage else 0
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The elements; of types smaller than a byte, the bytes that hold them."""
+    if tensor.storage is not None and tensor.element.name in PACKED:
+        return tensor.storage.array
+    if tensor.storage is not None and tensor.element.name.startswith(_WIDENED):
+        wider, _, _ = widen(tensor.storage)
+        return evolve(tensor, storage=wider, element=wider.element).numpy()
+    return tensor.numpy()
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Slices that together are an array of this shape, in order, none of them much larger than a block."""
+    axis, rest = len(shape), 1
+    while axis and rest * shape[axis - 1] <= _BLOCK_ELEMENTS:
+        axis -= 1
+        rest *= shape[axis]
+    whole = tuple(slice(None) for _ in shape[axis:])
+    if not axis:
+        yield whole
+        return
+    step = max(1, _BLOCK_ELEMENTS // rest)
+    for outer in np.ndindex(*shape[: axis - 1]):
+        head = tuple(slice(place, place + 1) for place in outer)
+        for start in range(0, shape[axis - 1], step):
+            yield (*head, slice(start, start + step), *whole)
+
+
+def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
+    """Elements as numbers: numpy has no complex numbers of two halves."""
+    if tensor.element.name != "complex32":
+        return block
+    return np.ascontiguousarray(block)[..., None].view("f2").astype("f4").view("c8")[..., 0]
+
+
+def _apart(x: np.ndarray, y: np.ndarray) -> Any:
+    """The distance of each pair of elements; 0 for equal ones, infinite where there is no other."""
+    if x.dtype.kind in "biu" and y.dtype.kind in "biu":
+        common = np.result_type(x, y, "u1")
+        if common.kind != "f":  # int64 and uint64 have no common type of integers
+            high, low = np.maximum(x, y).astype(common), np.minimum(x, y).astype(common)
+            return (high.astype("u8") - low.astype("u8")).astype("f8")  # what wraps around once wraps back
+    equal = (x == y) | ((x != x) & (y != y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = "c16" if "c" in (x.dtype.kind, y.dtype.kind) else "f8"
+        apart = np.abs(x.astype(wide) - y.astype(wide))
+    apart[np.isnan(apart)] = inf
+    apart[~equal & (apart == 0)] = np.finfo("f8").tiny  # integers that are one double
+    apart[equal] = 0
+    return apart
+
+
+def _shown(value: Any) -> str:
+    return f"{value.item()!r}" if value.dtype.kind in "biu" else f"{value:.9g}"

@@ -1,0 +1,215 @@
+"""Storages whose elements Lua Torch does not have, as storages of elements that it has.
+
+Each widening is exact and can be undone, but for unsigned 64-bit integers beyond 2^63, which become doubles.
+
+| elements | become |
+| --- | --- |
+| bool, quint8, quint4x2, quint2x4 | uint8, the same bytes |
+| qint8, qint32 | int8, int32, the same bytes |
+| complex64, complex128 | two float32 or float64 each, the same bytes |
+| complex32 | two float16 each, the same bytes |
+| bfloat16, float8 | float32 |
+| uint16, uint32 | int32, int64 |
+| uint64 | int64, or float64 where a number does not fit |
+
+A nan of a float8 keeps its bits in the payload of the float32's nan. Numbers that were changed since go back to the
+nearest that the narrower type has, to the even one of two as near.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+import numpy as np
+from attrs import evolve
+
+from ..data import define
+from ..errors import UnsupportedError
+from ..graph.arrays import array_chunks
+from ..graph.dtypes import ELEMENT_TYPES, ElementType
+from ..graph.storage import Derived, Span, Storage
+
+_SAME_BYTES = {
+    "bool": "uint8", "quint8": "uint8", "quint4x2": "uint8", "quint2x4": "uint8", "qint8": "int8", "qint32": "int32",
+    "complex32": "float16", "complex64": "float32", "complex128": "float64",
+}  # fmt: skip
+_WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}
+_QUIET_NAN = 0x7FC00000
+
+
+@define(frozen=True)
+class _Float8:
+    """The parts of an 8-bit float. Source: PyTorch 2.13 `torch/headeronly/util/Float8_*.h`.
+
+    Attributes:
+        exponent: bits of the exponent.
+        bias: of the exponent.
+        nans: the bit patterns, without sign, that are no numbers; of the unsigned kinds, with it.
+        infinity: the bit pattern of infinity, -1 where there is none.
+        signed: whether the first bit is a sign.
+    """
+
+    exponent: int
+    bias: int
+    nans: frozenset[int]
+    infinity: int = -1
+    signed: bool = True
+
+
+_FLOAT8 = {
+    "float8_e4m3fn": _Float8(4, 7, frozenset({0x7F})),
+    "float8_e5m2": _Float8(5, 15, frozenset({0x7D, 0x7E, 0x7F}), 0x7C),
+    "float8_e4m3fnuz": _Float8(4, 8, frozenset()),
+    "float8_e5m2fnuz": _Float8(5, 16, frozenset()),
+    "float8_e8m0fnu": _Float8(8, 127, frozenset({0xFF}), signed=False),
+}
+
+
+@lru_cache
+def _float8_table(name: str) -> np.ndarray:
+    """The 256 values of an 8-bit float as float32 bits, shape (256,)."""
+    kind = _FLOAT8[name]
+    mantissa = 8 - kind.signed - kind.exponent
+    bits = np.zeros(256, "u4")
+    for pattern in range(256):
+        sign, rest = (pattern >> 7, pattern & 0x7F) if kind.signed else (0, pattern)
+        if rest in kind.nans or (name.endswith("fnuz") and pattern == 0x80):
+            bits[pattern] = _QUIET_NAN | sign << 31 | pattern
+            continue
+        if rest == kind.infinity:
+            value = float("inf")
+        else:
+            exponent, fraction = rest >> mantissa, rest & ((1 << mantissa) - 1)
+            if exponent or not kind.signed:
+                value = (1 + fraction / (1 << mantissa)) * 2.0 ** (exponent - kind.bias)
+            else:
+                value = fraction / (1 << mantissa) * 2.0 ** (1 - kind.bias)
+        bits[pattern] = np.float32(-value if sign else value).view("u4")
+    return bits
+
+
+def wider_types(element: ElementType) -> tuple[ElementType, ...]:
+    """The element types that `widen` may give a storage of this type, from which `narrow` leads back."""
+    if element.lua:
+        return (element,)
+    name = _SAME_BYTES.get(element.name) or _WIDER.get(element.name, "float32")
+    return (ELEMENT_TYPES[name],)
+
+
+def widen(storage: Storage) -> tuple[Storage, int, bool]:
+    """A storage of Lua's elements with what a storage holds.
+
+    Args:
+        storage: any; one that Lua has is given back itself.
+
+    Returns:
+        The storage; how many of its elements each element has become, 1 or 2; whether it can be undone exactly.
+    """
+    element = storage.element
+    if element.lua:
+        return storage, 1, True
+    (wider,) = wider_types(element)
+    if element.name in _SAME_BYTES:
+        return _same_bytes(storage, wider), element.itemsize // wider.itemsize, True
+    exact = True
+    if element.name == "uint64" and any(chunk.size and chunk.max() >= 2**63 for chunk in array_chunks(storage)):
+        wider, exact = ELEMENT_TYPES["float64"], False
+    data = Derived(storage, partial(_wider_elements, element.name, wider.code))
+    return Storage(wider, storage.count, data, storage.device), 1, exact
+
+
+def narrow(storage: Storage, element: ElementType) -> Storage:
+    """Undo `widen`.
+
+    Args:
+        storage: what `widen` gave, or one with the same type of elements.
+        element: the element type before.
+    """
+    if storage.element is element:
+        return storage
+    if element.name in _SAME_BYTES:
+        return _same_bytes(storage, element)
+    data = Derived(storage, partial(_narrower_elements, element.name, element.code))
+    return Storage(element, storage.count, data, storage.device)
+
+
+def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
+    """A storage with its elements conjugated, with the opposite sign, or both: what PyTorch notes on a tensor."""
+    data = Derived(storage, partial(_changed_elements, storage.element, conj, neg))
+    return Storage(storage.element, storage.count, data, storage.device)
+
+
+def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.ndarray) -> np.ndarray:
+    if element.name == "complex32":  # the bits of two halves, the imaginary one above
+        return np.asarray(array ^ np.uint32((conj != neg) << 31 | neg << 15))
+    if not element.native:
+        raise UnsupportedError(f"{element.name} cannot be conjugated or negated")
+    array = array.conj() if conj else array
+    return np.negative(array) if neg else array
+
+
+def _same_bytes(storage: Storage, element: ElementType) -> Storage:
+    """The same bytes as elements of another type."""
+    data = storage.data
+    half = "complex32" in (storage.element.name, element.name)
+    if isinstance(data, Span) and not (half and data.order == "big"):
+        data = evolve(data, width=element.itemsize)
+    else:
+        convert = partial(_halves, element.name) if half else partial(_seen_as, element.code)
+        data = Derived(storage, convert, max(1, element.itemsize // storage.element.itemsize))
+    return Storage(element, storage.nbytes // element.itemsize, data, storage.device)
+
+
+def _seen_as(code: str, array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(code)
+
+
+def _halves(name: str, array: np.ndarray) -> np.ndarray:
+    """Pairs of float16 as the bits of complex32, the first half below, or those as pairs."""
+    if name == "complex32":
+        bits = array.view("u2").astype("u4")
+        return np.asarray(bits[::2] | bits[1::2] << 16)
+    return np.stack((array & 0xFFFF, array >> 16), -1).astype("u2").reshape(-1).view("f2")
+
+
+def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
+    """Elements of a type, shape (n,), as elements of a wider type."""
+    if name == "bfloat16":
+        return (array.astype("u4") << 16).view("f4")
+    if name in _FLOAT8:
+        table = _float8_table(name)
+        return np.asarray(table[array]).view("f4")
+    return array.astype(code)
+
+
+def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
+    """Undo `_wider_elements`."""
+    if name == "bfloat16":
+        bits = array.view("u4")
+        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+        return np.asarray(np.where(np.isnan(array), bits >> 16 | 0x40 * (bits & 0x7F0000 == 0), nearest), "u2")
+    if name in _FLOAT8:
+        return _to_float8(_float8_table(name), array)
+    return array.astype(code)
+
+
+def _to_float8(table: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """The 8-bit patterns of float32 numbers, shape (n,): equal bits where there are any, else the nearest number."""
+    order = np.argsort(table, kind="stable")
+    patterns, bits = table[order], array.view("u4")
+    above = np.minimum(np.searchsorted(patterns, bits), 255)
+    found = order[above].astype("u1")
+    other = patterns[above] != bits
+    if not other.any():
+        return found
+    with np.errstate(invalid="ignore"):
+        values, wanted = table.view("f4").astype("f8"), array[other].astype("f8")
+        # Magnitudes grow with the bits on either side of the sign: the nearest is a neighbour in bits, or pattern 0.
+        high, low = order[above[other]], order[np.maximum(above[other], 1) - 1]
+        up, down = np.abs(values[high] - wanted), np.abs(wanted - values[low])
+        nearest = np.where((up < down) | ((up == down) & (high % 2 == 0)) | np.isnan(values[low]), high, low)
+        nearest = np.where(np.abs(values[0] - wanted) < np.abs(values[nearest] - wanted), 0, nearest)
+    nans = np.flatnonzero(np.isnan(values))
+    nearest = np.where(np.isnan(wanted), nans[0], nearest)
+    found[other] = nearest.astype("u1")
+    return found

@@ -1,0 +1,151 @@
+"""What generated source looks like: formatted, nothing unused, alike things said once, names that are free."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import TESTFILES, corpus, read
+from source_helpers import run_source
+
+from t7bridge.codegen import copied
+from t7bridge.codegen.generate import generate
+from t7bridge.codegen.torch_classes import TORCH
+from t7bridge.nn.plan.names import RESERVED
+from t7bridge.nn.weights.state_dict import find_modules
+
+ARCHITECTURES = {name.decode(): case[b"module"] for name, case in read(TESTFILES / "architectures.t7").items()}
+
+
+def sources() -> dict[str, str]:
+    """The source of every model and of every class, by a name for its file."""
+    found = {f"{name}.py": generate(module, name).text for name, module in ARCHITECTURES.items()}
+    for path in corpus("models/*.t7") + corpus("nn/*.t7"):
+        if not path.name.endswith((".io.t7", ".grad.t7")):
+            for trail, module in find_modules(read(path)):
+                found[f"{path.stem}_{trail}.py".replace("root.", "")] = generate(module, trail).text
+    for name, case in read(TESTFILES / "nn_options.t7").items():
+        found[f"option_{name.decode()}.py"] = generate(case[b"module"]).text
+    return found
+
+
+def test_is_formatted_and_clean(tmp_path):
+    """Ruff would change nothing in any of them, and finds no fault."""
+    texts = sources()
+    assert len(texts) > 600
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    for arguments in (["format", "--diff"], ["check", "--select", "E,F,I,W,B,UP,C4,SIM", "--ignore", "B905"]):
+        run = subprocess.run([ruff, *arguments, "--isolated", "."], cwd=tmp_path, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[:3000]
+
+
+def test_types_are_right(tmp_path):
+    """mypy finds no fault in the networks' sources, but where one layer is made another's from outside."""
+    reaching = {"enet", "tied"}
+    for name, module in ARCHITECTURES.items():
+        if name in reaching:
+            continue
+        (tmp_path / f"{name}.py").write_text(generate(module, name).text)
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--disallow-untyped-defs", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
+
+
+def test_blocks_that_differ_in_numbers_are_one_class():
+    """A residual network has a class for each kind of block, with parameters named after what they are given for."""
+    text = generate(ARCHITECTURES["resnet_bottleneck"]).text
+    assert text.count("class Residual") == 2
+    assert "def __init__(self, channels: int, out_channels: int) -> None:" in text
+    assert "Residual2(8, 2)" in text
+
+
+def test_repeated_calls_and_operators():
+    """What a person writes as an operator or a call of torch is no module."""
+    text = generate(ARCHITECTURES["word_lstm"]).text
+    assert "torch.sigmoid(" in text
+    assert "class Graph" not in text
+    assert "getattr" not in text
+    assert "for " not in text.partition("class Model")[2]
+    assert "self.decoder = nn.Linear(4, 7)" in text
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    """A parameter that two layers have is one parameter; a branch that is shared is one module."""
+    _, model = run_source(ARCHITECTURES["tied"], tmp_path)
+    assert len(list(model.parameters())) == len(list(model.named_parameters(remove_duplicate=False))) - 2
+    text = generate(ARCHITECTURES["triplet"]).text
+    assert text.count("nn.Conv2d") == 1
+
+
+def test_what_changes_its_input_keeps_its_turn(tmp_path):
+    """A layer that works in place on what others read later is not moved behind them."""
+    text = generate(ARCHITECTURES["wide_resnet"]).text
+    assert "x = self.layers(input)\n        return self.body(x) + self.shortcut(x)" in text
+
+
+def test_index_base(tmp_path):
+    """What counts from 1 in Lua can count from 0."""
+    _, one = run_source(ARCHITECTURES["sentences"], tmp_path)
+    _, zero = run_source(ARCHITECTURES["sentences"], tmp_path, index_base=0)
+    words = torch.tensor([[1, 2, 3, 4, 5, 9]])
+    assert torch.equal(one(words), zero(words - 1))
+
+
+@pytest.mark.parametrize("name", sorted(TORCH))
+def test_arguments_are_those_of_torch(name):
+    """Names, order and defaults of the arguments that the table knows are PyTorch's own."""
+    kind = getattr(torch.nn, name)
+    if issubclass(kind, torch.nn.RNNBase):
+        kind = torch.nn.RNNBase  # whose classes take them as they come
+        wanted = {key: each.default for key, each in inspect.signature(kind).parameters.items() if key != "mode"}
+        assert set(TORCH[name].arguments) <= {*wanted, "nonlinearity"}
+        return
+    parameters = inspect.signature(kind).parameters
+    known = TORCH[name].arguments
+    assert [*parameters][: len(known)] == [*known]
+    for argument, default in known.items():
+        declared = parameters[argument].default
+        if type(default) is object:  # always given
+            assert declared in (inspect.Parameter.empty, None)
+        else:
+            assert default == pytest.approx(declared) if isinstance(declared, float) else default == declared
+
+
+def test_reserved_names_are_those_of_modules():
+    """No layer is called as a method of every module is."""
+    own = {name for name in dir(torch.nn.Sequential) if not name.startswith(("_", "register_"))}
+    assert own <= RESERVED
+
+
+def test_layers_have_one_name_each():
+    """Pieces of different files can stand in one source: no name is used twice."""
+    seen: dict[str, str] = {}
+    folder = Path(copied.__file__).parent.parent / "torchmodules" / "layers"
+    for path in sorted(folder.glob("*.py")):
+        for name, piece in copied._file(path.stem).items():
+            assert seen.setdefault(name, piece.text) == piece.text, f"{name} is in two files"
+
+
+@pytest.mark.parametrize(
+    ("name", "remembers"),
+    [
+        ("lstm.FastLSTM", True),
+        ("sequence_mask.MaskedSequencer", True),
+        ("pooling.IndexedMaxPool2d", True),
+        ("gradient.GradientReversal", False),
+        ("shape.View", False),
+    ],
+)
+def test_modules_that_remember_are_known(name, remembers):
+    """Only modules that keep nothing from call to call may become one where their weights are tied."""
+    assert any(piece.remembers for piece in copied.pieces(f"t7bridge.torchmodules.layers.{name}")) == remembers

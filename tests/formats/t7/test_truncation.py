@@ -1,0 +1,121 @@
+"""Files cut at every byte, and files with every byte changed: errors of the package, or values, nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from helpers import TESTFILES, corpus, name_of
+
+from t7bridge.errors import FormatError, T7BridgeError
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.graph.walk import storages
+from t7bridge.values.describe_lua import describe_value
+
+CUT = [
+    "format/checkpoint.t7",
+    "format/view_unfold.big.t7",
+    "format/view_unfold.long4.t7",
+    "format/function_upvalues.t7",
+    "format/table_mixed_keys.t7",
+    "format/tds_hash.t7",
+    "format/tds_vec.t7",
+    "format/table_tensor_key.t7",
+    "format/tensor_float_special.big.t7",
+    "format/tensor_dim8.long4.t7",
+    "legacy/function_type6.t7",
+    "legacy/function_type7.t7",
+    "legacy/unversioned_object.t7",
+]
+CUT_TEXT = [
+    "format/checkpoint.ascii.t7",
+    "format/storage_byte.ascii.t7",
+    "format/string_utf8.ascii.t7",
+    "format/tds_hash.ascii.t7",
+    "format/table_mixed_keys.ascii.t7",
+    "format/tensor_float_special.ascii.t7",
+]
+CHANGED = [*CUT[1:8], *CUT_TEXT[1:], "format/object_linear.t7", "format/shared_evens.ascii.t7"]
+
+
+def use(value) -> None:
+    """Everything that a caller does first with a value."""
+    describe_value(value)
+    for storage in storages(value):
+        _ = storage.array
+
+
+def outcome(data: bytes) -> str:
+    """`a value`, or the message of the error; anything but an error of the package goes through."""
+    try:
+        use(T7Reader(data).read_object())
+    except T7BridgeError as error:
+        return str(error)
+    return "a value"
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_binary_file_cut_at_every_byte(name):
+    """A binary file that is cut anywhere is an error that names a byte inside what is left."""
+    data = (TESTFILES / name).read_bytes()
+    for length in range(len(data)):
+        with pytest.raises(FormatError) as caught:
+            T7Reader(data[:length]).read_object()
+        assert caught.value.offset is None or caught.value.offset <= length
+
+
+@pytest.mark.parametrize("name", CUT_TEXT)
+def test_ascii_file_cut_at_every_byte(name):
+    """An ascii file that is cut is an error, or, where a number is cut and what is left is one too, a value."""
+    data = (TESTFILES / name).read_bytes()
+    survived = []
+    for length in range(len(data)):
+        try:
+            use(T7Reader(data[:length], encoding="ascii").read_object())
+            survived.append(length)
+        except T7BridgeError:
+            continue
+    assert all(data[length - 1] in b"0123456789." for length in survived if length != len(data) - 1)
+    assert survived[-1] == len(data) - 1
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_byte_changed(name):
+    """A file in which one byte is another gives a value or an error of the package, at whatever byte."""
+    data = bytearray((TESTFILES / name).read_bytes())
+    choose = random.Random(name)
+    for place in range(len(data)):
+        kept = data[place]
+        for other in {0x00, 0xFF, kept ^ 1, kept ^ 0x80, choose.randrange(256)} - {kept}:
+            data[place] = other
+            assert outcome(bytes(data))
+        data[place] = kept
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_moved_about(seed):
+    """Files whose pieces are dropped, doubled and exchanged give values or errors of the package."""
+    choose = random.Random(seed)
+    for path in corpus("format/*.t7"):
+        data = path.read_bytes()
+        if len(data) > 20_000:
+            continue
+        for _ in range(4):
+            left, right = sorted(choose.randrange(len(data) + 1) for _ in range(2))
+            piece = data[left:right]
+            for changed in (data[:left] + data[right:], data[:right] + piece + data[right:], piece + data[:left]):
+                assert outcome(changed), name_of(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise(seed):
+    """Random bytes behind a plausible start are an error or a value, in every encoding."""
+    choose = random.Random(seed)
+    for _ in range(2000):
+        start = choose.choice(
+            [b"\x03\0\0\0\x01\0\0\0", b"\x04\0\0\0\x01\0\0\0\x03\0\0\0V 1", b"3\n1\n", b"4\n1\n3\nV 1\n", b""]
+        )
+        tail = bytes(
+            choose.choice(b"\0\0\0\0\x01\x02\x03\x04\x05\x08\n 1234V.\xff") for _ in range(choose.randrange(60))
+        )
+        assert outcome(start + tail)

@@ -1,0 +1,226 @@
+"""Pictures of models: everything is drawn once, nothing overlaps, arrows go where Lua's graph says."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from helpers import ROOT
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.errors import LimitError, ModelError, TargetExistsError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.tools.draw.blocks import Block, blocks_of
+from t7bridge.tools.draw.layout import Box, lay_out
+from t7bridge.tools.load_module import one_module
+
+FILES = ROOT / "testfiles"
+MODELS = [
+    path
+    for folder in ("models", "rnn", "legacy", "nn")
+    for path in sorted((FILES / folder).glob("*.t7"))[:: 6 if folder == "nn" else 1]
+    if not path.name.endswith((".io.t7", ".grad.t7"))
+]
+
+
+def blocks(path: Path, at: str | None = None) -> list[Block]:
+    """All blocks of a model; none of a file without one, or with several."""
+    try:
+        trail, module = one_module(path, at)
+    except ModelError:
+        return []
+    return blocks_of(module, trail)
+
+
+def boxes(root: Box) -> Iterator[Box]:
+    """A box and all boxes in it."""
+    yield root
+    for each in root.inside:
+        yield from boxes(each)
+
+
+def modules_in(value: object) -> Iterator[TorchObject]:
+    """Modules that Lua's `modules` lists name, each place once."""
+    assert isinstance(value, TorchObject)
+    yield value
+    inside = value.get("modules")
+    for each in inside.values if isinstance(inside, Table) else ():
+        yield from modules_in(each)
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_nothing_overlaps(path: Path) -> None:
+    """Every block is inside the one around it, beside its neighbours, and large enough for its text."""
+    found = blocks(path)
+    if not found:
+        assert path.parent.name in ("legacy", "models", "rnn")  # single layers always are models
+        return
+    drawn = list(boxes(lay_out(found)))
+    assert len(drawn) == len(found)
+    for box in drawn:
+        assert box.height >= box.header > 0
+        for number, each in enumerate(box.inside):
+            assert box.x < each.x
+            assert each.x + each.width < box.x + box.width
+            assert box.y + box.header <= each.y
+            assert each.y + each.height < box.y + box.height
+            for other in box.inside[:number]:
+                assert (
+                    other.x + other.width <= each.x
+                    or each.x + each.width <= other.x
+                    or other.y + other.height <= each.y
+                    or each.y + each.height <= other.y
+                )
+
+
+@pytest.mark.parametrize("name", ["resnet_small", "lenet_mm", "text_cnn", "dcgan_generator"])
+def test_every_module_is_drawn(name: str) -> None:
+    """As many blocks as Lua's lists have modules, in their order, named as in the state dict."""
+    _, module = one_module(FILES / "models" / f"{name}.t7", None)
+    found = blocks(FILES / "models" / f"{name}.t7")
+    lua = [each.class_name for each in modules_in(module)]
+    assert sorted(each.hint.split(",")[0] for each in found) == sorted(lua)
+    assert [each.name for each in found[0].inside] == [str(place) for place in range(len(found[0].inside))]
+
+
+def test_flows_are_those_of_the_file() -> None:
+    """The arrows of a graph are the `mapindex` of Lua's nodes; `selectindex` says which element they carry."""
+    path = FILES / "models" / "char_lstm_nngraph.t7"
+    module = t7bridge.load(path)
+    nodes = [node["data"] for node in module["forwardnodes"].values]
+    wanted = set()
+    for data in nodes:
+        if _hands_on(data, module):
+            continue
+        for place, source in enumerate(_sources(data), 1):
+            picked = ""
+            while _hands_on(source, module):
+                picked = (f"[{int(source['selectindex']) - 1}]" if "selectindex" in source else "") + picked
+                (source,) = _sources(source)
+            number = str(place) if len(_sources(data)) > 1 else ""
+            wanted.add((_id_of(source, module), _id_of(data, module), ": ".join(filter(None, (number, picked)))))
+
+    graph = blocks(path)[0]
+    names = [block.hint.rpartition(" ")[2] or block.lines[0] for block in graph.inside]
+    found = {(names[flow.start], names[flow.end], flow.label) for flow in graph.flows}
+    assert len(wanted) > 40
+    assert found == wanted
+
+
+def _hands_on(data: Table, graph: TorchObject) -> bool:
+    """Whether a node only hands on what it takes, or an element of it, as those that `split` makes."""
+    ends = (graph["innode"]["data"], graph["outnode"]["data"])
+    return "module" not in data and not any(data is end for end in ends)
+
+
+def _sources(data: Table) -> list[Table]:
+    """What a node takes, in order. `mapindex` leads back from each to its number as well."""
+    found = data.get("mapindex") or Table()
+    return [value for key, value in found.items() if isinstance(key, float)]
+
+
+def _id_of(data: Table, graph: TorchObject) -> str:
+    """What the picture calls a node: the path of its module, or which end of the graph it is."""
+    if "module" in data:
+        place = [id(module) for module in graph["modules"].values].index(id(data["module"])) + 1
+        return f"root.modules[{place}]"
+    return "input" if data is graph["innode"]["data"] else "output"
+
+
+def test_shared_modules_are_named(tmp_path: Path) -> None:
+    """A module at two places is drawn at the first, and the second says so."""
+    shared = TorchObject("nn.Tanh")
+    layers = Table.from_list([shared, TorchObject("nn.Sigmoid"), shared])
+    t7bridge.save(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})), tmp_path / "x.t7")
+    found = blocks(tmp_path / "x.t7")
+    assert [(block.title, block.mark, block.lines) for block in found[1:]] == [
+        ("Tanh", "", []),
+        ("Sigmoid", "", []),
+        ("Tanh", "again", ["the same as 0"]),
+    ]
+
+
+def test_layers_without_a_module_are_red(tmp_path: Path) -> None:
+    """They do not stop the picture, wherever they stand."""
+    strange = TorchObject("nn.NobodyKnows", 1, Table.of({"modules": Table.from_list([TorchObject("nn.Tanh")])}))
+    model = TorchObject(
+        "nn.Sequential", 1, Table.of({"modules": Table.from_list([strange, TorchObject("nn.Sigmoid")])})
+    )
+    t7bridge.save(model, tmp_path / "x.t7")
+
+    assert t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg") >= 3
+    marks = [(block.title, block.mark) for block in blocks(tmp_path / "x.t7")[1:3]]
+    assert marks == [("nn.NobodyKnows", "unmapped"), ("Sigmoid", "")]
+    assert "no PyTorch module" in (tmp_path / "x.svg").read_text()
+
+
+def test_names_of_strangers_are_text(tmp_path: Path) -> None:
+    """Whatever a class is called, the picture is XML that says so, and runs nothing."""
+    t7bridge.save(TorchObject('nn.<script>"&', 1, Table.of({"output": 1.0, "gradInput": 1.0})), tmp_path / "x.t7")
+    t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg")
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    assert not [each for each in root.iter() if each.tag.endswith("script")]
+    texts = [each.text for each in root.iter() if each.tag.endswith("}text")]
+    assert texts[0] == 'nn.<script>"&'
+    shutil.copy(tmp_path / "x.t7", tmp_path / "<b>\x07&.t7")
+    t7bridge.draw(tmp_path / "<b>\x07&.t7", tmp_path / "y.svg")
+    title = ElementTree.parse(tmp_path / "y.svg").getroot()[0].text
+    assert title == "<b>\N{REPLACEMENT CHARACTER}&.t7, root"
+    t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.dot")
+    assert '<script>\\"&' in (tmp_path / "x.dot").read_text()
+
+
+@pytest.mark.parametrize("path", MODELS[::3], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_files(path: Path, tmp_path: Path) -> None:
+    """The SVG is well-formed and has every text; the DOT declares each node that an arrow names, once."""
+    found = blocks(path)
+    if not found:
+        return
+    t7bridge.draw(path, tmp_path / "x.svg")
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    texts = [each.text for each in root.iter() if each.tag.endswith("}text")]
+    for block in found:
+        assert set(block.lines) <= set(texts)
+    arrows = [each for each in root.iter() if each.tag.endswith("}path")]
+    chains = sum(len(block.inside) - 1 for block in found if block.kind == "chain")
+    assert len(arrows) == chains + sum(len(block.flows) for block in found)
+
+    t7bridge.draw(path, tmp_path / "x.dot")
+    text = re.sub(r'"(\\.|[^"\\])*"', '""', (tmp_path / "x.dot").read_text())
+    assert text.count("{") == text.count("}")
+    nodes = re.findall(r"^ *(n\d+) \[", text, re.MULTILINE)
+    assert len(nodes) == len(set(nodes))
+    edges = re.findall(r"^ *(n\d+) -> (n\d+)", text, re.MULTILINE)
+    assert {node for edge in edges for node in edge} <= set(nodes)
+    assert len(edges) == len(arrows)
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit codes and messages; what exists is kept without --force, and a wrong suffix is wrong usage."""
+    model, out = str(FILES / "models" / "unet_nngraph.t7"), str(tmp_path / "x.svg")
+    assert main(["graph", model, "-o", out]) == 0
+    assert capsys.readouterr().out == f"{out}: 15 modules\n"
+    before = Path(out).read_bytes()
+    assert main(["graph", model, "-o", out]) == 1
+    assert "exists" in capsys.readouterr().err
+    assert main(["graph", model, "-o", out, "--force"]) == 0
+    assert Path(out).read_bytes() == before  # the same input gives the same picture
+    with pytest.raises(SystemExit) as stopped:
+        main(["graph", model, "-o", str(tmp_path / "x.png")])
+    assert stopped.value.code == 2
+    with pytest.raises(ModelError):
+        t7bridge.draw(model, tmp_path / "x.png")
+    with pytest.raises(TargetExistsError):
+        t7bridge.draw(model, out)
+    assert main(["graph", str(FILES / "format" / "view_select.t7"), "-o", str(tmp_path / "y.svg")]) == 1
+    assert not (tmp_path / "y.svg").exists()
+
+
+def test_large_graphs_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with more modules than a picture can show is refused with the number."""
+    monkeypatch.setattr("t7bridge.tools.draw.blocks.MAX_BLOCKS", 10)
+    with pytest.raises(LimitError, match="at most 10"):
+        blocks(FILES / "models" / "resnet_small.t7")

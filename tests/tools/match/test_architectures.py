@@ -1,0 +1,150 @@
+"""Lua's weights under the keys of PyTorch models written by hand: the models then compute what Lua computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import TESTFILES, read
+from match_nets import (
+    VGG,
+    AllLinear,
+    Basic,
+    Bottleneck,
+    FlatBasic,
+    Generator,
+    Language,
+    ResNet,
+    SameLayers,
+    Siamese,
+    UNet,
+)
+from torch import nn
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.tools.match.matcher import match
+
+MODELS = read(str(TESTFILES / "match_models.t7"))
+WIDE = {"widths": (8, 16, 16)}
+
+
+def value_of(value):
+    """A Lua value of an input or output as PyTorch has it."""
+    items = getattr(value, "as_list", lambda: None)()
+    return [value_of(item) for item in items] if items is not None else torch.from_numpy(value.numpy().copy())
+
+
+def check(tmp_path: Path, source: str, case, net: nn.Module, *options: str) -> dict:
+    """Match on the command line, load strictly, and compare what both compute; gives the result."""
+    target, out = tmp_path / "target.pt", tmp_path / "out.pt"
+    torch.save(net.state_dict(), target)
+    assert main(["match", source, str(target), "-o", str(out), *options]) == 0
+    state = torch.load(out, weights_only=True)
+    assert list(state) == list(net.state_dict())
+    net.load_state_dict(state, strict=True)
+    net.eval()
+    with torch.no_grad():
+        output = net(value_of(case["input"]))
+    torch.testing.assert_close(output, value_of(case["output"]), rtol=1e-4, atol=1e-5)
+    return state
+
+
+def saved(tmp_path: Path, name: str) -> str:
+    """One of the models in a file of its own."""
+    path = tmp_path / f"{name}.t7"
+    t7bridge.save(MODELS[name]["module"], path)
+    return str(path)
+
+
+@pytest.mark.parametrize("head_first", [False, True], ids=["in order", "head first"])
+@pytest.mark.parametrize("grouped", [False, True], ids=["in turn", "norms last"])
+@pytest.mark.parametrize("first", [False, True], ids=["shortcut last", "shortcut first"])
+@pytest.mark.parametrize("name", ["resnet", "resnet_swapped", "resnet_graph"])
+def test_resnet(tmp_path, name, first, grouped, head_first):
+    """Residual networks match, however each side orders shortcuts, normalizations and the classifier."""
+    net = ResNet(Basic, head_first=head_first, first=first, grouped=grouped)
+    check(tmp_path, saved(tmp_path, name), MODELS[name], net)
+
+
+@pytest.mark.parametrize("name", ["resnet", "resnet_swapped", "resnet_graph"])
+def test_flat_blocks(tmp_path, name):
+    """Shortcuts without a container of their own are found by Lua's containers, and by the runs of its graphs."""
+    check(tmp_path, saved(tmp_path, name), MODELS[name], ResNet(FlatBasic))
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_bottlenecks(tmp_path, first):
+    """A shortcut that looks like the convolution before it is told apart by where containers begin."""
+    name = "resnet_bottleneck"
+    check(tmp_path, saved(tmp_path, name), MODELS[name], ResNet(Bottleneck, **WIDE, first=first))
+
+
+@pytest.mark.parametrize("convolutional", [False, True], ids=["linear", "convolutional"])
+def test_vgg(tmp_path, capsys, convolutional):
+    """Linear layers become convolutions of the same elements, each with a note."""
+    state = check(tmp_path, saved(tmp_path, "vgg"), MODELS["vgg"], VGG(convolutional))
+    if convolutional:
+        assert state["classifier.0.weight"].shape == (8, 6, 2, 2)
+        assert "12.weight as classifier.0.weight: [8, 24] becomes [8, 6, 2, 2]" in capsys.readouterr().err
+
+
+def test_convolutions_as_linear_layers(tmp_path):
+    """The way back: kernels become matrices."""
+    check(tmp_path, saved(tmp_path, "all_conv"), MODELS["all_conv"], AllLinear())
+
+
+@pytest.mark.parametrize("cells", [False, True], ids=["one module", "two modules"])
+def test_lstm(tmp_path, cells):
+    """Two Lua LSTMs are the two layers of one of PyTorch's, or two modules."""
+    check(tmp_path, saved(tmp_path, "lstm"), MODELS["lstm"], Language(cells))
+
+
+def test_same_layers_go_in_order(tmp_path):
+    """Layers of the same size go in order, whatever their names."""
+    check(tmp_path, saved(tmp_path, "same_layers"), MODELS["same_layers"], SameLayers())
+
+
+CORPUS = {
+    "unet_nngraph": UNet,
+    "dcgan_generator": Generator,
+}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_corpus(tmp_path, name):
+    """Models of the corpus match their twins."""
+    path = TESTFILES / "models" / f"{name}.t7"
+    check(tmp_path, str(path), read(str(path.with_suffix(".io.t7"))), CORPUS[name]())
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_siamese(tmp_path, twice):
+    """Branches that share weights are one module or two tied ones."""
+    path = TESTFILES / "models/siamese_shared.t7"
+    state = check(tmp_path, str(path), read(str(path.with_suffix(".io.t7"))), Siamese(twice))
+    if twice:
+        assert state["left.0.weight"].data_ptr() == state["right.0.weight"].data_ptr()
+
+
+def test_tied_weights_into_separate_ones():
+    """What Lua shares goes to two modules that PyTorch does not share, as the same tensor."""
+    net = nn.ModuleList([nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)) for _ in range(2)])
+    state = match(str(TESTFILES / "models/siamese_shared.t7"), net).state_dict()
+    assert state["0.0.weight"].storage is state["1.0.weight"].storage
+    assert state["0.2.bias"].storage is state["1.2.bias"].storage
+
+
+def test_python_api():
+    """The Python function takes paths and live modules and gives a state dict of ours."""
+    found = t7bridge.match(
+        str(TESTFILES / "models/lenet_mm.t7"),
+        nn.Sequential(nn.Conv2d(1, 6, 5), nn.Conv2d(6, 8, 5), nn.Linear(200, 20), nn.Linear(20, 10)),
+    )
+    assert found.complete
+    assert [(pair.source, pair.target, pair.why) for pair in found.pairs][:2] == [
+        ("0.weight", "0.weight", "shape"),
+        ("0.bias", "0.bias", "shape"),
+    ]
+    assert found.state_dict()["2.weight"].shape == (20, 200)

@@ -1,0 +1,243 @@
+"""How far two files are apart, compared with what PyTorch computes."""
+
+import json
+import math
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.tools.diff import DiffReport
+from t7bridge.values.compare import Difference
+from t7bridge.values.deviation import _blocks
+from t7bridge.values.diff import TensorDifference
+
+FILES = ROOT / "testfiles"
+DTYPES = [
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.complex64, torch.complex128),
+]
+
+
+def save(path: Path, value: object) -> Path:
+    """A `.pt` as PyTorch writes it."""
+    torch.save(value, path)
+    return path
+
+
+def only(found: DiffReport) -> Difference:
+    """The one difference there is."""
+    (difference,) = found.differences
+    return difference
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_numbers_are_those_of_pytorch(dtype: torch.dtype, tmp_path: Path) -> None:
+    """How many elements of each type differ, by how much and where."""
+    rng = torch.Generator().manual_seed(3)
+    a = (torch.rand(7, 11, 13, generator=rng) * 100).to(dtype)
+    b = torch.where(torch.rand(a.shape, generator=rng) < 0.2, (torch.rand(a.shape, generator=rng) * 100).to(dtype), a)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    apart = (a.to(wide) - b.to(wide)).abs()
+
+    found = only(t7bridge.diff(save(tmp_path / "a.pt", {"w": a}), save(tmp_path / "b.pt", {"w": b})))
+
+    assert isinstance(found, TensorDifference)
+    assert found.trail == "root.w"
+    assert (found.elements, found.differing) == (1001, int((apart > 0).sum()))
+    assert found.largest == apart.max().item()
+    assert apart[found.index] == apart.max()
+
+
+def test_tolerances_are_those_of_pytorch(tmp_path: Path) -> None:
+    """`rtol` and `atol` mean what `torch.isclose` means by them."""
+    rng = torch.Generator().manual_seed(4)
+    a = torch.randn(40_000, generator=rng, dtype=torch.float64)
+    a[:4] = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    b = a * (1 + torch.randn(a.shape, generator=rng) * 1e-3)
+    b[3] = math.nan
+    close = torch.isclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+    first, second = save(tmp_path / "a.pt", a), save(tmp_path / "b.pt", b)
+    found = only(t7bridge.diff(first, second, rtol=1e-3, atol=1e-4))
+
+    assert isinstance(found, TensorDifference)
+    assert found.differing == int((~close).sum()) > 1000
+    assert (found.largest, found.index) == (math.inf, (3,))
+    assert "most at [3]: 1 against nan" in found.message
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "far"),
+    [
+        (torch.tensor([-(2**63)]), torch.tensor([2**63 - 1]), 2.0**64),
+        (torch.tensor([2**53]), torch.tensor([2**53 + 1]), 1.0),
+        (torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([0], dtype=torch.uint64), 2.0**64),
+        (torch.tensor([True, False]), torch.tensor([False, False]), 1.0),
+    ],
+    ids=["int64 ends", "beyond doubles", "uint64", "bool"],
+)
+def test_integers_are_subtracted_exactly(a: torch.Tensor, b: torch.Tensor, far: float, tmp_path: Path) -> None:
+    """However large they are."""
+    found = only(t7bridge.diff(save(tmp_path / "a.pt", a), save(tmp_path / "b.pt", b)))
+    assert isinstance(found, TensorDifference)
+    assert (found.differing, found.largest, found.index) == (1, far, (0,))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:.*[Qq]uantiz")
+def test_types_that_numpy_lacks(tmp_path: Path) -> None:
+    """Complex numbers of two halves are numbers; of quantized tensors the integers are compared."""
+    for make, far in (
+        (lambda sign: torch.tensor([1 + sign * 2j], dtype=torch.complex32), 4.0),
+        (lambda sign: torch.quantize_per_tensor(torch.tensor([float(sign)]), 0.5, 8, torch.quint8), 4.0),
+    ):
+        first, second = save(tmp_path / "a.pt", make(1)), save(tmp_path / "b.pt", make(-1))
+        found = only(t7bridge.diff(first, second))
+        assert isinstance(found, TensorDifference)
+        assert found.largest == far
+        assert t7bridge.diff(first, first).same
+
+
+def test_storage_does_not_count(tmp_path: Path) -> None:
+    """Strides, offsets and sharing are `verify`'s business; a view of the same values is no difference here."""
+    base = torch.arange(24.0).reshape(4, 6)
+    first = save(tmp_path / "a.pt", {"t": base.t(), "tied": [base, base], "wide": torch.ones(1).expand(9, 9)})
+    second = save(
+        tmp_path / "b.pt",
+        {"t": base.t().contiguous(), "tied": [base.clone(), base.clone()], "wide": torch.ones(9, 9)},
+    )
+
+    assert t7bridge.diff(first, second).same
+    assert not t7bridge.verify(first, second).same
+
+
+def test_a_shared_tensor_is_named_at_each_place(tmp_path: Path) -> None:
+    """Tied weights that were trained differ at both of their places."""
+    base, other = torch.zeros(3), torch.ones(3)
+    report = t7bridge.diff(
+        save(tmp_path / "a.pt", {"x": base, "y": base}), save(tmp_path / "b.pt", {"x": other, "y": other})
+    )
+    assert [found.trail for found in report.differences] == ["root.x", "root.y"]
+
+
+def test_a_scalar_has_no_index(tmp_path: Path) -> None:
+    """A tensor without dimensions is one number."""
+    found = only(t7bridge.diff(save(tmp_path / "a.pt", torch.tensor(1.5)), save(tmp_path / "b.pt", torch.tensor(4.0))))
+    assert str(found) == "root: 1 of 1 elements differ, by at most 2.5: 1.5 against 4"
+
+
+def test_huge_views_of_little(tmp_path: Path) -> None:
+    """A view that repeats its elements is not walked: 10^12 of them would take an hour."""
+    huge = torch.zeros(2).as_strided((10**6, 10**6), (0, 0))
+    other = torch.ones(2).as_strided((10**6, 10**6), (0, 0))
+    again = torch.zeros(2).as_strided((10**6, 10**6), (0, 0), 1)
+    path = save(tmp_path / "a.pt", huge)
+
+    assert t7bridge.diff(path, path).same
+    assert "2 of 2 elements differ" in only(t7bridge.diff(path, save(tmp_path / "b.pt", other))).message
+    assert "repeat elements in other ways" in only(t7bridge.diff(path, save(tmp_path / "c.pt", again))).message
+
+
+def test_structure(tmp_path: Path) -> None:
+    """Keys, shapes, types and plain values."""
+    first = save(tmp_path / "a.pt", {"gone": 1, "shape": torch.zeros(2), "type": torch.zeros(2), "n": 1, "s": "x"})
+    second = save(
+        tmp_path / "b.pt",
+        {"shape": torch.zeros(3), "type": torch.zeros(2).double(), "n": 1.0, "s": "y", "new": [1, 2]},
+    )
+    found = [str(each) for each in t7bridge.diff(first, second).differences]
+    assert found == [
+        "root.gone: is missing in the second",
+        "root.new: is missing in the first",
+        "root.shape: shape (2,) against (3,)",
+        "root.type: type 'float32' against 'float64'",
+        "root.s: 'x' against 'y'",
+    ]
+
+
+def test_nothing_in_common(tmp_path: Path) -> None:
+    """More differences than values."""
+    first, second = save(tmp_path / "a.pt", {"a": 1, "b": 2}), save(tmp_path / "b.pt", {"c": 1})
+    assert [each.trail for each in t7bridge.diff(first, second).differences] == ["root.a", "root.b", "root.c"]
+
+
+def test_other_weights_against_a_lua_model(tmp_path: Path) -> None:
+    """A state dict of another model is compared with the state dict, key by key, though most keys are not there."""
+    source = FILES / "models" / "resnet_small.t7"
+    report = t7bridge.diff(source, save(tmp_path / "b.pt", OrderedDict({"0.bias": torch.zeros(4), "x": torch.ones(2)})))
+    trails = {found.trail for found in report.differences}
+    assert report.tensors == 1
+    assert {"root['0.bias']", "root['0.weight']", "root.x"} <= trails
+
+
+def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:
+    """What became of a Lua model's weights in PyTorch: key by key, in either order."""
+    source = FILES / "models" / "lenet_mm.t7"
+    t7bridge.convert(source, tmp_path / "model.pt")
+    weights = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert t7bridge.diff(source, tmp_path / "model.pt").same
+    key = next(iter(weights))
+    with torch.no_grad():
+        weights[key].view(-1)[5] += 0.5
+    save(tmp_path / "tuned.pt", weights)
+
+    for pair in ((source, tmp_path / "tuned.pt"), (tmp_path / "tuned.pt", source)):
+        found = only(t7bridge.diff(*pair))
+        assert isinstance(found, TensorDifference)
+        assert key in found.trail
+        assert found.differing == 1
+        assert found.largest == pytest.approx(0.5)
+
+
+SAMPLE = sorted(FILES.glob("format/*.t7"))[::7] + sorted(FILES.glob("pt/*.pt"))[::3]
+# Several values, or a class that must be registered first.
+OTHERS = ("stream", "object_custom_write")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SAMPLE if not path.name.startswith(OTHERS)], ids=lambda path: path.name
+)
+def test_every_file_is_like_itself(path: Path, tmp_path: Path) -> None:
+    """No file differs from its copy, whatever is in it."""
+    assert t7bridge.diff(path, shutil.copy(path, tmp_path)).same
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (3,), (1 << 19,), (3, 1 << 18), (700, 900), (5, 1 << 17, 3), (1 << 10, 1, 1 << 10)]
+)
+def test_blocks_are_the_whole(shape: tuple[int, ...]) -> None:
+    """Each element is in one block, and no block is much too large."""
+    seen = torch.zeros(shape, dtype=torch.uint8)
+    for block in _blocks(shape):
+        assert seen[block].numel() <= 1 << 18
+        seen[block] += 1
+    assert bool((seen == 1).all())
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a difference, a summary, exit codes as `diff` has them, and JSON that has no infinity."""
+    first = save(tmp_path / "a.pt", {"w": torch.zeros(2, 2)})
+    second = save(tmp_path / "b.pt", {"w": torch.tensor([[0, 0], [0.25, math.nan]])})
+
+    assert main(["diff", str(first), str(first)]) == 0
+    assert capsys.readouterr().out == "no difference; 1 tensors compared\n"
+    assert main(["diff", str(first), str(second)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "root.w: 2 of 4 elements differ, most at [1, 1]: 0 against nan",
+        "1 difference; 1 tensors compared",
+    ]
+    assert main(["diff", "--json", str(first), str(second)]) == 1
+    report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert report["differences"][0]["largest"] is None
+    assert report["differences"][0]["index"] == [1, 1]
+    assert main(["diff", str(first), str(tmp_path / "none.pt")]) == 1
+    assert "none.pt" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["diff", "--rtol", "-1", str(first), str(second)])
+    assert stopped.value.code == 2

@@ -1,0 +1,93 @@
+"""Loading, saving and describing by path."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import t7bridge
+from t7bridge.errors import TargetExistsError, UnknownFormatError, UnsupportedError
+
+ROOT = Path(__file__).parents[2] / "testfiles"
+
+
+def test_public_names() -> None:
+    """Every public name is there and has a docstring."""
+    for name in t7bridge.__all__:
+        value = getattr(t7bridge, name)
+        assert name == "__version__" or value.__doc__
+    assert set(t7bridge.__all__) <= set(dir(t7bridge))
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = t7bridge.frobnicate
+
+
+def test_load_by_content(tmp_path: Path) -> None:
+    """A file is what it holds, whatever its name says."""
+    (tmp_path / "a.pt").write_bytes((ROOT / "format/table_list.t7").read_bytes())
+    (tmp_path / "b.t7").write_bytes((ROOT / "pt/nested.pt").read_bytes())
+
+    assert t7bridge.load(tmp_path / "a.pt").as_list() == [b"hello", b"world", b"third", 124.0, True]
+    assert t7bridge.load(tmp_path / "b.t7")["a"][:3] == [1, 2.5, "x"]
+
+
+def test_load_from_the_middle() -> None:
+    """A file object is read from where it stands."""
+    with open(ROOT / "format/stream.t7", "rb") as file:
+        file.seek(4)
+        assert t7bridge.load(file)["hello"] == 123.0
+
+
+def test_load_something_else(tmp_path: Path) -> None:
+    """Another kind of file is named as what it is."""
+    np.save(tmp_path / "x.npy", np.zeros(3))
+
+    with pytest.raises(UnknownFormatError, match="numpy"):
+        t7bridge.load(tmp_path / "x.npy")
+
+
+def test_save_lua_value(tmp_path: Path) -> None:
+    """A Lua value goes to a `.t7` with the same bytes, and to a `.pt` that PyTorch loads."""
+    value = t7bridge.load(ROOT / "format/checkpoint.t7")
+    t7bridge.save(value, tmp_path / "x.t7")
+    t7bridge.save(value, tmp_path / "x.pt")
+
+    assert (ROOT / "format/checkpoint.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
+    assert torch.load(tmp_path / "x.pt", weights_only=True)["epoch"] == 11
+
+
+def test_save_python_value(tmp_path: Path) -> None:
+    """Builtins with tensors go to both formats."""
+    weight = t7bridge.Tensor.from_numpy(np.arange(6, dtype="f4").reshape(2, 3))
+    value = {"weight": weight, "names": ["a", "b"], "epoch": 3}
+    t7bridge.save(value, tmp_path / "x.pt")
+    t7bridge.save(value, tmp_path / "x.t7", layout=t7bridge.T7Layout(encoding="ascii"))
+
+    assert torch.load(tmp_path / "x.pt", weights_only=True)["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    table = t7bridge.load(tmp_path / "x.t7")
+    assert table["names"].as_list() == [b"a", b"b"]
+    assert table["weight"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (tmp_path / "x.t7").read_bytes().startswith(b"3\n1\n3\n")
+
+
+def test_save_refuses(tmp_path: Path) -> None:
+    """An existing file and a name without a format are refused."""
+    t7bridge.save(1.0, tmp_path / "x.t7")
+
+    with pytest.raises(TargetExistsError):
+        t7bridge.save(2.0, tmp_path / "x.t7")
+    t7bridge.save(2.0, tmp_path / "x.t7", force=True)
+    assert t7bridge.load(tmp_path / "x.t7") == 2.0
+    with pytest.raises(UnsupportedError, match="format"):
+        t7bridge.save(1.0, tmp_path / "x.xyz")
+
+
+def test_lazy(tmp_path: Path) -> None:
+    """Loading does not read the weights: they can be damaged and still be loaded, until they are asked for."""
+    data = (ROOT / "format/tensor_float.t7").read_bytes()
+    (tmp_path / "x.t7").write_bytes(data)
+    tensor = t7bridge.load(tmp_path / "x.t7")
+    (tmp_path / "x.t7").write_bytes(data[:-4])
+
+    with pytest.raises(t7bridge.T7BridgeError):
+        tensor.numpy()

@@ -1,0 +1,101 @@
+"""`scan`: what a file would do in a reader that trusts it; each finding once, nothing executed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import TESTFILES, corpus
+from pt_helpers import saved, text, zipped
+
+import t7bridge
+from t7bridge import LuaFunction, Table, TorchObject, cli
+from t7bridge.errors import T7BridgeError
+from t7bridge.tools.scan import scan
+
+
+def pt(pickle: bytes, path: Path) -> Path:
+    """A checkpoint with a pickle."""
+    path.write_bytes(zipped({"a/data.pkl": pickle, "a/version": b"3\n"}))
+    return path
+
+
+def test_sound_files_have_no_findings(tmp_path):
+    """Weights, and models of known classes, are clean."""
+    for path in corpus("models/lenet_mm.t7", "format/checkpoint.t7", "pt/state_dict.pt", "pt/*.legacy.pt"):
+        report = scan(path)
+        assert report.clean, report
+        assert report.format == ("pt" if path.suffix == ".pt" else "t7")
+    (tmp_path / "x.pt").write_bytes(saved({"w": 1}))
+    assert t7bridge.scan(tmp_path / "x.pt").clean
+
+
+def test_globals(tmp_path):
+    """Names that run code are told from foreign ones, each is named once."""
+    pickle = b"\x80\x02](cposix\nsystem\ncposix\nsystem\ncmy.models\nNet\n\x8c\x0ctorch._utils\x8c\tos.system\x93e."
+    report = scan(pt(pickle, tmp_path / "x.pt"))
+
+    assert [(found.kind, found.name) for found in report.findings] == [
+        ("forbidden global", "posix.system"),
+        ("foreign global", "my.models.Net"),
+        ("forbidden global", "torch._utils.os.system"),
+    ]
+    assert report.error == ""
+
+
+@pytest.mark.parametrize("head", [b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."])
+def test_damage_does_not_hide_what_comes_before_it(head, tmp_path):
+    """What a pickle names before it breaks would have been called, so it is found, and the damage is told."""
+    (tmp_path / "x.pt").write_bytes(head + b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R\xff")
+    report = scan(tmp_path / "x.pt")
+
+    assert [found.name for found in report.findings] == ["posix.system"]
+    assert "0xff is no operation" in report.error
+    assert not report.clean
+
+
+def test_functions():
+    """A function of Lua is found with its size, its upvalues, and where it is."""
+    report = scan(TESTFILES / "format/function_upvalues.t7")
+
+    (found,) = report.findings
+    assert (found.kind, found.trail) == ("function", "root")
+    assert found.upvalues == ("x", "y")
+    assert found.code_bytes == len(t7bridge.load(TESTFILES / "format/function_upvalues.t7").code)
+    assert str(found.code_bytes) in str(found)
+
+
+def test_classes_and_records(tmp_path):
+    """Foreign classes are found, in a `.pt` that was made of a `.t7` too; and globals in a `.t7` made of a `.pt`."""
+    value = Table.of({"a": TorchObject("evil.Net"), "b": TorchObject("evil.Net"), "c": LuaFunction(b"\x1bLJ", Table())})
+    t7bridge.save(value, tmp_path / "x.t7")
+    t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt", as_="tree")
+    wanted = [("foreign class", "root.a"), ("function", "root.c")]
+    for name in ("x.t7", "x.pt"):
+        assert [(found.kind, found.trail) for found in scan(tmp_path / name).findings] == wanted
+
+    t7bridge.convert(pt(b"\x80\x02]cmy.models\nNet\na.", tmp_path / "y.pt"), tmp_path / "y.t7")
+    assert [found.name for found in scan(tmp_path / "y.t7").findings] == ["my.models.Net"]
+
+
+def test_command_line(tmp_path, capsys):
+    """Exit code 1 on findings and errors, 0 without; lines for people, JSON on request; several files go on."""
+    sound, attack = str(TESTFILES / "format/nil.t7"), str(TESTFILES / "bad/call_system.pt")
+    missing = str(tmp_path / "no\x1b.pt")
+
+    assert cli.main(["scan", sound]) == 0
+    assert capsys.readouterr().out == f"{sound}: nothing found\n"
+    assert cli.main(["scan", attack, sound]) == 1
+    assert capsys.readouterr().out == f"{attack}: forbidden global: posix.system\n{sound}: nothing found\n"
+    assert cli.main(["scan", missing, sound]) == 1
+    out, err = capsys.readouterr()
+    assert "\x1b" not in err
+    assert "No such file" in err
+    assert out == f"{sound}: nothing found\n"
+    assert cli.main(["scan", "--json", sound, attack, missing]) == 1
+    reports = json.loads(capsys.readouterr().out)
+    assert [report["clean"] for report in reports] == [True, False, False]
+    assert reports[1]["findings"][0]["name"] == "posix.system"
+    with pytest.raises(T7BridgeError):
+        scan(missing)

@@ -1,0 +1,124 @@
+"""Whether two files hold the same, across formats and encodings, with other readers asked."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import t7bridge
+from t7bridge.errors import FormatError
+
+ROOT = Path(__file__).parents[2] / "testfiles"
+T7 = [path for path in sorted(ROOT.glob("format/*.t7")) if not path.name.startswith(("stream", "object_custom_write"))]
+PT = sorted(ROOT.glob("pt/*.pt"))
+
+
+def by_name(path: Path) -> str:
+    """A test's name for a file."""
+    return path.name
+
+
+@pytest.mark.parametrize("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
+@pytest.mark.parametrize(
+    "options", [{}, {"as_": "tree"}, {"as_": "tree", "record": False}], ids=["auto", "tree", "bare"]
+)
+def test_t7_against_its_pt(path: Path, options: dict[str, object], tmp_path: Path) -> None:
+    """A `.pt` made from a `.t7` holds the same, with and without the record, in both orders."""
+    t7bridge.convert(path, tmp_path / "x.pt", **options)  # type: ignore[arg-type]
+
+    assert t7bridge.verify(path, tmp_path / "x.pt", independent=False).differences == []
+    assert t7bridge.verify(tmp_path / "x.pt", path).differences == []
+
+
+@pytest.mark.parametrize("path", PT, ids=by_name)
+@pytest.mark.parametrize("record", [True, False])
+def test_pt_against_its_t7(path: Path, record: bool, tmp_path: Path) -> None:
+    """A `.t7` made from a `.pt` holds the same, with and without the record, in both orders."""
+    t7bridge.convert(path, tmp_path / "x.t7", record=record)
+
+    assert t7bridge.verify(path, tmp_path / "x.t7", independent=False).differences == []
+    assert t7bridge.verify(tmp_path / "x.t7", path, independent=False).differences == []
+
+
+def test_pytorch_agrees() -> None:
+    """PyTorch's safe loader reads most of its own files, and finds no difference in any."""
+    judged = 0
+    for path in PT:
+        report = t7bridge.verify(path, path)
+        assert report.same, path.name
+        judged += report.readers[str(path)] == ["torch"]
+    assert judged > 70
+
+
+@pytest.mark.parametrize(
+    ("change", "trail"),
+    [
+        ({"w": torch.ones(3)}, "root.w.storage"),
+        ({"w": torch.zeros(4)}, "root.w"),
+        ({"w": torch.zeros(3, dtype=torch.float64)}, "root.w"),
+        ({"w": torch.nn.Parameter(torch.zeros(3))}, "root.w"),
+        ({"w": torch.zeros(6)[::2]}, "root.w"),
+        ({"v": torch.zeros(3)}, "root.w"),
+        ({"w": torch.zeros(3), "n": 1}, "root.n"),
+        ([torch.zeros(3)], "root"),
+        ({"w": torch.zeros(1).expand(3)}, "root.w"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_differences(change: object, trail: str, tmp_path: Path) -> None:
+    """A difference of any kind is found where it is."""
+    torch.save({"w": torch.zeros(3)}, tmp_path / "a.pt")
+    torch.save(change, tmp_path / "b.pt")
+
+    report = t7bridge.verify(tmp_path / "a.pt", tmp_path / "b.pt")
+
+    assert not report.same
+    assert trail in {found.trail for found in report.differences}
+
+
+def test_sharing_is_a_difference(tmp_path: Path) -> None:
+    """Tensors that share memory in one file and not in the other differ."""
+    base = torch.zeros(4)
+    torch.save([base[:2], base[2:]], tmp_path / "a.pt")
+    torch.save([torch.zeros(4)[:2], torch.zeros(4)[2:]], tmp_path / "b.pt")
+
+    assert not t7bridge.verify(tmp_path / "a.pt", tmp_path / "b.pt").same
+
+
+def test_one_weight(tmp_path: Path) -> None:
+    """A single changed number in a weight of a converted model is found, with its path."""
+    t7bridge.convert(ROOT / "models/lenet_mm.t7", tmp_path / "x.pt", as_="tree")
+    value = torch.load(tmp_path / "x.pt", weights_only=True)
+    value["modules"][3]["weight"][0, 0] = 123
+    torch.save(value, tmp_path / "y.pt")
+
+    report = t7bridge.verify(tmp_path / "y.pt", ROOT / "models/lenet_mm.t7")
+
+    assert [found.trail for found in report.differences] == ["root.modules[3].weight.storage"]
+
+
+def test_wrong_crc(tmp_path: Path) -> None:
+    """A byte that was damaged in an archive is noticed by its CRC."""
+    data = bytearray((ROOT / "pt/state_dict.pt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "bad.pt").write_bytes(data)
+
+    with pytest.raises(FormatError, match="CRC"):
+        t7bridge.verify(tmp_path / "bad.pt", ROOT / "pt/state_dict.pt")
+
+
+def test_damaged_file(tmp_path: Path) -> None:
+    """A file that cannot be read is an error, not a difference."""
+    (tmp_path / "bad.t7").write_bytes(b"\x03\0\0\0\x01\0\0\0\x05\0\0\0")
+
+    with pytest.raises(FormatError):
+        t7bridge.verify(ROOT / "format/nil.t7", tmp_path / "bad.t7")
+
+
+def test_report_is_data() -> None:
+    """The report becomes JSON."""
+    report = t7bridge.verify(ROOT / "format/table_list.t7", ROOT / "format/table_list.ascii.t7")
+
+    data = report.as_dict()
+    assert data["same"] is True
+    assert list(data["readers"].values()) == [["torchfile"], []]

@@ -1,0 +1,173 @@
+"""`load_module`: which module of a file, how indices count, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import ROOT, TESTFILES, corpus, read, written
+
+import t7bridge
+from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.nn.plan.build_spec import build_plan
+from t7bridge.nn.plan.places import find_modules
+from t7bridge.torchmodules.build import live_module
+
+CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
+
+
+def linear():
+    """A linear layer of the corpus."""
+    return read(TESTFILES / "nn/Linear.t7")
+
+
+def sequence(*modules):
+    """An nn.Sequential."""
+    return TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(list(modules))}))
+
+
+def test_one_module_in_a_table():
+    """A table that holds one module gives that one."""
+    module = t7bridge.load_module(TESTFILES / "models/training_checkpoint.t7")
+    assert list(module.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_several_modules():
+    """Of several modules one must be named; the error lists the paths."""
+    data = written(Table.of({"protos": Table.of({"rnn": linear(), "criterion": read(TESTFILES / "nn/L1Cost.t7")})}))
+    with pytest.raises(ModelError, match=r"several modules.*root\.protos\.rnn, root\.protos\.criterion"):
+        t7bridge.load_module(data)
+    assert isinstance(t7bridge.load_module(data, at="root.protos.rnn"), torch.nn.Linear)
+    assert float(t7bridge.load_module(data, at="root.protos.criterion")(torch.tensor([-1.0, 2.0]))) == 3.0
+
+
+def test_wrong_path():
+    """A path that names no module is an error that lists those that do."""
+    with pytest.raises(ModelError, match=r"no module at root\.net.*root\.model"):
+        t7bridge.load_module(TESTFILES / "models/training_checkpoint.t7", at="root.net")
+
+
+def test_no_module():
+    """A file without modules is an error."""
+    with pytest.raises(ModelError, match="holds no module"):
+        t7bridge.load_module(TESTFILES / "format/nil.t7")
+
+
+def test_checkpoint_of_pytorch():
+    """A .pt is not what modules are made of; the error says who loads it."""
+    with pytest.raises(UnsupportedError, match=r"torch\.load"):
+        t7bridge.load_module(sorted((TESTFILES / "pt").glob("*.pt"))[0])
+
+
+def test_index_base():
+    """Rows and classes count from 1 as in Lua, or from 0 where that is asked for."""
+    path = TESTFILES / "nn/LookupTable.t7"
+    lua, python = t7bridge.load_module(path), t7bridge.load_module(path, index_base=0)
+    assert type(python) is torch.nn.Embedding
+    assert torch.equal(lua(torch.tensor([1.0, 10.0])), python(torch.tensor([0, 9])))
+    scores = torch.randn(4, 3).log_softmax(1)
+    loss = t7bridge.load_module(TESTFILES / "nn/ClassNLLCriterion.t7", index_base=0)
+    wanted = torch.nn.functional.nll_loss(scores, torch.tensor([0, 2, 1, 0]))
+    assert torch.allclose(loss(scores, torch.tensor([0, 2, 1, 0])), wanted)
+    with pytest.raises(ModelError, match="0 or 1"):
+        t7bridge.load_module(path, index_base=2)
+
+
+def test_all_unsupported_layers_at_once():
+    """Layers without a module are all listed, with paths and reasons, and none is skipped."""
+    stranger = TorchObject("nn.Strange", 1, Table.of({"output": None, "gradInput": None}))
+    broken = TorchObject("nn.Narrow", 1, Table.of({"dimension": 1.0}))
+    data = written(sequence(linear(), stranger, sequence(stranger, broken)))
+    with pytest.raises(UnsupportedLayerError, match="2 layers") as caught:
+        t7bridge.load_module(data)
+    assert [(trail, name) for trail, name, _ in caught.value.layers] == [
+        ("root.modules[2]", "nn.Strange"),
+        ("root.modules[3].modules[2].index", "nn.Narrow"),
+    ]
+    assert pickle.loads(pickle.dumps(caught.value)).layers == caught.value.layers
+
+
+def test_containers_that_hold_no_module():
+    """A value that is no module where one belongs, and a container in itself, are listed too."""
+    box = sequence(linear(), 3.0)
+    box["modules"][3] = box
+    with pytest.raises(UnsupportedLayerError) as caught:
+        t7bridge.load_module(written(box))
+    assert [reason for _, _, reason in caught.value.layers] == [
+        "contains itself",
+        "holds a float where a module belongs",
+    ]
+
+
+def test_weights_that_do_not_fit():
+    """Weights that contradict one another are an error, not a wrong model."""
+    layer = linear()
+    layer["bias"] = layer["weight"]
+    with pytest.raises(ModelError, match="do not fit"):
+        t7bridge.load_module(written(layer))
+
+
+def test_shared_module_is_one_module():
+    """A module that Lua has at two places is one module at two places, with the keys of both."""
+    layer = linear()
+    module = t7bridge.load_module(written(sequence(layer, layer)))
+    assert module[0] is module[1]
+    assert list(module.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_deep_nesting():
+    """Plans are made without recursion; what PyTorch cannot nest so deep is an error."""
+    box = linear()
+    for _ in range(3000):
+        box = sequence(box)
+    assert build_plan(box).root.class_name == "nn.Sequential"
+    with pytest.raises(UnsupportedError, match="nested too deep"):
+        live_module(box)
+
+
+@pytest.mark.parametrize("value", [None, -1.0, 0.0, 0.5, 1e300, float("nan"), b"text", True, Table()], ids=repr)
+def test_damaged_fields(value):
+    """Whatever a field holds, the module is made or the error is one of ours."""
+    for path in CASES:
+        whole = find_modules(read(path))[0][1]
+        for name in list(whole.fields.keys):
+            kept = whole[name]
+            whole[name] = value
+            with contextlib.suppress(T7BridgeError):
+                live_module(whole)
+            whole[name] = kept
+
+
+def test_double_stays_double():
+    """Weights keep the element type of the file."""
+    value = find_modules(read(TESTFILES / "legacy/windows_long4_model.t7"))[0][1]
+    wanted = value["weight"].element.name
+    assert str(t7bridge.load_module(TESTFILES / "legacy/windows_long4_model.t7").weight.dtype) == f"torch.{wanted}"
+
+
+def test_file_is_not_needed_any_more(tmp_path):
+    """The module has its weights in its own memory; the file may go, and training does not write to it."""
+    path = tmp_path / "model.t7"
+    data = (TESTFILES / "nn/Linear.t7").read_bytes()
+    path.write_bytes(data)
+    module = t7bridge.load_module(path)
+    with torch.no_grad():
+        module.weight.zero_()
+    assert path.read_bytes() == data
+
+
+def test_without_torch():
+    """Where PyTorch is not installed, the error says what to install."""
+    code = (
+        "import sys; sys.modules['torch'] = None; import t7bridge\n"
+        "try: t7bridge.load_module(sys.argv[1])\n"
+        "except t7bridge.T7BridgeError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(TESTFILES / "nn/Linear.t7")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "pip install 't7bridge[torch]'" in found.stdout

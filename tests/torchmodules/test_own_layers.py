@@ -1,0 +1,141 @@
+"""Layers of users: what `register_module` makes of their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT, written
+
+import t7bridge
+from t7bridge.errors import ModelError, UnsupportedLayerError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.mapping import Row, extent, number
+from t7bridge.nn.registry import named_modules, param, register_layer, register_module, unregister_layer
+from t7bridge.nn.weights.state_dict import state_dict
+
+
+class Scale(torch.nn.Module):
+    """A factor for each feature."""
+
+    def __init__(self, features: int, slope: float) -> None:
+        super().__init__()
+        self.slope = slope
+        self.scale = torch.nn.Parameter(torch.ones(features))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the shape of the input."""
+        return input * self.scale * self.slope
+
+
+class Twice(torch.nn.Module):
+    """A module, two times."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return what the module makes of its own output."""
+        return self.inner(self.inner(input))
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Both classes, until the test is over."""
+    args = (extent("scale"), number("slope", 1.0))
+    register_module("my.Scale", params=(param("scale", field="gain"),), args=args)(Scale)
+    register_module("my.Twice", children=named_modules("inner"))(Twice)
+    yield
+    unregister_layer("my.Scale")
+    unregister_layer("my.Twice")
+
+
+def scale() -> TorchObject:
+    """A my.Scale of three features."""
+    return TorchObject("my.Scale", 1, Table.of({"gain": Tensor.from_numpy(np.array([1, 2, 3], "f4")), "slope": 2.0}))
+
+
+@pytest.mark.usefixtures("registered")
+def test_state_dict_and_module():
+    """The class has its keys in the state dict, and runs: alone, in a Lua container and in another class."""
+    assert list(state_dict(scale()).tensors) == ["scale"]
+    alone = t7bridge.load_module(written(scale()))
+    assert isinstance(alone, Scale)
+    assert alone(torch.ones(1, 3)).tolist() == [[2.0, 4.0, 6.0]]
+
+    twice = TorchObject("my.Twice", 1, Table.of({"inner": scale()}))
+    whole = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([twice])}))
+    module = t7bridge.load_module(written(whole))
+    assert list(module.state_dict()) == ["0.inner.scale"]
+    assert module(torch.ones(1, 3)).tolist() == [[4.0, 16.0, 36.0]]
+
+
+@pytest.mark.usefixtures("registered")
+def test_registered_twice():
+    """A Lua class stands for one class only."""
+    with pytest.raises(ModelError, match="registered already"):
+        register_module("my.Scale")(Scale)
+
+
+def test_class_inside_a_function():
+    """A class that no other module could import is refused."""
+
+    class Inner(torch.nn.Module):
+        """Of this function."""
+
+    with pytest.raises(ModelError, match="top of its module"):
+        register_module("my.Inner")(Inner)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no.such.Module", "cannot be imported"),
+        ("Bare", "cannot be imported"),
+        ("collections.OrderedDict", "no class of modules"),
+    ],
+)
+def test_wrong_targets(target, message):
+    """What an entry names has to be a class of modules."""
+    register_layer("my.Wrong", module=Row(target))
+    try:
+        with pytest.raises(ModelError, match=message):
+            t7bridge.load_module(written(TorchObject("my.Wrong", 1, Table())))
+    finally:
+        unregister_layer("my.Wrong")
+
+
+def test_modules_inside_others():
+    """`at` names modules at any depth, also inside a class without a module of its own."""
+    step = TorchObject("onmt.Network", 1, Table.of({"net": scale()}))
+    encoder = TorchObject("onmt.Encoder", 1, Table.of({"modules": Table.from_list([step]), "network": step}))
+    data = written(Table.of({"models": Table.of({"encoder": encoder})}))
+    register_layer("my.Scale", module=Row("torch.nn.Identity"))
+    try:
+        inner = t7bridge.load_module(data, at="root.models.encoder.network.net")
+        outer = t7bridge.load_module(data, at="root.models.encoder.modules[1]")
+    finally:
+        unregister_layer("my.Scale")
+    assert type(inner) is torch.nn.Identity
+    assert type(outer.net) is torch.nn.Identity
+    with pytest.raises(UnsupportedLayerError, match=r"onmt\.Encoder"):
+        t7bridge.load_module(data)
+    for path in ("root.models", "root.models.encoder.networ", "root.models.encoder.network.gain", "other"):
+        with pytest.raises(ModelError, match="no module at"):
+            t7bridge.load_module(data, at=path)
+
+
+def test_documentation_runs():
+    """The first program of the documentation registers its class."""
+    text = (ROOT / "docs/own-layers.md").read_text()
+    program = text.split("```python\n")[1].split("```")[0]
+    names = {"__name__": __name__}
+    try:
+        exec(program, names)
+        assert t7bridge.load_module(written(scale()))(torch.ones(1, 3)).tolist() == [[2.0, 4.0, 6.0]]
+    finally:
+        unregister_layer("my.Scale")

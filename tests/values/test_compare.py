@@ -1,0 +1,111 @@
+"""Comparison of graphs finds every kind of difference, and nothing where there is none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t7bridge.formats.t7.file import read_t7
+from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
+from t7bridge.values.compare import differences
+
+ROOT = Path(__file__).parents[2] / "testfiles/format"
+
+
+def floats(*numbers: float) -> Tensor:
+    """A float tensor."""
+    return Tensor.from_numpy(np.array(numbers, "f4"))
+
+
+FILES = [path for path in sorted(ROOT.glob("*.json")) if path.stem != "object_custom_write"]  # needs its class
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_file_equals_itself(path: Path) -> None:
+    """A file read twice is the same; in another encoding too."""
+    value = read_t7(path.with_suffix(".t7")).roots[0]
+    for other in sorted(ROOT.glob(f"{path.stem}.*t7")):
+        assert differences(value, read_t7(other).roots[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "trail"),
+    [
+        (1.0, 2.0, "root"),
+        (0.0, -0.0, "root"),
+        (1.0, 1, "root"),
+        (True, 1.0, "root"),
+        (b"a", "a", "root"),
+        (None, False, "root"),
+        (Table.of({"a": 1.0}), Table.of({"a": 2.0}), "root.a"),
+        (Table.of({"a": 1.0}), Table(), "root.a"),
+        (Table(), Table.of({"b": 1.0}), "root.b"),
+        (Table([True], [1.0]), Table([1.0], [1.0]), "root[True]"),
+        (Table([Table()], [1.0]), Table([Table()], [2.0]), "root[<Table>]"),
+        (Table(), {}, "root"),
+        (TorchObject("nn.A"), TorchObject("nn.B"), "root"),
+        (TorchObject("nn.A", 1), TorchObject("nn.A", 2), "root"),
+        (TorchObject("nn.A", payload=1), TorchObject("nn.A", payload=2), "root<payload>"),
+        (LuaFunction(b"x"), LuaFunction(b"y"), "root"),
+        (LuaFunction(b"x", Table.of({"a": 1.0})), LuaFunction(b"x", Table()), "root<upvalues>.a"),
+        (TdsVec([1.0]), TdsVec([2.0]), "root[1]"),
+        (TdsVec([1.0]), TdsVec([]), "root"),
+        (TdsHash(Table.of({"a": 1.0})), TdsHash(), "root.a"),
+        (floats(1, 2), floats(1, 3), "root.storage"),
+        (floats(1, 2), floats(1, 2, 3), "root"),
+        (floats(1, 2), Tensor.from_numpy(np.array([1, 2])), "root"),
+        ([1, 2], [1, 3], "root[1]"),
+        ((1,), [1], "root"),
+        ({"a": [1]}, {"a": [2]}, "root.a[0]"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_differences(a: object, b: object, trail: str) -> None:
+    """A difference is found where it is, in both directions."""
+    assert trail in {found.trail for found in differences(a, b)}
+    assert trail in {found.trail for found in differences(b, a)}
+
+
+def test_nan_equals_nan() -> None:
+    """A nan is the same as a nan."""
+    assert differences(float("nan"), float("nan")) == []
+
+
+def test_sharing() -> None:
+    """What is one object on one side and two on the other is a difference; so is shared memory."""
+    inner = Table()
+    shared, separate = Table.of({"a": inner, "b": inner}), Table.of({"a": Table(), "b": Table()})
+    storage = Storage.from_array(np.zeros(2, "f4"))
+    views = [Tensor(storage.element, storage, (2,), (1,)) for _ in range(2)]
+    copies = [floats(0, 0), floats(0, 0)]
+
+    assert differences(shared, separate)
+    assert differences(separate, shared)
+    assert differences(views, copies)
+    assert differences(copies, views)
+    assert differences(views, views) == []
+
+
+def test_cycles_and_depth() -> None:
+    """Cycles end, and depth costs no recursion."""
+
+    def chain() -> Table:
+        root = Table.of({"end": 1.0})
+        for _ in range(50_000):
+            root = Table([1.0], [root])
+        root["self"] = root
+        return root
+
+    a, b = chain(), chain()
+    assert differences(a, b) == []
+
+
+def test_views_of_equal_memory() -> None:
+    """Another offset or stride of the same elements is a difference."""
+    storage = Storage.from_array(np.zeros(9, "f4"))
+    base = Tensor(storage.element, storage, (2,), (1,), 0)
+
+    assert differences(base, Tensor(storage.element, storage, (2,), (2,), 0))
+    assert differences(base, Tensor(storage.element, storage, (2,), (1,), 3))

@@ -1,0 +1,100 @@
+"""Descriptions of Python-side values: cycles, sharing and limits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from t7bridge.errors import LimitError
+from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph.python import NumpyDtype, NumpyScalar, PythonGlobal, PythonObject, TorchConstant
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
+from t7bridge.limits import Limits
+from t7bridge.values.describe_lua import json_pieces
+from t7bridge.values.describe_python import describe_python
+
+
+def test_cycles_end():
+    """What contains itself says how many levels up it is."""
+    loop: dict[str, object] = {"list": [1]}
+    loop["list"].append((loop,))  # type: ignore[attr-defined]
+    node = describe_python(loop)
+
+    assert node["v"][0][1]["v"][1]["v"] == [{"t": "cycle", "up": 3}]
+
+
+def test_shared_values_are_repeated():
+    """A list that stands twice is described twice, as PyTorch's own view of the value has it."""
+    shared = [1]
+
+    assert describe_python([shared, shared])["v"][0] == describe_python([shared, shared])["v"][1]
+
+
+def test_exponential_sharing_meets_a_limit():
+    """A value whose description would have 2^100 parts is refused; one without sharing never is."""
+    value: list[object] = []
+    for _ in range(100):
+        value = [value, value]
+
+    with pytest.raises(LimitError, match="repeat shared values"):
+        describe_python(value)
+    with pytest.raises(LimitError):
+        describe_python([[1, 2, 3]] * 1 + [value], Limits(repeated_nodes=10))
+    assert len(describe_python([[number] for number in range(1000)], Limits(repeated_nodes=10))["v"]) == 1000
+
+
+def test_deep_values():
+    """Nesting takes no stack of Python's, in the description and in its JSON."""
+    value: list[object] = []
+    for _ in range(200_000):
+        value = [value]
+
+    assert sum(len(piece) for piece in json_pieces(describe_python(value))) > 200_000
+
+
+def test_scalars_and_names():
+    """What is neither builtin nor tensor has the name of its class."""
+    thing = PythonObject(PythonGlobal("a.b", "C"), "newobj")
+    values = [1.5, 2**70, "é", b"\xff", None, True, {1}, 1j, thing, TorchConstant("dtype", "float32")]
+    nodes = describe_python(values)["v"]
+
+    assert nodes[:6] == [
+        {"t": "float", "v": "1.5"},
+        {"t": "int", "v": str(2**70)},
+        {"t": "str", "v": "é"},
+        {"t": "bytes", "hex": "ff"},
+        {"t": "none"},
+        {"t": "bool", "v": True},
+    ]
+    assert [node["v"] for node in nodes[6:]] == ["builtins.set", "builtins.complex", "a.b.C", "torch.dtype"]
+    json.dumps(nodes)
+
+
+@pytest.mark.parametrize(
+    ("code", "order", "data", "node"),
+    [
+        ("f8", "<", bytes(6) + b"\xf8\x3f", {"t": "float", "v": "np.float64(1.5)"}),
+        ("f8", ">", b"\x3f\xf8" + bytes(6), {"t": "float", "v": "np.float64(1.5)"}),
+        ("i4", "<", bytes(4), {"t": "other", "v": "numpy.int32"}),
+        ("b1", "|", b"\1", {"t": "other", "v": "numpy.bool"}),
+        ("S3", "|", b"ab\0", {"t": "bytes", "hex": "6162"}),
+        ("U2", "<", "a".encode("utf-32-le") + bytes(4), {"t": "str", "v": "a"}),
+    ],
+)
+def test_numpy_scalars(code, order, data, node):
+    """numpy's scalars are what Python takes them for."""
+    assert node == describe_python(NumpyScalar(NumpyDtype(code, order), data))
+
+
+def test_storages_that_begin_at_one_place():
+    """Tensors on the same memory have one number, whatever their types; a part further on has its own."""
+    import numpy as np
+
+    whole = Storage.from_array(np.arange(4, dtype="f4"))
+    part = Storage(FLOAT32, 2, whole.data, base=whole, base_offset=8)
+    same = Storage(FLOAT32, 4, whole.data, base=whole)
+    nodes = describe_python([Tensor(FLOAT32, storage, (1,), (1,)) for storage in (whole, part, same)])["v"]
+
+    assert [node["storage"] for node in nodes] == [1, 2, 1]

@@ -1,0 +1,190 @@
+"""Elements that Lua does not have, as elements that it has, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from t7bridge.errors import CorruptError
+from t7bridge.graph.dtypes import ELEMENT_TYPES
+from t7bridge.graph.storage import Derived, Span, Storage, TextSpan
+from t7bridge.io.source import ByteSource
+from t7bridge.values.widened import narrow, resolved, widen, wider_types
+
+FLOAT8 = [name for name in ELEMENT_TYPES if name.startswith("float8")]
+OTHERS = [name for name, element in ELEMENT_TYPES.items() if not element.lua]
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+
+def stored(name: str, data: bytes, order: str = "little") -> Storage:
+    """A storage on bytes."""
+    element = ELEMENT_TYPES[name]
+    return Storage(
+        element, len(data) // element.itemsize, Span(ByteSource.from_bytes(data), 0, element.itemsize, order)
+    )
+
+
+def content(storage: Storage, order: str = "little") -> bytes:
+    """A storage's bytes."""
+    return b"".join(storage.chunks(order))
+
+
+def torch_values(name: str, data: bytes) -> torch.Tensor:
+    """What PyTorch sees in bytes."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(getattr(torch, name))
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_every_float8(name: str) -> None:
+    """All 256 patterns are PyTorch's numbers, and come back as the same patterns."""
+    data = bytes(range(256))
+    wide, ratio, exact = widen(stored(name, data))
+
+    wanted = torch_values(name, data).to(torch.float32).numpy()
+    assert (ratio, exact) == (1, True)
+    assert np.array_equal(wide.array, wanted, equal_nan=True)
+    numbers = ~np.isnan(wanted)
+    assert np.array_equal(wide.array.view("u4")[numbers], wanted.view("u4")[numbers])  # -0 as well
+    assert content(narrow(wide, ELEMENT_TYPES[name])) == data
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_every_16_bit_pattern(name: str) -> None:
+    """All 65 536 patterns of bfloat16 are PyTorch's numbers and come back, nans with their bits; Lua has float16."""
+    data = np.arange(65536, dtype="<u2").tobytes()
+    storage = stored(name, data)
+    wide, _, exact = widen(storage)
+
+    assert exact
+    assert np.array_equal(wide.array, torch_values(name, data).float().numpy(), equal_nan=True)
+    assert content(narrow(wide, ELEMENT_TYPES[name])) == data
+    assert (wide is storage) == (name == "float16")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("kind", ["span", "big", "array", "derived"])
+def test_there_and_back(name: str, kind: str) -> None:
+    """The bytes come back wherever the elements were, in one piece or in several."""
+    element = ELEMENT_TYPES[name]
+    count = 300_001 if element.itemsize < 8 else 140_001
+    random = np.random.default_rng(1)
+    data = random.integers(0, 256, count * element.itemsize, "u1")
+    if name == "bool":
+        data &= 1
+    if name == "uint64":
+        data[7::8] &= 0x7F
+    storage = stored(name, data.tobytes())
+    if kind == "big":
+        half = max(1, element.itemsize // 2) if name.startswith("complex") else element.itemsize
+        swapped = data.reshape(-1, half)[:, ::-1]
+        if name == "complex32":  # a reader gives these in little-endian order
+            swapped = data.reshape(-1, half)
+        storage = stored(name, swapped.tobytes(), "little" if name == "complex32" else "big")
+    elif kind == "array":
+        storage = Storage(element, count, storage.array)
+    elif kind == "derived":
+        storage = Storage(element, count, Derived(storage, lambda array: array))
+
+    wide, ratio, exact = widen(storage)
+
+    assert exact
+    assert wide.element in wider_types(element)
+    assert wide.count == ratio * count
+    assert wide.nbytes == len(content(wide))
+    assert content(narrow(wide, element)) == data.tobytes()
+    back = Storage(
+        wide.element, wide.count, Span(ByteSource.from_bytes(content(wide, "big")), 0, wide.element.itemsize, "big")
+    )
+    assert content(narrow(back, element)) == data.tobytes()
+
+
+@pytest.mark.parametrize("name", ["complex32", "complex64", "complex128"])
+def test_pairs_in_text(name: str, tmp_path: Path) -> None:
+    """The parts of complex numbers that stand in a text, read in pieces, are put together again."""
+    numbers = torch.arange(400_000.0) % 1000
+    text = " ".join(str(int(number)) for number in numbers).encode()
+    (tmp_path / "x").write_bytes(text)
+    (wide,) = wider_types(ELEMENT_TYPES[name])
+    with ByteSource.from_path(tmp_path / "x") as source:
+        storage = Storage(wide, len(numbers), TextSpan(source, 0, len(text)))
+        found = content(narrow(storage, ELEMENT_TYPES[name]))
+
+    pairs = torch.view_as_complex(numbers.reshape(-1, 2)).to(getattr(torch, name))
+    assert torch.equal(torch.view_as_real(torch_values(name, found)), torch.view_as_real(pairs))
+
+
+def test_half_a_pair() -> None:
+    """An odd number of parts is damage."""
+    storage = Storage(ELEMENT_TYPES["float32"], 3, np.ones(3, "f4"))
+
+    with pytest.raises(CorruptError, match="left over"):
+        content(narrow(storage, ELEMENT_TYPES["complex64"]))
+
+
+def test_complex_is_pairs() -> None:
+    """The real part comes first."""
+    for name, wide_name in (("complex32", "float16"), ("complex64", "float32"), ("complex128", "float64")):
+        data = bytes(torch.tensor([1 - 2j, 0.5j]).to(getattr(torch, name)).untyped_storage().tolist())
+        wide, ratio, _ = widen(stored(name, data))
+        assert (wide.element.name, ratio) == (wide_name, 2)
+        assert wide.array.tolist() == [1, -2, 0, 0.5]
+
+
+def test_unsigned_integers() -> None:
+    """Unsigned numbers keep their value; where one is beyond int64 all are doubles, and no way leads back."""
+    assert widen(stored("uint16", b"\xff\xff"))[0].array.tolist() == [65535]
+    assert widen(stored("uint32", b"\xff\xff\xff\xff"))[0].array.tolist() == [2**32 - 1]
+    fits, _, exact = widen(stored("uint64", (2**63 - 1).to_bytes(8, "little")))
+    assert (fits.element.name, fits.array.tolist(), exact) == ("int64", [2**63 - 1], True)
+    beyond, _, exact = widen(stored("uint64", b"\1" + bytes(7) + b"\xff" * 8))
+    assert (beyond.element.name, beyond.array.tolist(), exact) == ("float64", [1, 2.0**64], False)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *FLOAT8])
+def test_changed_numbers_go_to_the_nearest(name: str) -> None:
+    """A number that was changed since becomes the nearest that the narrower type has, as in PyTorch."""
+    random = np.random.default_rng(2)
+    largest = float(torch.finfo(getattr(torch, name)).max)
+    changed = (random.standard_normal(5000) * np.exp(random.uniform(-12, 5, 5000))).astype("f4")
+    changed = np.concatenate((np.clip(changed, -largest, largest), [0.0, 1.0, -1.0])).astype("f4")
+    if name == "float8_e8m0fnu":
+        changed = np.abs(changed)
+    found = content(narrow(Storage.from_array(changed), ELEMENT_TYPES[name]))
+
+    mine = torch_values(name, found).to(torch.float64)
+    theirs = torch.from_numpy(changed).to(getattr(torch, name)).to(torch.float64)
+    wanted = torch.from_numpy(changed.astype("f8"))
+    assert ((mine - wanted).abs() <= (theirs - wanted).abs()).all()
+    if name != "float8_e8m0fnu":  # which PyTorch rounds by the exponent
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *FLOAT8])
+def test_nan_and_infinity(name: str) -> None:
+    """A nan without the bits of the original is still one; what is too large is not a nan; minus zero is a zero."""
+    odd = np.array([0x7F800001, 0x7FC12345], "u4").view("f4")
+    numbers = np.array([1e38, -1e38, -0.0], "f4")
+    found = torch_values(name, content(narrow(Storage.from_array(np.concatenate((odd, numbers))), ELEMENT_TYPES[name])))
+
+    assert found[:2].to(torch.float32).isnan().all()
+    assert not found[2:].to(torch.float32).isnan().any()
+    assert found[4].to(torch.float32).abs() <= 2.0**-127
+
+
+@pytest.mark.parametrize("name", ["complex32", "complex64", "complex128", "float32"])
+def test_resolved(name: str) -> None:
+    """Conjugation and sign are carried out piece by piece, as PyTorch does it."""
+    one = (
+        torch.tensor([1 + 2j, -3j, 0.5 + 0j]).to(getattr(torch, name)) if name != "float32" else torch.tensor([1.0, -2])
+    )
+    storage = stored(name, bytes(one.untyped_storage().tolist()))
+    both = torch.complex128 if one.is_complex() else torch.float64
+
+    for conj in (False, True):
+        for neg in (False, True):
+            wanted = (one.to(both).conj() if conj else one.to(both)) * (-1 if neg else 1)
+            found = torch_values(name, content(resolved(storage, conj, neg))).to(both)
+            assert torch.equal(found, wanted.resolve_conj())
