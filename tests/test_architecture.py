@@ -50,8 +50,11 @@ NUMPY_MODULES = {
     "values/widened.py",
     "formats/t7/bulk.py",
     "formats/pt/numpy_tensors.py",
-    "interop",
-    "runtime",
+    "formats/torchfile.py",
+    "formats/safetensors.py",
+    "formats/hdf5.py",
+    "torchmodules",
+    "tools/torch_oracle.py",
 }
 # Libraries of the extras, and their only importers.
 OPTIONAL = {
