@@ -1,4 +1,4 @@
-"""The one tree of errors. Imports nothing of the package.
+"""The one tree of errors.
 
 Every message says what is wrong, where (file, byte offset, path inside the value), what was expected, what was
 found and what to do next. All fields are keywords with defaults, so that an error crosses process borders.
@@ -7,6 +7,8 @@ found and what to do next. All fields are keywords with defaults, so that an err
 from __future__ import annotations
 
 from typing import Any
+
+from .text import printable_lines
 
 
 class T7BridgeError(Exception):
@@ -54,7 +56,7 @@ class T7BridgeError(Exception):
             text += f"; expected {self.expected}"
         if self.found:
             text += f"; found {self.found}"
-        return f"{text}. {self.hint}" if self.hint else text
+        return printable_lines(f"{text}. {self.hint}" if self.hint else text)
 
 
 class FormatError(T7BridgeError, ValueError):

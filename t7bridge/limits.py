@@ -1,11 +1,16 @@
-"""What a hostile file may cost. Defaults that no real model meets."""
+"""Resource limits for untrusted input, and the counter of work. No real model meets the defaults."""
 
 from __future__ import annotations
 
 from .data import define
+from .errors import LimitError
 
 OBJECT_BYTES = 256
 """What an object of a file takes in memory, at least, for `Limits.allocated_bytes`."""
+BYTES_PER_STEP = 64
+"""Bytes made in memory that count as one step of `Limits.work`."""
+STEPS_PER_NODE = 10
+"""Steps of `Limits.work` that repeating a shared value counts as."""
 
 
 @define(frozen=True)
@@ -29,7 +34,9 @@ class Limits:
         archive_members: how many members an archive may have.
         inflate_ratio: how many times its own size the deflated members of an archive may grow to.
         inflate_bytes: what they may grow to in any case.
-        repeated_nodes: how often, in total, a description or a state dict may repeat what is shared in the file.
+        work: steps that one task (comparing, describing, drawing, generating, building a module) may take beyond what
+            the size of its input explains: a value of the file that is repeated since it is shared counts as ten, 64
+            bytes that are made in memory without standing in the file as one.
     """
 
     objects: int = 100_000_000
@@ -45,7 +52,68 @@ class Limits:
     archive_members: int = 1_000_000
     inflate_ratio: int = 100
     inflate_bytes: int = 1 << 28
-    repeated_nodes: int = 100_000
+    work: int = 1_000_000
 
 
 DEFAULT_LIMITS = Limits()
+
+
+class Budget:
+    """Counter of the work that one task may do, `Limits.work`.
+
+    Linear work is free: a task charges the steps that sharing, repetition or a number in the file asks for, or
+    declares with `free` how many steps its input explains and charges every step.
+
+    Args:
+        limits: the limits of the file.
+        task: named in the error: `comparing the values`.
+        free: steps that the size of the input explains.
+
+    Example:
+        >>> budget = Budget(Limits(work=10), "drawing the model", free=5)
+        >>> budget.spend(15)
+        >>> budget.left
+        0
+    """
+
+    __slots__ = ("_limit", "_task", "left")
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, task: str = "this", free: int = 0) -> None:
+        self.left = limits.work + free
+        """Steps that may still be taken."""
+        self._task = task
+        self._limit = limits.work
+
+    def spend(self, steps: int = 1, trail: str = "") -> None:
+        """Charge steps.
+
+        Args:
+            steps: how many.
+            trail: path inside the value, for the error.
+
+        Raises:
+            LimitError: more than the limit in total.
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise LimitError(
+                f"{self._task} takes more work than the size of the file explains",
+                trail=trail,
+                limit="work",
+                value=self._limit,
+                expected=f"at most {self._limit:,} steps beyond it (the limit work)".replace(",", " "),
+            )
+
+    def allocate(self, nbytes: int, stored: int = 0, trail: str = "") -> None:
+        """Charge bytes that are about to be made in memory.
+
+        Args:
+            nbytes: how many will be made.
+            stored: how many of them the file holds; these are free.
+            trail: path inside the value, for the error.
+
+        Raises:
+            LimitError: more than the limit in total, at 64 bytes a step.
+        """
+        if nbytes > stored:
+            self.spend((nbytes - stored) // BYTES_PER_STEP + 1, trail)

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import asdict, field
 
 from .data import define
+from .text import printable_lines
 
 
 @define(frozen=True)
@@ -26,7 +27,8 @@ class Note:
     loss: str = ""
 
     def __str__(self) -> str:
-        return f"{self.level}: {self.trail}: {self.message}" if self.trail else f"{self.level}: {self.message}"
+        where = f"{self.trail}: " if self.trail else ""
+        return printable_lines(f"{self.level}: {where}{self.message}")
 
 
 @define

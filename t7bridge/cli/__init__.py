@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from ..text import printable_lines
+
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 VERBS = {
@@ -94,15 +96,8 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _fail(message: str) -> int:
-    # Lists in a message begin their lines so; any other line feed is part of a name.
-    shown = "\n  ".join(map(printable, message.split("\n  ")))
-    print(f"t7bridge: error: {shown}", file=sys.stderr)
+    print(f"t7bridge: error: {printable_lines(message)}", file=sys.stderr)
     return FAILED
-
-
-def printable(text: str) -> str:
-    """Text for a terminal, whatever is in the names of files."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _general(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 
-from . import printable
+from ..text import printable
 from .shared import add_limits, limits_of
 
 

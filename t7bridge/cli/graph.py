@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..text import printable
 from ..tools.draw import FORMATS
-from . import printable
 from .shared import add_limits, limits_of
 
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 
-from . import DONE, FAILED, printable
+from ..text import printable
+from . import DONE, FAILED
 from .shared import add_limits, limits_of
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from attrs import evolve, fields
 
 from ..limits import DEFAULT_LIMITS, Limits
-from . import DONE, FAILED, WRONG_USAGE, printable
+from ..text import printable
+from . import DONE, FAILED, WRONG_USAGE
 from .shared import add_conversion
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

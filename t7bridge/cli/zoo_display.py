@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from . import printable
+from ..text import printable
 
 _LINE_SECONDS = 5.0
 _NAMES = 4

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.plan.build_spec import build_plan
 from ..nn.plan.spec import ModuleSpec, Plan
 from ..nn.registry import class_of
@@ -37,6 +37,7 @@ def live_module(
     """
     state = state_dict(value, trail, limits)
     plan = build_plan(value, trail, index_base, limits, state)
+    check_size(state.tensors, limits, f"loading {trail}")
     module = construct(plan.root)
     try:
         fill(module, state.tensors, plan, trail)
@@ -104,6 +105,18 @@ def fill(module: nn.Module, tensors: dict[str, Tensor], plan: Plan, trail: str =
     except RuntimeError as error:
         raise ModelError(f"the weights do not fit the layers: {error}", trail=trail) from error
     _tie(module, tensors, plan)
+
+
+def check_size(tensors: dict[str, Tensor], limits: Limits, task: str) -> None:
+    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats without end.
+
+    Raises:
+        LimitError: together they are more bytes than the storages by more than the limit `work` allows.
+    """
+    budget = Budget(limits, task)
+    for key, tensor in tensors.items():
+        storage = tensor.storage
+        budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
 def materialize(tensors: dict[str, Tensor]) -> dict[str, torch.Tensor]:

@@ -12,7 +12,6 @@ import struct
 from collections import OrderedDict
 from typing import Any
 
-from ..errors import LimitError
 from ..graph.python import (
     Device,
     NumpyArray,
@@ -27,7 +26,7 @@ from ..graph.python import (
 )
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 
 Node = dict[str, Any]
 
@@ -52,14 +51,13 @@ _NUMPY_SCALARS = {
 
 class _Describer:
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._budget = Budget(limits, "a description that repeats shared values")
         self._numbers: dict[tuple[int, int], int] = {}
         self._sums: dict[int, int] = {}
         self._kept: list[Any] = []
         self._seen: set[int] = set()
         self._path: dict[int, int] = {}
         """The containers that are being described, each with its depth."""
-        self._repeated = 0
         self._open: list[tuple[Any, Any, Any]] = []
         """What is still to describe: a container, the place in it, the value; the next one last."""
 
@@ -102,13 +100,7 @@ class _Describer:
             return {"t": "cycle", "up": len(self._path) - self._path[id(value)]}
         parts = list(value) if isinstance(value, (list, tuple, dict)) else []
         if id(value) in self._seen:
-            self._repeated += 1 + len(parts)
-            if self._repeated > self._limits.repeated_nodes:
-                raise LimitError(
-                    "a description would repeat shared values too often",
-                    limit="repeated_nodes",
-                    value=self._limits.repeated_nodes,
-                )
+            self._budget.spend(STEPS_PER_NODE * (1 + len(parts)))
         self._seen.add(id(value))
         self._path[id(value)] = len(self._path)
         self._open.append((_LEAVE, id(value), None))

@@ -1231,7 +1231,7 @@ def limit_cases() -> None:
         pt(levels),
         "a list that holds one list twice, 40 levels deep: 2⁴⁰ when told apart",
         "LimitError",
-        "the limit repeated_nodes",
+        "the limit work",
         "describe",
     )
     record = zip_of([("a/model.json", b'{"mainModule":' + b'{"submodules":[' * 3_000), ("a/version", b"2\n")])

@@ -181,7 +181,7 @@ def test_sharing_that_explodes():
     for _ in range(50):
         root = obj("nn.Sequential", modules=[root, root])
     with pytest.raises(LimitError, match="shared in too many places"):
-        state_dict(root, limits=Limits(repeated_nodes=1000))
+        state_dict(root, limits=Limits(work=10_000))
 
 
 def test_tables_shared_by_many_objects():

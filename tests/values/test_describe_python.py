@@ -38,11 +38,11 @@ def test_exponential_sharing_meets_a_limit():
     for _ in range(100):
         value = [value, value]
 
-    with pytest.raises(LimitError, match="repeat shared values"):
+    with pytest.raises(LimitError, match="repeats shared values"):
         describe_python(value)
     with pytest.raises(LimitError):
-        describe_python([[1, 2, 3]] * 1 + [value], Limits(repeated_nodes=10))
-    assert len(describe_python([[number] for number in range(1000)], Limits(repeated_nodes=10))["v"]) == 1000
+        describe_python([[1, 2, 3]] * 1 + [value], Limits(work=100))
+    assert len(describe_python([[number] for number in range(1000)], Limits(work=100))["v"]) == 1000
 
 
 def test_deep_values():

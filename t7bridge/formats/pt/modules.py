@@ -11,7 +11,7 @@ from typing import Any
 from ...data import define
 from ...errors import CorruptError, LimitError, UnsupportedError
 from ...graph.python import PythonObject
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from .storages import shown
 from .torchscript import detached
 
@@ -59,10 +59,8 @@ def module_state_dict(
         seen.add(id(entry.module))
         if entry.depth > limits.module_depth:
             raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)
-        if repeated > limits.repeated_nodes:
-            raise LimitError(
-                "the modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
-            )
+        if repeated > limits.work // STEPS_PER_NODE:
+            raise LimitError("the modules hold one another too often", limit="work", value=limits.work)
         transient = attributes.get("_non_persistent_buffers_set") or ()
         transient = transient if isinstance(transient, (set, frozenset, list, tuple)) else ()
         for kind in ("_parameters", "_buffers"):

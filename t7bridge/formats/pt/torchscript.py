@@ -19,7 +19,7 @@ from ...data import define
 from ...errors import CorruptError, LimitError
 from ...graph.python import PythonObject, QuantizedTensor, SparseTensor
 from ...graph.tensor import Tensor
-from ...limits import Limits
+from ...limits import STEPS_PER_NODE, Limits
 from .checkpoint import CONSTANTS_MEMBER, PtArchive
 from .layout import DATA_MEMBER
 from .storages import shown
@@ -195,10 +195,8 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
             raise LimitError(
                 "the archive's modules are nested too deep", limit="module_depth", value=limits.module_depth
             )
-        if repeated > limits.repeated_nodes:
-            raise LimitError(
-                "the archive's modules hold one another too often", limit="repeated_nodes", value=limits.repeated_nodes
-            )
+        if repeated > limits.work // STEPS_PER_NODE:
+            raise LimitError("the archive's modules hold one another too often", limit="work", value=limits.work)
         inner: list[tuple[str, PythonObject, int]] = []
         others: list[ScriptEntry] = []
         cls = code.find(module.path)

@@ -16,7 +16,7 @@ from ...errors import LimitError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...graph.walk import Visit, children, step_name
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from ..fields import items_of
 from ..registry import Child, Layer, layer_of
 
@@ -242,13 +242,13 @@ class Places:
             layer = layer_of(obj.class_name)
             place = Place(obj, layer, name, path, parent, next(clock), parent.depth + 1 if parent else 0)
             self.last[id(obj)] = place.entered
-            if place.entered - len(self.last) > self.limits.repeated_nodes:
+            if place.entered - len(self.last) > self.limits.work // STEPS_PER_NODE:
                 raise LimitError(
                     "the modules of this model are shared in too many places",
-                    limit="repeated_nodes",
-                    value=self.limits.repeated_nodes,
+                    limit="work",
+                    value=self.limits.work,
                     hint="Convert it with --as tree, which keeps every module once, or raise it: --limit "
-                    "repeated_nodes=N, or limits=Limits(repeated_nodes=N) in Python.",
+                    "work=N, or limits=Limits(work=N) in Python.",
                 )
             on_path.add(id(obj))
             stack.append((place, self._children(place)))
