@@ -20,7 +20,7 @@ from ..formats.t7.layout import T7Layout
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.lua import Value
 from ..graph.storage import Span, Storage
-from ..io.digest import sha256
+from ..io.checksums import sha256
 from ..io.output import Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits

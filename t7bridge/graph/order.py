@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..io.digest import sha256
+from ..io.checksums import sha256
 from .python import Device, PythonGlobal, PythonObject, TorchConstant
 
 _DEPTH = 20

@@ -10,7 +10,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
-from ..io.crc import crc32
+from ..io.checksums import crc32
 from ..io.source import ByteSource
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..errors import TruncatedError, WriteError
-from .crc import combine, crc32
+from .checksums import combine, crc32
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20

@@ -10,7 +10,7 @@ from typing import IO, Any
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .blocks import Blocks
 from .copy import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
-from .crc import crc32
+from .checksums import crc32
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
 

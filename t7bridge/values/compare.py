@@ -12,7 +12,7 @@ from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObj
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
-from ..io.digest import sha256
+from ..io.checksums import sha256
 
 _IDENTITIES = (*COMPOSITE, dict, list, tuple)
 

@@ -14,7 +14,7 @@ import pytest
 from t7bridge.errors import TruncatedError, WriteError
 from t7bridge.io import blocks
 from t7bridge.io import copy as transfer
-from t7bridge.io.crc import combine, crc32
+from t7bridge.io.checksums import combine, crc32
 from t7bridge.io.output import FileOutput
 from t7bridge.io.source import ByteSource
 

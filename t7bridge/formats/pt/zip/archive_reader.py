@@ -16,7 +16,7 @@ from attrs import evolve
 
 from ....data import define
 from ....errors import CorruptError, FormatError, LimitError, TruncatedError, UnsupportedError
-from ....io.crc import crc32
+from ....io.checksums import crc32
 from ....io.source import ByteSource
 from ....limits import DEFAULT_LIMITS, Limits
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Union
 
 from ....data import define
-from ....io.crc import crc32
+from ....io.checksums import crc32
 from ....io.output import Output
 from ....io.source import ByteSource
 from ..layout import ALIGNMENT_BYTES, PADDING_FIELD

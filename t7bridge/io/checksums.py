@@ -1,15 +1,19 @@
-"""CRC-32, as fast as the machine has it, and of pieces that were taken in any order."""
+"""Checksums: CRC-32 with the fastest implementation installed and a rule to combine parts, and SHA-256."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 try:
     from isal.isal_zlib import crc32
 except ImportError:  # no wheel for this platform: the same numbers, slower
     from zlib import crc32
 
-__all__ = ["combine", "crc32"]
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+__all__ = ["combine", "crc32", "sha256"]
 
 _POLYNOMIAL = 0xEDB88320
 """That of CRC-32 (ISO 3309), lowest power first."""
@@ -48,3 +52,10 @@ def _shift(length: int) -> int:
         square = _product(square, square)
         length >>= 1
     return power
+
+
+def sha256(data: bytes = b"") -> _Hash:
+    """Return a SHA-256 of `data`, to be updated. hashlib is imported here: it takes longer than converting most files."""
+    import hashlib
+
+    return hashlib.sha256(data)
