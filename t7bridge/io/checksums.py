@@ -55,7 +55,7 @@ def _shift(length: int) -> int:
 
 
 def sha256(data: bytes = b"") -> _Hash:
-    """Return a SHA-256 of `data`, to be updated. hashlib is imported here: it takes longer than converting most files."""
-    import hashlib
+    """Return a SHA-256 of `data`, to which more can be added."""
+    import hashlib  # here, as loading it takes longer than converting most files
 
     return hashlib.sha256(data)

@@ -9,8 +9,8 @@ from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .blocks import Blocks
-from .copy import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 from .checksums import crc32
+from .copy import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from ...graph.storage import Span, Storage
-from ...io.checksums import crc32
-from ...io.checksums import sha256
+from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
 from .pickle.pickler import PickleWriter, StorageRef
