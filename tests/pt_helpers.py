@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import struct
@@ -23,12 +24,14 @@ PT = TESTFILES / "pt"
 
 
 def torch_describe(value: Any) -> Any:
-    """What PyTorch sees in a value: by the very function that made the JSON of the corpus."""
-    source = (TESTFILES / "gen" / "pt_cases.py").read_text()
-    start, end = source.index("def describe("), source.index("def put(")
-    scope: dict[str, Any] = {}
-    exec("import collections, json, zlib, torch\nfrom torch import nn\n" + source[start:end], scope)
-    return scope["describe"](value)
+    """Describe a value as PyTorch sees it, by the very function that made the JSON of the corpus."""
+    path = TESTFILES / "gen" / "pt_describe.py"
+    spec = importlib.util.spec_from_file_location("pt_describe", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.describe(value)
 
 
 def saved(value: Any, **how: Any) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from looping import for_each
 
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -140,7 +141,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_imports_point_down(path):
     """A file imports only its own room and the rooms below it."""
     room, imported = room_of(path), own_imports(path)
@@ -149,7 +150,7 @@ def test_imports_point_down(path):
         assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_torch_and_torchfile_have_one_place_each(path):
     """Only torchmodules and the torch oracle import torch, and only formats/torchfile imports torchfile."""
     imported = foreign_imports(path)
@@ -160,7 +161,7 @@ def test_torch_and_torchfile_have_one_place_each(path):
     assert "pickle" not in imported, "nothing in a pickle is ever called"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_optional_libraries_have_one_place_each(path):
     """Each library that is not installed everywhere is imported by one module, and there when it is wanted."""
     for library, home in OPTIONAL.items():
@@ -170,7 +171,7 @@ def test_optional_libraries_have_one_place_each(path):
             assert library not in foreign_imports(path, at_start=True)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_modules_loaded_late(path):
     """What needs its library from the first line is imported by others only in functions."""
     late = {Path(home).stem for home in LOADED_LATE}
@@ -187,7 +188,7 @@ def test_layers_stand_alone(path):
     assert foreign_imports(path) <= {"__future__", "collections", "math", "torch", "typing"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_numpy_is_imported_when_it_is_wanted(path):
     """Only the modules that work on arrays import numpy when they are imported themselves."""
     if name_of(path) in NUMPY_MODULES or room_of(path) in NUMPY_MODULES:
@@ -195,7 +196,7 @@ def test_numpy_is_imported_when_it_is_wanted(path):
     assert "numpy" not in foreign_imports(path, at_start=True)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_files_are_short(path):
     """No file has more than 600 lines."""
     assert len(path.read_text().splitlines()) <= MAX_LINES
@@ -211,7 +212,7 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     assert found.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_library_neither_prints_nor_exits(path):
     """Only cli prints and exits."""
     if room_of(path) in ("cli", "__main__"):
@@ -233,7 +234,7 @@ def test_every_test_says_what_must_hold():
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@for_each("path", FILES, ids=name_of)
 def test_data_classes_are_made_in_one_way(path):
     """`define` is that of `data`, whose classes load faster."""
     names = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT, TESTFILES
+from looping import for_each
 
 import t7bridge
 from t7bridge import cli, errors
@@ -49,7 +50,7 @@ def actions(path: Path, folder: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_refused_in_python(name, tmp_path):
     """Loading, describing and converting give the error of the README, name the file, and leave nothing behind."""
     by, kind, words = ROWS[name]
@@ -67,7 +68,7 @@ def test_refused_in_python(name, tmp_path):
         assert list(tmp_path.iterdir()) == [], action
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_refused_on_the_command_line(name, tmp_path, capsys):
     """The command line prints the reason on one line, ends with 1, and leaves nothing behind."""
     by, _, words = ROWS[name]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of, read
+from looping import for_each
 from runtime_helpers import as_torch, difference, recorded, run
 from source_helpers import run_source
 
@@ -46,7 +47,7 @@ def module_in(path: Any) -> TorchObject:
     return module
 
 
-@pytest.mark.parametrize("path", [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL], ids=name_of)
+@for_each("path", [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL], ids=name_of)
 def test_output_is_that_of_lua(path, tmp_path):
     """A generated model gives what Lua's module gave."""
     _, model = run_source(module_in(path), tmp_path)
@@ -62,7 +63,7 @@ def test_exceptions_are_still_needed(path, tmp_path):
     assert difference(run(model, case), case["output"]).startswith("off by")
 
 
-@pytest.mark.parametrize(("file", "name"), [row for row in NAMED if " ".join(row) not in BATCHES_ONLY])
+@for_each(("file", "name"), [row for row in NAMED if " ".join(row) not in BATCHES_ONLY])
 def test_further_cases(file, name, tmp_path):
     """Other options and sizes, and networks with the shapes of well-known ones, with names that do not collide."""
     case = recorded_cases(file)[name]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
+from looping import for_each
 from runtime_helpers import as_torch, calls, difference, do
 from source_helpers import run_source
 
@@ -44,7 +45,7 @@ def disagreement(name: str, folder: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("name", [name for name in cases() if name not in UNEQUAL])
+@for_each("name", [name for name in cases() if name not in UNEQUAL])
 def test_outputs_are_those_of_lua(name, tmp_path):
     """Every call gives what Lua's module gave."""
     assert not disagreement(name, tmp_path)

@@ -1,13 +1,16 @@
 """Conversion of whole files: to PyTorch's eyes, and back to the same bytes."""
 
 import json
+import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from looping import for_each
 
 import t7bridge
 from t7bridge.errors import FormatError, ModelError, TargetExistsError, UnsupportedError, WriteError
@@ -89,7 +92,7 @@ def lua_tensors(path: Path) -> list[dict[str, Any]] | None:
     return found
 
 
-@pytest.mark.parametrize("path", T7_FILES, ids=by_name)
+@for_each("path", T7_FILES, ids=by_name)
 def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
     """PyTorch's safe loader sees the tensors, strides, offsets and sharing that Lua saw; back come the same bytes."""
     there, back = tmp_path / "x.pt", tmp_path / "y.t7"
@@ -128,7 +131,7 @@ def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == back.read_bytes()
 
 
-@pytest.mark.parametrize("path", T7_FILES, ids=by_name)
+@for_each("path", T7_FILES, ids=by_name)
 def test_t7_to_t7(path: Path, tmp_path: Path) -> None:
     """Without options a copy has the same bytes."""
     t7bridge.convert(path, tmp_path / "copy.t7")
@@ -136,14 +139,17 @@ def test_t7_to_t7(path: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == (tmp_path / "copy.t7").read_bytes()
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("models/*.t7")) + sorted(ROOT.glob("nn/*.t7")), ids=by_name)
-def test_auto_loads(path: Path, tmp_path: Path) -> None:
-    """Every model becomes something that PyTorch's safe loader reads, and the report says what was not mapped."""
-    report = t7bridge.convert(path, tmp_path / "x.pt")
+@for_each("path", sorted(ROOT.glob("nn/*.grad.t7")), ids=by_name)
+def test_auto_keeps_every_parameter(path: Path, tmp_path: Path) -> None:
+    """PyTorch's safe loader sees a tensor as large as each that Lua has in `module:parameters()`."""
+    t7bridge.convert(path.with_name(path.name.replace(".grad.t7", ".t7")), tmp_path / "x.pt")
 
-    value = torch.load(tmp_path / "x.pt", weights_only=True)
-    assert value is not None
-    assert all(note.message for note in report.notes)
+    found = Counter(tensor.numel() for tensor in torch_tensors(torch.load(tmp_path / "x.pt", weights_only=True)))
+    lua = t7bridge.load(path).get("gradParameters")
+    # Lua lists the gradient of one shared tensor once for each clone of MapTable.
+    unique = {id(each.storage): each for each in (lua.values() if callable(lua.values) else lua.values)} if lua else {}
+    wanted = Counter(math.prod(each.shape) for each in unique.values())
+    assert wanted <= found
 
 
 def test_auto_checkpoint(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of, peak_mib
+from looping import for_each
 from pt_helpers import golden, saved, storage_id, text, torch_describe, zipped
 from pt_helpers import tensor as view
 
@@ -82,7 +83,7 @@ def restored(folder: Path, **load: Any) -> Any:
 # Whole files
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@for_each("encoding", ENCODINGS)
 @pytest.mark.parametrize("path", WITH_GOLDEN, ids=name_of)
 def test_to_lua_and_back(path: Path, encoding: str, tmp_path: Path) -> None:
     """PyTorch sees in the file that came back what it saw in the original, and so does the description."""
@@ -103,7 +104,7 @@ def test_what_has_no_golden_is_read_alike(path: Path, encoding: str, tmp_path: P
     assert torch.load(back, weights_only=False) is not None
 
 
-@pytest.mark.parametrize("path", PT_FILES, ids=name_of)
+@for_each("path", PT_FILES, ids=name_of)
 def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_path: Path) -> None:
     """A file that was in Lua between has the bytes of one that was copied, and both come out the same again."""
     t7bridge.convert(path, tmp_path / "copy.pt")
@@ -118,7 +119,7 @@ def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_pat
 
 
 @pytest.mark.parametrize("pt_format", ["zip", "legacy"])
-@pytest.mark.parametrize("path", PT_FILES, ids=name_of)
+@for_each("path", PT_FILES, ids=name_of)
 def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path) -> None:
     """A copy in either format of PyTorch holds what the original holds, or says why it cannot."""
     if pt_format == "legacy" and path.name in ONLY_TODAY:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import TESTFILES, corpus, description, name_of, read, written
+from looping import for_each
 
 from t7bridge import convert
 from t7bridge.conversion.template import MAX_LISTED, fill_template
@@ -82,7 +83,7 @@ def saved(value: Any, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", [path for path in MODELS if path.name not in NO_MODULE], ids=name_of)
+@for_each("path", [path for path in MODELS if path.name not in NO_MODULE], ids=name_of)
 def test_unchanged_weights_give_the_same_bytes(path, tmp_path):
     """What `auto` mode made of a file gives, with the file as template, the same bytes; running_std included."""
     convert(path, tmp_path / "x.pt")

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torchfile
+
+from looping import for_each
 
 import t7bridge
 from t7bridge.formats.t7.file import read_t7
@@ -51,7 +52,7 @@ def normal(value: Any) -> Any:
     return convert(value, 0)
 
 
-@pytest.mark.parametrize("path", FILES, ids=by_name)
+@for_each("path", FILES, ids=by_name)
 def test_every_file(path: Path) -> None:
     """Every file of the corpus loads as torchfile's types."""
     if "table_deep" not in path.name:

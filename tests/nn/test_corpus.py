@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers import TESTFILES, corpus, name_of, read
+from looping import for_each
 
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import items_of
@@ -46,7 +47,7 @@ def learned(result: StateDict) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("path", MODELS, ids=name_of)
+@for_each("path", MODELS, ids=name_of)
 def test_every_case_has_a_state_dict(path):
     """Every class of the corpus has an entry, so nothing is warned of, and every tensor lies in its storage."""
     result = dict_of(path)
@@ -56,7 +57,7 @@ def test_every_case_has_a_state_dict(path):
     assert bool(warned) == (name_of(path) in WARNED), warned
 
 
-@pytest.mark.parametrize("path", GRADS, ids=name_of)
+@for_each("path", GRADS, ids=name_of)
 def test_parameters_are_those_of_lua(path):
     """As many parameters, of the same sizes, as `module:parameters()` gave."""
     gradients = items_of(read(str(path.with_suffix(".grad.t7"))).get("gradParameters")) or []

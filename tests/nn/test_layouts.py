@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from looping import for_each
 
 from t7bridge.errors import ModelError
 from t7bridge.graph.dtypes import FLOAT32
@@ -43,7 +44,7 @@ def tensor_of(*size: int, order: tuple[int, ...] | None = None) -> Tensor:
 SHAPES = [(24,), (2, 12), (4, 6), (2, 3, 4), (1, 24), (24, 1), (2, 1, 3, 1, 4), (6, 4), (3, 8), (8, 3)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@for_each("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_view_agrees_with_numpy(shape, order):
     """`view` gives numpy's elements, and a view in just those cases in which numpy needs no copy."""

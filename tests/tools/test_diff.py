@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import ROOT
+from looping import for_each
 
 import t7bridge
 from t7bridge.cli import main
@@ -200,9 +201,7 @@ SAMPLE = sorted(FILES.glob("format/*.t7"))[::7] + sorted(FILES.glob("pt/*.pt"))[
 OTHERS = ("stream", "object_custom_write")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in SAMPLE if not path.name.startswith(OTHERS)], ids=lambda path: path.name
-)
+@for_each("path", [path for path in SAMPLE if not path.name.startswith(OTHERS)], ids=lambda path: path.name)
 def test_every_file_is_like_itself(path: Path, tmp_path: Path) -> None:
     """No file differs from its copy, whatever is in it."""
     assert t7bridge.diff(path, shutil.copy(path, tmp_path)).same

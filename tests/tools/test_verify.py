@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from looping import for_each
 
 import t7bridge
 from t7bridge.errors import FormatError
@@ -18,7 +19,7 @@ def by_name(path: Path) -> str:
     return path.name
 
 
-@pytest.mark.parametrize("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
+@for_each("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
 @pytest.mark.parametrize(
     "options", [{}, {"as_": "tree"}, {"as_": "tree", "record": False}], ids=["auto", "tree", "bare"]
 )
@@ -30,7 +31,7 @@ def test_t7_against_its_pt(path: Path, options: dict[str, object], tmp_path: Pat
     assert t7bridge.verify(tmp_path / "x.pt", path).differences == []
 
 
-@pytest.mark.parametrize("path", PT, ids=by_name)
+@for_each("path", PT, ids=by_name)
 @pytest.mark.parametrize("record", [True, False])
 def test_pt_against_its_t7(path: Path, record: bool, tmp_path: Path) -> None:
     """A `.t7` made from a `.pt` holds the same, with and without the record, in both orders."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import corpus, name_of
+from looping import for_each
 from runtime_helpers import gradient_difference, recorded
 
 import t7bridge
@@ -26,7 +27,7 @@ def disagreement(path):
     return gradient_difference(t7bridge.load_module(path), recorded(path, "io")["input"], recorded(path, "grad"))
 
 
-@pytest.mark.parametrize("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
+@for_each("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
 def test_gradients_are_those_of_lua(path):
     """Backward gives the gradients that Lua's gave, of inputs and parameters."""
     assert not disagreement(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import corpus, name_of, read
+from looping import for_each
 from runtime_helpers import difference, recorded, run
 
 import t7bridge
@@ -27,7 +28,7 @@ def agreement(path):
     return difference(run(t7bridge.load_module(path), case), case["output"])
 
 
-@pytest.mark.parametrize("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
+@for_each("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
 def test_output_is_that_of_lua(path):
     """The live module gives what Lua's gave."""
     assert not agreement(path)
@@ -39,7 +40,7 @@ def test_exceptions_are_still_needed(path):
     assert agreement(path).startswith("off by")
 
 
-@pytest.mark.parametrize("path", CASES, ids=name_of)
+@for_each("path", CASES, ids=name_of)
 def test_keys_and_types_are_those_of_the_file(path):
     """The keys, shapes and element types of `state_dict()` are those that `convert` writes; nothing trains yet."""
     module = t7bridge.load_module(path)

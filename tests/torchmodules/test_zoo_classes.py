@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
+from looping import for_each
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge.nn.weights.state_dict import state_dict
@@ -64,7 +65,7 @@ def gradients(name: str) -> str:
     return gradient_difference(live(name), case["input"], case)
 
 
-@pytest.mark.parametrize("name", sorted(cases()))
+@for_each("name", sorted(cases()))
 def test_output_is_that_of_lua(name):
     """The live module gives what Lua's gave."""
     case = recorded(name)
@@ -75,7 +76,7 @@ def test_output_is_that_of_lua(name):
 GRADIENTS = [name for name, case in sorted(cases().items()) if "gradInput" in case and name not in UNEQUAL_GRADIENTS]
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@for_each("name", GRADIENTS)
 def test_gradients_are_those_of_lua(name):
     """Backward gives the gradients that Lua's gave."""
     assert not gradients(name)
@@ -87,7 +88,7 @@ def test_exceptions_are_still_needed(name):
     assert gradients(name)
 
 
-@pytest.mark.parametrize("name", sorted(cases()))
+@for_each("name", sorted(cases()))
 def test_keys_are_those_of_the_state_dict(name):
     """The live module has the keys and shapes that `convert` writes, and nothing of the file is left out unseen."""
     module = cases()[name]["module"]

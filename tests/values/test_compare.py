@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from looping import for_each
 
 from t7bridge.formats.t7.file import read_t7
 from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
@@ -22,7 +23,7 @@ def floats(*numbers: float) -> Tensor:
 FILES = [path for path in sorted(ROOT.glob("*.json")) if path.stem != "object_custom_write"]  # needs its class
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES, ids=lambda path: path.stem)
 def test_file_equals_itself(path: Path) -> None:
     """A file read twice is the same; in another encoding too."""
     value = read_t7(path.with_suffix(".t7")).roots[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from looping import for_each
 
 from t7bridge.errors import CorruptError
 from t7bridge.graph.dtypes import ELEMENT_TYPES
@@ -64,7 +65,7 @@ def test_every_16_bit_pattern(name: str) -> None:
     assert (wide is storage) == (name == "float16")
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@for_each("name", OTHERS)
 @pytest.mark.parametrize("kind", ["span", "big", "array", "derived"])
 def test_there_and_back(name: str, kind: str) -> None:
     """The bytes come back wherever the elements were, in one piece or in several."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import corpus, name_of
+from looping import for_each
 
 from t7bridge import T7BridgeError
 from t7bridge.errors import ModelError
@@ -117,7 +118,7 @@ def test_names_stay_in_the_folder(inside: str, safe: str) -> None:
     assert safe_name(inside) == safe
 
 
-@pytest.mark.parametrize("path", corpus("format/*.t7", "legacy/*.t7", "pt/*.pt"), ids=name_of)
+@for_each("path", corpus("format/*.t7", "legacy/*.t7", "pt/*.pt"), ids=name_of)
 def test_found_by_content(path: Path) -> None:
     """Every file of the corpus is known by its first bytes."""
     with path.open("rb") as file:

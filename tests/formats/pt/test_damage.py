@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 from helpers import corpus, name_of
+from looping import for_each
 from pt_helpers import described, members_of, zipped
 
 from t7bridge.errors import FormatError, T7BridgeError
@@ -50,7 +51,7 @@ def test_offsets_beyond_any_file(tmp_path):
             described(path)
 
 
-@pytest.mark.parametrize("path", corpus("pt/*.pt"), ids=name_of)
+@for_each("path", corpus("pt/*.pt"), ids=name_of)
 def test_changed_bytes(path):
     """Bytes changed, cut out or put in."""
     data, random_ = path.read_bytes(), random.Random(path.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import corpus, name_of
+from looping import for_each
 from pt_helpers import PT, described, golden, torch_describe
 
 from t7bridge.formats.pt.modules import is_module, module_state_dict
@@ -30,19 +31,19 @@ def kind_of(path: Path) -> str:
     return known.get(path.name.partition("_")[0], "zip")
 
 
-@pytest.mark.parametrize("path", WITH_JSON, ids=name_of)
+@for_each("path", WITH_JSON, ids=name_of)
 def test_describes_what_pytorch_saw(path):
     """The description is that of PyTorch: values, types, order, sharing, views, every byte."""
     assert golden(path) == described(path)
 
 
-@pytest.mark.parametrize("path", ALL, ids=name_of)
+@for_each("path", ALL, ids=name_of)
 def test_knows_the_generation(path):
     """Which release wrote a file is found out from its content, also in memory."""
     assert kind_of(path) == PtReader(path).kind == PtReader(path.read_bytes()).kind
 
 
-@pytest.mark.parametrize("path", ALL, ids=name_of)
+@for_each("path", ALL, ids=name_of)
 def test_no_corpus_file_has_foreign_globals(path):
     """Everything in the files that PyTorch wrote of its own values has a meaning."""
     reader = PtReader(path)
@@ -51,7 +52,7 @@ def test_no_corpus_file_has_foreign_globals(path):
     assert reader.foreign == []
 
 
-@pytest.mark.parametrize("path", ALL, ids=name_of)
+@for_each("path", ALL, ids=name_of)
 def test_storages_stay_in_the_file(path):
     """No storage is read: each knows where its bytes are."""
     reader = PtReader(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, read, stated, written
+from looping import for_each
 
 from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.dtypes import BY_LUA_WORD, LUA_CLASSES
@@ -40,7 +41,7 @@ def file_of(prefix: str, layout, version: int | None = 1) -> bytes:
     return parts.elements(code, *values).data
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 @pytest.mark.parametrize("prefix", CPU + CUDA)
 def test_class(prefix, layout):
     """A tensor of each class is read with its element type, device and values, and written the same."""
@@ -56,7 +57,7 @@ def test_class(prefix, layout):
     assert written(tensor, LAYOUTS[layout]) == data
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 @pytest.mark.parametrize("prefix", CPU + CUDA)
 def test_layout_is_found_out(prefix, layout):
     """The layout of a file that holds one tensor is found out from its bytes alone."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import LAYOUTS, LITTLE8, corpus, description, name_of, read, stated, written
+from looping import for_each
 
 from t7bridge.errors import WriteError
 from t7bridge.formats.t7.payloads import register_class, unregister_class
@@ -50,7 +51,7 @@ def test_corpus_is_whole():
     assert len(corpus("*/*.t7")) == 924
 
 
-@pytest.mark.parametrize("path", ALL, ids=name_of)
+@for_each("path", ALL, ids=name_of)
 def test_read_write_is_byte_identical(path):
     """Reading with no option stated and writing with the layout found gives the file's bytes again."""
     reader = T7Reader(path)
@@ -59,7 +60,7 @@ def test_read_write_is_byte_identical(path):
     assert written(value, reader.layout) == path.read_bytes()
 
 
-@pytest.mark.parametrize("path", [p for p in FORMAT if case_of(p) != "table_deep"], ids=name_of)
+@for_each("path", [p for p in FORMAT if case_of(p) != "table_deep"], ids=name_of)
 def test_description_is_what_lua_saw(path):
     """The description of a file in any encoding equals the JSON that Lua Torch gave."""
     assert describe_value(read(path)) == golden(path)
@@ -72,7 +73,7 @@ def test_deep_description_is_what_lua_saw(name, deep_json):
     assert describe_value(read(path)) == golden(path)
 
 
-@pytest.mark.parametrize("path", FORMAT, ids=name_of)
+@for_each("path", FORMAT, ids=name_of)
 def test_found_layout_is_the_one_written(path):
     """The layout that is found says the encoding and byte order in the file's name, and the size of its longs."""
     reader = T7Reader(path)
@@ -87,7 +88,7 @@ def test_found_layout_is_the_one_written(path):
         assert reader.layout.long_size == 8
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@for_each("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("path", [p for p in FORMAT if len(p.suffixes) == 1], ids=name_of)
 def test_written_in_every_layout_means_the_same(path, layout):
     """A value written in another encoding, byte order or size of long has the same description."""
@@ -100,7 +101,7 @@ def test_written_in_every_layout_means_the_same(path, layout):
     assert description(read(data, **stated(LAYOUTS[layout]))) == description(value)
 
 
-@pytest.mark.parametrize("path", [p for p in FORMAT if len(p.suffixes) == 2 and p.suffixes[0] in FORMS], ids=name_of)
+@for_each("path", [p for p in FORMAT if len(p.suffixes) == 2 and p.suffixes[0] in FORMS], ids=name_of)
 def test_other_forms_become_the_binary_file(path):
     """A file in ascii, big-endian or with 4-byte longs, written as Lua's default, is the file Lua wrote by default.
 
@@ -113,7 +114,7 @@ def test_other_forms_become_the_binary_file(path):
     assert description(read(data)) == description(read(plain))
 
 
-@pytest.mark.parametrize("path", corpus("nn/*.t7", "rnn/*.t7", "models/*.t7"), ids=name_of)
+@for_each("path", corpus("nn/*.t7", "rnn/*.t7", "models/*.t7"), ids=name_of)
 def test_models_hold_tensors_inside_their_storages(path):
     """Every tensor of a model file is a view of its storage, has a path, and its elements can be read."""
     value = read(path)
@@ -126,7 +127,7 @@ def test_models_hold_tensors_inside_their_storages(path):
     assert viewed <= {id(storage) for storage in storages(value)}
 
 
-@pytest.mark.parametrize("path", corpus("nn/*.io.t7", "rnn/*.io.t7", "models/*.io.t7"), ids=name_of)
+@for_each("path", corpus("nn/*.io.t7", "rnn/*.io.t7", "models/*.io.t7"), ids=name_of)
 def test_recorded_inputs_and_outputs_are_there(path):
     """A file of computed values is a table with `input` and `output`."""
     value = read(path)

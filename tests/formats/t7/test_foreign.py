@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import corpus, name_of
+from looping import for_each
 
 from t7bridge.errors import T7BridgeError, TruncatedError, UnknownFormatError
 from t7bridge.formats.signatures import HEAD_BYTES, identify
@@ -92,14 +93,14 @@ def test_foreign_file_is_named(name, tmp_path):
         T7Reader(data)
 
 
-@pytest.mark.parametrize("path", corpus("pt/*.pt"), ids=name_of)
+@for_each("path", corpus("pt/*.pt"), ids=name_of)
 def test_checkpoints_are_named(path):
     """Every PyTorch file of the corpus is recognized as one, not read as something else."""
     with pytest.raises(UnknownFormatError, match=r"PyTorch|tar archive"):
         T7Reader(path)
 
 
-@pytest.mark.parametrize("path", corpus("*/*.t7"), ids=name_of)
+@for_each("path", corpus("*/*.t7"), ids=name_of)
 def test_no_t7_file_is_taken_for_another(path):
     """No file that Lua Torch wrote looks like another format."""
     assert identify(path.read_bytes()[:HEAD_BYTES]) is None

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import ROOT
+from looping import for_each
 
 import t7bridge
 from t7bridge.cli import main
@@ -51,7 +52,7 @@ def modules_in(value: object) -> Iterator[TorchObject]:
         yield from modules_in(each)
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: f"{path.parent.name}/{path.name}")
+@for_each("path", MODELS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_nothing_overlaps(path: Path) -> None:
     """Every block is inside the one around it, beside its neighbours, and large enough for its text."""
     found = blocks(path)
