@@ -146,9 +146,8 @@ def test_auto_keeps_every_parameter(path: Path, tmp_path: Path) -> None:
 
     found = Counter(tensor.numel() for tensor in torch_tensors(torch.load(tmp_path / "x.pt", weights_only=True)))
     lua = t7bridge.load(path).get("gradParameters")
-    wanted = (
-        Counter(math.prod(each.shape) for each in (lua.values() if callable(lua.values) else lua.values)) if lua else {}
-    )
+    gradients = [] if lua is None else lua.values() if callable(lua.values) else lua.values
+    wanted = Counter(math.prod(gradient.shape) for gradient in gradients)
     if path.name.startswith("MapTable"):  # its clones share their weights, and Lua lists the gradient of each
         wanted = Counter(list(wanted))
     assert wanted <= found
