@@ -14,9 +14,12 @@ def run() -> NoReturn:
     that a small file needs, and nothing is found.
     """
     gc.set_threshold(100_000, 20, 100)
-    from .cli import main
+    try:
+        from .cli import main
 
-    code = main()
+        code = main()
+    except KeyboardInterrupt:  # while modules were loaded
+        code = 130
     gc.freeze()
     sys.exit(code)
 

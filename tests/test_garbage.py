@@ -14,8 +14,7 @@ import pytest
 from helpers import ROOT
 
 import t7bridge
-from t7bridge import garbage
-from t7bridge.garbage import young_only
+from t7bridge.garbage import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -27,45 +26,39 @@ def search_as_it_is():
     (gc.enable if enabled else gc.disable)()
 
 
-@pytest.fixture(params=[True, False], ids=["generations", "steps"])
-def way(request, monkeypatch):
-    """Both ways of Python to look for garbage, by generations and since 3.14 in steps."""
-    monkeypatch.setattr(garbage, "_GENERATIONS", request.param)
-
-
 def state() -> tuple[bool, tuple[int, int, int]]:
     """Whether Python looks for garbage, and how often."""
     return gc.isenabled(), gc.get_threshold()
 
 
-def test_as_before_afterwards(way):
+def test_as_before_afterwards():
     """After the context, with an error in it too, and after one inside another."""
     before = state()
-    with young_only():
+    with collector_paused():
         inside = state()
         assert inside != before
-        with young_only():
+        with collector_paused():
             assert state() == inside
         assert state() == inside
     assert state() == before
-    with pytest.raises(ValueError, match="wrong"), young_only():
+    with pytest.raises(ValueError, match="wrong"), collector_paused():
         raise ValueError("wrong")
     assert state() == before
 
 
-def test_threads(way):
+def test_threads():
     """The last thread that leaves has the search as it was before the first came."""
     before, inside, leave = state(), threading.Barrier(4), threading.Event()
 
     def read() -> None:
-        with young_only():
+        with collector_paused():
             inside.wait(10)
             leave.wait(10)
 
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    with young_only():
+    with collector_paused():
         inside.wait(10)
     assert state() != before
     leave.set()
@@ -74,12 +67,11 @@ def test_threads(way):
     assert state() == before
 
 
-@pytest.mark.parametrize("switch_off", [gc.disable, lambda: gc.set_threshold(0)])
-def test_search_that_is_off_stays_off(way, switch_off):
+def test_search_that_is_off_stays_off():
     """A program that has switched it off knows why."""
-    switch_off()
+    gc.disable()
     before = state()
-    with young_only():
+    with collector_paused():
         assert state() == before
     assert state() == before
 
@@ -125,7 +117,7 @@ def test_memory_of_earlier_files_is_given_back(tmp_path):
         graphs.append(weakref.ref(value))
         del value
         most = max(most, sum(graph() is not None for graph in graphs))
-    assert most <= 11
+    assert most <= 13  # the second generation is collected when ten more have come
 
 
 # In a process of its own: to look through all that the tests have loaded would take a second for each file.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from ..text import printable_lines
 
@@ -29,6 +32,10 @@ VERBS = {
 }
 
 
+_WRITERS = {"convert", "draw", "export", "graph", "lua", "module", "zoo"}
+"""Verbs whose result is a file: they succeed where standard output is closed, and what they say beside it is lost."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -39,44 +46,103 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 something failed, 2 wrong usage; 128 and the signal's number where one has ended it.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored, and means it
-                signal.signal(number, _stop)
+    with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals():
+        return _guarded(arguments)
+
+
+def _guarded(arguments: Sequence[str]) -> int:
+    """Run a verb; every error becomes a message and an exit code."""
+    try:
+        code = _verb(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of a pipe has gone: not an error, but nothing more can be printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt as interrupt:
+        _fail(str(interrupt) or "interrupted; no output was left behind")
+        return 128 + signal.SIGINT
+    except MemoryError:
+        return _fail("out of memory")
+    except OSError as error:
+        if _is_ours(error):
+            return _fail(str(error))
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except Exception as error:
+        if _is_ours(error):
+            return _fail(str(error))
+        if isinstance(error, ValueError) and "null " in str(error):  # what open() says of a path
+            return _fail("a path holds a NUL character")
+        if os.environ.get("T7BRIDGE_TRACEBACK"):
+            raise
+        return _fail(
+            f"internal error: {type(error).__name__}: {error}. Please report it, with what "
+            "T7BRIDGE_TRACEBACK=1 in the environment prints."
+        )
+
+
+def _is_ours(error: Exception) -> bool:
+    from ..errors import T7BridgeError
+
+    return isinstance(error, T7BridgeError)
+
+
+def _verb(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in VERBS:
         return _general(arguments)
     verb = importlib.import_module(f".{arguments[0]}", __name__)
     parser = argparse.ArgumentParser(f"t7bridge {arguments[0]}", description=verb.__doc__, formatter_class=_formatter)
     verb.add_arguments(parser)
-    options = parser.parse_args(arguments[1:])
-    from ..errors import T7BridgeError
+    return int(verb.run(parser.parse_args(arguments[1:])))
 
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """End by SIGTERM and SIGHUP like by Ctrl-C, so that what is half written is removed, as long as a verb runs."""
+    before: list[tuple[int, Any]] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+            if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored, and means it
+                before.append((number, signal.signal(number, _stop)))
     try:
-        code = int(verb.run(options))
-        sys.stdout.flush()
-        return code
-    except T7BridgeError as error:
-        return _fail(str(error))
-    except BrokenPipeError:  # the reader of a pipe has gone: not an error, but nothing more can be printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except KeyboardInterrupt:
-        _fail("interrupted; no output was left behind")
-        return 128 + signal.SIGINT
-    except MemoryError:
-        return _fail("out of memory")
-    except OSError as error:
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
-    except Exception as error:
-        if os.environ.get("T7BRIDGE_TRACEBACK"):
-            raise
-        return _fail(
-            f"a mistake in t7bridge itself: {type(error).__name__}: {error}. Please report it, with what "
-            "T7BRIDGE_TRACEBACK=1 in the environment prints."
-        )
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _streams(optional: bool) -> Iterator[None]:
+    """Streams that print every name, and that exist: Python has none where a shell closed them (`>&-`).
+
+    Args:
+        optional: whether what is printed may be lost where standard output is closed.
+    """
+    out, err = sys.stdout, sys.stderr
+    modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
+    for each, _ in modes:
+        each.reconfigure(errors="backslashreplace")
+    sys.stdout = out or (io.StringIO() if optional else _Closed())
+    sys.stderr = err or io.StringIO()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        for each, errors in modes:
+            if not each.closed:
+                each.reconfigure(errors=errors)
+
+
+class _Closed(io.TextIOBase):
+    """Standard output that was closed by whoever started the program: an error only for what prints."""
+
+    def write(self, text: str) -> int:
+        """Refuse."""
+        raise OSError(errno.EBADF, "is closed, and there is something to print", "standard output")
+
+    def isatty(self) -> bool:
+        """Nobody looks."""
+        return False
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

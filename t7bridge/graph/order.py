@@ -11,13 +11,17 @@ from .python import Device, PythonGlobal, PythonObject, TorchConstant
 _DEPTH = 20
 
 
-def in_order(items: Iterable[Any]) -> list[Any]:
+def in_order(items: Iterable[Any], marks: dict[tuple[int, int], bytes] | None = None) -> list[Any]:
     """The items of a set: numbers, then text, then bytes, each sorted, then the rest.
 
     Objects of classes that are not known here come in the order of their classes' names, and of one class in any;
     tuples and sets that differ only very deep inside come in any order, too.
+
+    Args:
+        items: of the set.
+        marks: the hashes of parts that were in earlier sets, which must still exist; more are added.
     """
-    marks: dict[tuple[int, int], bytes] = {}
+    marks = {} if marks is None else marks
     return sorted(items, key=lambda item: _key(item, marks))
 
 

@@ -155,7 +155,8 @@ class FileOutput(Output):
     """An output file that takes its name only when it is complete.
 
     The bytes go to a temporary file in the target's folder, which is renamed on success and removed otherwise. A
-    symbolic link is followed, and a file that is replaced gives its mode to the new one. Use it as a context manager.
+    symbolic link is followed, and a file that is replaced passes on its owner, where the system allows that, and its
+    mode, without setuid and setgid where the owner is another. Use it as a context manager.
 
     Args:
         path: the target.
@@ -176,26 +177,28 @@ class FileOutput(Output):
         given = os.fspath(path)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
-        mode = self._check_target(inputs)
-        self._sync = sync or mode is not None
+        replaced = self._check_target(inputs)
+        self._sync = sync or replaced is not None
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
         try:
             # Mode 0o666 less the umask: what any other program's new file would get.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-            if mode is not None:
-                os.chmod(self._temporary, mode)
+            if replaced is not None:
+                os.chmod(self._temporary, _inherit(fd, replaced))
         except FileNotFoundError as error:
             raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        except ValueError as error:
+            raise WriteError("cannot be written: its name holds a NUL character", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
         self._blocks = Blocks(fd)
         if CAN_TRANSFER:
             self._transfers = Transfers(fd, self.path)
 
-    def _check_target(self, inputs: tuple[ByteSource, ...]) -> int | None:
-        """Refuse a target that must not be replaced; the mode of one that will be."""
+    def _check_target(self, inputs: tuple[ByteSource, ...]) -> os.stat_result | None:
+        """Refuse a target that must not be replaced; the status of one that will be."""
         if not os.path.lexists(self.path):
             return None
         status = os.lstat(self.path)
@@ -208,7 +211,7 @@ class FileOutput(Output):
             raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
         if not self._force:
             raise self._exists()
-        return stat.S_IMODE(status.st_mode)
+        return status
 
     def _exists(self) -> TargetExistsError:
         return TargetExistsError(
@@ -274,3 +277,19 @@ class FileOutput(Output):
         except BaseException:
             self.discard()
             raise
+
+
+def _inherit(fd: int, replaced: os.stat_result) -> int:
+    """Give a new file the owner and group of the one that it will replace, where the system allows it.
+
+    Returns:
+        The mode for the new file: that of the other, without setuid and setgid where the owner or group is not.
+    """
+    mode = stat.S_IMODE(replaced.st_mode)
+    own = os.fstat(fd)
+    if (own.st_uid, own.st_gid) != (replaced.st_uid, replaced.st_gid):
+        try:
+            os.fchown(fd, replaced.st_uid, replaced.st_gid)
+        except (OSError, AttributeError):  # not the superuser; Windows
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    return mode

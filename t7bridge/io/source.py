@@ -52,6 +52,8 @@ class ByteSource:
             fd = os.open(name, os.O_RDONLY | sum(flags))
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
+        except ValueError as error:
+            raise T7BridgeError("cannot be read: its name holds a NUL character", file=name) from error
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)

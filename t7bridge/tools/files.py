@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ..errors import T7BridgeError
@@ -13,9 +12,7 @@ from ..graph.lua import Value
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.describe_lua import Node, describe_with_depth
-
-_DEEPEST = 20_000
+from ..values.describe_lua import Node, describe_value
 
 
 def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
@@ -81,8 +78,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
 def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Describe what a file holds, as data that becomes JSON: the same for every encoding of the same value.
 
-    A description that is nested deeper than Python's recursion limit could be neither compared nor turned into JSON
-    by the standard library; for such a one the limit is raised, up to 20 000, and stays raised.
+    A description may be nested deeper than Python's recursion limit, where `==` and the `json` module give up;
+    `t7bridge.values.describe_lua.json_pieces` writes it as JSON whatever its depth.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -105,8 +102,4 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
         except T7BridgeError as error:
             error.file = error.file or opened.name
             raise
-    node, depth = describe_with_depth(_first_value(T7Reader(opened, limits=limits)))
-    needed = depth + 200
-    if sys.getrecursionlimit() < needed <= _DEEPEST:
-        sys.setrecursionlimit(needed)
-    return node
+    return describe_value(_first_value(T7Reader(opened, limits=limits)))

@@ -1,20 +1,49 @@
-"""Comparison of two graphs: values, types, order, identity, sharing and views, with no recursion."""
+"""Comparison of two graphs: values, types, order, identity, sharing and views, with no recursion.
+
+Linear in the size of the graphs, whatever is shared, cyclic or chosen to collide in a dict: a pair of values is
+compared once, scalar keys are looked up by their text, and what pairs of shared values cost beside that is charged to
+`Limits.work`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from attrs import field, fields, has
 
 from ..data import define
-from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
+from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.order import in_order
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 from ..io.checksums import sha256
+from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..text import printable
 
-_IDENTITIES = (*COMPOSITE, dict, list, tuple)
+_SETS = (set, frozenset)
+_IDENTITIES = (*COMPOSITE, dict, list, tuple, *_SETS)
+_SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
+_LONG = 1000
+"""Bytes of a string from which on a pair of strings is compared once only."""
+_STEPS = 50
+"""Steps of a path that are shown."""
+_LETTERS = 200
+"""Letters of a step that are shown."""
+
+Path = Any
+"""A place: the place around it, the kind of step and the key; `None` for the root. It becomes text when shown."""
+
+
+def path_text(path: Path) -> str:
+    """`root.modules[3].weight`; the last steps only of a place very deep inside."""
+    steps: list[str] = []
+    while path is not None and len(steps) < _STEPS:
+        path, kind, key = path
+        shown = kind or step_name(key[:_LETTERS] if isinstance(key, (str, bytes)) else key)
+        steps.append(f"<key {step_name(key)}>" if kind == "key" else shown[:_LETTERS])
+    return ("root" if path is None else "root…") + "".join(reversed(steps))
 
 
 @define(frozen=True)
@@ -30,7 +59,7 @@ class Difference:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.trail}: {self.message}"
+        return printable(f"{self.trail}: {self.message}")
 
 
 @define(eq=False)
@@ -39,23 +68,37 @@ class Comparer:
 
     Attributes:
         devices: whether the devices that tensors name must be equal too.
+        limits: what comparing may cost.
         found: the differences.
         compared: how many pairs of values were met.
     """
 
     devices: bool = False
+    limits: Limits = DEFAULT_LIMITS
     found: list[Difference] = field(factory=list)
     compared: int = 0
     _there: dict[int, int] = field(factory=dict)
     _back: dict[int, int] = field(factory=dict)
-    _stack: list[tuple[str, Value, Value]] = field(factory=list)
+    _stack: list[tuple[Path, Value, Value]] = field(factory=list)
+    _pairs: set[tuple[int, int]] = field(factory=set)
+    _once: tuple[set[int], set[int]] = field(factory=lambda: (set(), set()))
+    """The values without identity that were met, of each side."""
+    _marks: dict[tuple[int, int], bytes] = field(factory=dict)
+    _budget: Budget = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._budget = Budget(self.limits, "comparing the values")
 
     def run(self, a: Value, b: Value) -> list[Difference]:
-        """Compare two values; the differences, in the order of a walk."""
-        self._stack.append(("root", a, b))
+        """Compare two values; the differences, in the order of a walk.
+
+        Raises:
+            LimitError: values are shared in so many ways that comparing takes more than the limit `work`.
+        """
+        self._stack.append((None, a, b))
         while self._stack:
-            trail, left, right = self._stack.pop()
-            self._pair(trail, left, right)
+            path, left, right = self._stack.pop()
+            self._pair(path, left, right)
         return self.found
 
     @property
@@ -63,26 +106,42 @@ class Comparer:
         """How many pairs were alike. Who stops at the root has few differences, and has compared next to nothing."""
         return self.compared - len(self.found)
 
-    def _differs(self, trail: str, message: str) -> None:
-        self.found.append(Difference(trail, message))
+    def _differs(self, path: Path, message: str) -> None:
+        self.found.append(Difference(path_text(path), message))
 
-    def _alone(self, trail: str, message: str) -> None:
-        """What is there on one side only was met too: many of them are no sign that the rest has nothing in common."""
+    def _alone(self, path: Path, message: str) -> None:
+        """Count as met what one side alone has: many of them are no sign that the rest has nothing in common."""
         self.compared += 1
-        self._differs(trail, message)
+        self._differs(path, message)
 
-    def _pair(self, trail: str, a: Value, b: Value) -> None:
+    def _pair(self, path: Path, a: Value, b: Value) -> None:
         self.compared += 1
         if not _is_object(a) and not _is_object(b):
             if not self._same_scalar(a, b):
-                self._differs(trail, f"{_short(a)} against {_short(b)}")
+                self._differs(path, f"{_short(a)} against {_short(b)}")
             return
         if type(a) is not type(b):
-            self._differs(trail, f"{_short(a)} against {_short(b)}")
+            self._differs(path, f"{_short(a)} against {_short(b)}")
             return
-        # A tuple has no identity that a file would keep.
-        if isinstance(a, tuple) or not self._met(trail, a, b):
-            self._objects(trail, a, b)
+        # Tuples and frozen sets have no identity that a file would keep.
+        if isinstance(a, (tuple, frozenset)):
+            if not self._compared_before(a, b):
+                self._objects(path, a, b)
+        elif not self._met(path, a, b):
+            self._objects(path, a, b)
+
+    def _compared_before(self, a: Any, b: Any) -> bool:
+        """Whether two values were compared with one another before. Another pair of values met before is charged."""
+        pair = (id(a), id(b))
+        if pair in self._pairs:
+            return True
+        self._pairs.add(pair)
+        first, second = self._once
+        if pair[0] in first and pair[1] in second:
+            self._budget.spend(2 * (1 + _length(a)))
+        first.add(pair[0])
+        second.add(pair[1])
+        return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
         """Equal in type, value and sign: a nan is a nan, 0.0 is not -0.0."""
@@ -90,101 +149,149 @@ class Comparer:
             return False
         if isinstance(a, float):
             return bool(a.hex() == b.hex())
+        if isinstance(a, complex):
+            return (a.real.hex(), a.imag.hex()) == (b.real.hex(), b.imag.hex())
+        if isinstance(a, (str, bytes, bytearray)) and len(a) > _LONG and self._compared_before(a, b):
+            return True  # what differs was said at the first place
         return bool(a == b)
 
-    def _met(self, trail: str, a: Value, b: Value) -> bool:
+    def _met(self, path: Path, a: Value, b: Value) -> bool:
         """Whether one of two objects was met before; if so, it must have been with the other."""
         there, back = self._there.get(id(a)), self._back.get(id(b))
         if there is None and back is None:
             self._there[id(a)], self._back[id(b)] = id(b), id(a)
             return False
         if there is None or back is None:
-            self._differs(trail, "what is one object here is two there")
+            self._differs(path, "what is one object here is two there")
         elif there != id(b) or back != id(a):
-            self._differs(trail, "refers to another object")
+            self._differs(path, "refers to another object")
         return True
 
-    def _objects(self, trail: str, a: Value, b: Value) -> None:
+    def _objects(self, path: Path, a: Value, b: Value) -> None:
         if isinstance(a, (Table, dict)):
-            self._entries(trail, list(a.items()), list(b.items()))
+            self._entries(path, list(a.items()), list(b.items()))
         elif isinstance(a, (list, tuple)):
-            self._items(trail, a, b, 0)
+            self._items(path, a, b, 0)
+        elif isinstance(a, _SETS):
+            self._items(path, in_order(a, self._marks), in_order(b, self._marks), 0)
         elif isinstance(a, Tensor):
-            self._tensors(trail, a, b)
+            self._tensors(path, a, b)
         elif isinstance(a, Storage):
-            self._storages(trail, a, b)
+            self._storages(path, a, b)
         elif isinstance(a, TorchObject):
-            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._stack.append((f"{trail}<payload>", a.payload, b.payload))
-            self._stack.append((trail, a.fields, b.fields))
+            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._stack.append(((path, "<payload>", None), a.payload, b.payload))
+            self._stack.append((path, a.fields, b.fields))
         elif isinstance(a, LuaFunction):
-            self._same(trail, "bytecode", (a.tag, a.code), (b.tag, b.code))
-            self._stack.append((f"{trail}<upvalues>", a.upvalues, b.upvalues))
+            self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
+            self._stack.append(((path, "<upvalues>", None), a.upvalues, b.upvalues))
         elif isinstance(a, TdsHash):
-            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._entries(trail, list(a.content.items()), list(b.content.items()))
+            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._entries(path, list(a.content.items()), list(b.content.items()))
         elif isinstance(a, TdsVec):
-            self._same(trail, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._items(trail, a.items, b.items, 1)
+            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._items(path, a.items, b.items, 1)
         else:  # an inert Python-side value
             names = [found.name for found in fields(type(a))]
-            self._stack += [(f"{trail}<{name}>", getattr(a, name), getattr(b, name)) for name in reversed(names)]
+            self._stack += [((path, f"<{name}>", None), getattr(a, name), getattr(b, name)) for name in reversed(names)]
 
-    def _same(self, trail: str, what: str, a: Any, b: Any) -> None:
+    def _same(self, path: Path, what: str, a: Any, b: Any) -> None:
         if a != b:
-            self._differs(trail, f"{what} {_short(a)} against {_short(b)}")
+            self._differs(path, f"{what} {_repr(a)} against {_repr(b)}")
 
-    def _items(self, trail: str, a: Any, b: Any, base: int) -> None:
-        self._same(trail, "length", len(a), len(b))
-        pairs = [(f"{trail}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b), base)]
+    def _items(self, path: Path, a: Sequence[Any], b: Sequence[Any], base: int) -> None:
+        self._same(path, "length", len(a), len(b))
+        pairs = [((path, "", place), x, y) for place, (x, y) in enumerate(zip(a, b), base)]
         self._stack.extend(reversed(pairs))
 
-    def _entries(self, trail: str, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> None:
-        """Entries of tables and dicts: scalar keys are found wherever they stand, others are compared in order."""
-        keyed = {index_key(key): value for key, value in b if not isinstance(key, _IDENTITIES)}
-        pairs: list[tuple[str, Value, Value]] = []
-        missing = [key for key, _ in a if not isinstance(key, _IDENTITIES) and index_key(key) not in keyed]
-        own = {index_key(key) for key, _ in a if not isinstance(key, _IDENTITIES)}
-        for key in missing:
-            self._alone(trail + step_name(key), "is missing in the second")
-        for key, _ in b:
-            if not isinstance(key, _IDENTITIES) and index_key(key) not in own:
-                self._alone(trail + step_name(key), "is missing in the first")
-        for key, value in a:
-            if not isinstance(key, _IDENTITIES) and index_key(key) in keyed:
-                pairs.append((trail + step_name(key), value, keyed[index_key(key)]))
-        odd_a, odd_b = ([pair for pair in side if isinstance(pair[0], _IDENTITIES)] for side in (a, b))
-        self._same(trail, "number of keys that are objects", len(odd_a), len(odd_b))
+    def _entries(self, path: Path, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> None:
+        """Compare entries of tables and dicts: scalar keys wherever they stand, others in order."""
+        pairs: list[tuple[Path, Value, Value]] = []
+        if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
+            pairs = [((path, "", key), value, other[1]) for (key, value), other in zip(a, b)]
+            self._stack.extend(reversed(pairs))
+            return
+        own = [_key_text(key) for key, _ in a]
+        keyed: dict[Any, Value] = {}
+        names = set(own)
+        unknown: list[Value] = []
+        for key, value in b:
+            name = _key_text(key)
+            if name is not None:
+                keyed[name] = value
+                if name not in names:
+                    unknown.append(key)
+        for name, (key, _) in zip(own, a):
+            if name is not None and name not in keyed:
+                self._alone((path, "", key), "is missing in the second")
+        for key in unknown:
+            self._alone((path, "", key), "is missing in the first")
+        for name, (key, value) in zip(own, a):
+            if name is not None and name in keyed:
+                pairs.append(((path, "", key), value, keyed[name]))
+        odd_a, odd_b = ([pair for pair in side if not isinstance(pair[0], _SCALAR_KEYS)] for side in (a, b))
+        self._same(path, "number of keys that are objects", len(odd_a), len(odd_b))
         for (key, value), (other_key, other) in zip(odd_a, odd_b):
-            pairs.append((f"{trail}<key {step_name(key)}>", key, other_key))
-            pairs.append((trail + step_name(key), value, other))
+            pairs.append(((path, "key", key), key, other_key))
+            pairs.append(((path, "", key), value, other))
         self._stack.extend(reversed(pairs))
 
-    def _tensors(self, trail: str, a: Tensor, b: Tensor) -> None:
-        self._same(trail, "type", a.element.name, b.element.name)
-        self._same(trail, "shape", a.shape, b.shape)
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
+        self._same(path, "type", a.element.name, b.element.name)
+        self._same(path, "shape", a.shape, b.shape)
         if a.numel or b.numel:
-            self._same(trail, "stride", a.stride, b.stride)
-            self._same(trail, "offset", a.offset, b.offset)
+            self._same(path, "stride", a.stride, b.stride)
+            self._same(path, "offset", a.offset, b.offset)
         if self.devices:
-            self._same(trail, "device", a.device, b.device)
-        self._same(trail, "requires_grad", a.requires_grad, b.requires_grad)
-        self._same(trail, "being a parameter", a.is_parameter, b.is_parameter)
-        self._stack.append((f"{trail}<extras>", a.extras, b.extras))
+            self._same(path, "device", a.device, b.device)
+        self._same(path, "requires_grad", a.requires_grad, b.requires_grad)
+        self._same(path, "being a parameter", a.is_parameter, b.is_parameter)
+        self._stack.append(((path, "<extras>", None), a.extras, b.extras))
         # Lua has tensors without storage, PyTorch gives them one without elements.
         if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
-            self._stack.append((f"{trail}.storage", a.storage, b.storage))
+            self._stack.append(((path, ".storage", None), a.storage, b.storage))
 
-    def _storages(self, trail: str, a: Storage, b: Storage) -> None:
-        self._same(trail, "type", a.element.name, b.element.name)
-        self._same(trail, "number of elements", a.count, b.count)
-        if a.element is b.element and a.count == b.count and _digest(a) != _digest(b):
-            self._differs(trail, "other elements")
+    def _storages(self, path: Path, a: Storage, b: Storage) -> None:
+        self._same(path, "type", a.element.name, b.element.name)
+        self._same(path, "number of elements", a.count, b.count)
+        if a.element is not b.element or a.count != b.count:
+            return
+        for storage in (a, b):
+            if storage.base is not None:  # parts of one storage may overlap, as often as a file likes
+                self._budget.allocate(storage.nbytes // 16)
+        if _digest(a) != _digest(b):
+            self._differs(path, "other elements")
 
 
 def _is_object(value: Value) -> bool:
     """Whether a value has an identity or parts, and is not just a scalar."""
     return isinstance(value, _IDENTITIES) or has(type(value))
+
+
+def _same_key(a: Value, b: Value) -> bool:
+    """Whether two keys are scalars of one type and equal, told without hashing them."""
+    return type(a) is type(b) and isinstance(a, _SCALAR_KEYS) and bool(a == b)
+
+
+def _key_text(key: Value) -> Any:
+    """What a scalar key is found by, in place of itself: a file can make numbers whose hashes are equal.
+
+    Returns:
+        Bytes for text, as Lua has it; a pair of texts for other scalars; `None` for a key that is no scalar.
+    """
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    if isinstance(key, float) and key.is_integer():
+        return "number", hex(int(key))
+    if isinstance(key, int) and not isinstance(key, bool):
+        return "number", hex(key)
+    return (type(key).__name__, repr(key)) if isinstance(key, _SCALAR_KEYS) else None
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes, bytearray, list, tuple, dict, *_SETS, Table)) else 1
 
 
 def _digest(storage: Storage) -> bytes:
@@ -199,22 +306,33 @@ def _short(value: Value) -> str:
     if isinstance(value, (Tensor, Storage)):
         return value.lua_class or value.element.name
     if isinstance(value, (TorchObject, TdsHash, TdsVec)):
-        return value.class_name
-    if isinstance(value, (Table, LuaFunction, dict, list)):
+        return value.class_name[:_LETTERS]
+    if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
         return f"a {type(value).__name__.lower()}"
-    text = repr(value)
+    if has(type(value)):
+        return str(getattr(value, "path", type(value).__name__))[:_LETTERS]
+    return _repr(value[:_LETTERS] if isinstance(value, (str, bytes, bytearray)) else value)
+
+
+def _repr(value: Any) -> str:
+    """A scalar, or a tuple of sizes, as Python writes it."""
+    text = hex(value) if isinstance(value, int) and value.bit_length() > _LETTERS else repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def differences(a: Value, b: Value, *, devices: bool = False) -> list[Difference]:
+def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = DEFAULT_LIMITS) -> list[Difference]:
     """Every difference between two values, in the order of a walk.
 
     Args:
         a: a Lua value, or builtins with `Tensor` in them.
         b: another of the same side.
         devices: whether the devices that tensors name must be equal too.
+        limits: what comparing may cost.
+
+    Raises:
+        LimitError: values are shared in so many ways that comparing takes more than the limit `work`.
     """
-    return Comparer(devices).run(a, b)
+    return Comparer(devices, limits).run(a, b)
 
 
 def closest(

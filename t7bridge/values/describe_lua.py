@@ -15,6 +15,7 @@ from typing import Any
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, index_key
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..text import printable_json
 
 Node = dict[str, Any]
 
@@ -55,23 +56,19 @@ def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
 class _Describer:
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
-        self._open: list[tuple[Any, Any, Value, int]] = []
-        """What is still to describe: a container, the place in it, the value, its level; the next one last."""
-        self._level = 0
-        self.depth = 0
-        """Levels of dicts and lists in the description."""
+        self._open: list[tuple[Any, Any, Value]] = []
+        """What is still to describe: a container, the place in it, the value; the next one last."""
 
     def run(self, root: Value) -> Node:
         result: list[Any] = [None]
         self._add(result, 0, root)
         while self._open:
-            target, place, value, self._level = self._open.pop()
-            self.depth = max(self.depth, self._level)
+            target, place, value = self._open.pop()
             target[place] = self._node(value)
         return result[0]  # type: ignore[no-any-return]
 
     def _add(self, target: Any, place: Any, value: Value) -> None:
-        self._open.append((target, place, value, self._level + 3))  # a dict, its list of pairs, the pair
+        self._open.append((target, place, value))
 
     def _node(self, value: Value) -> Node:
         if value is None:
@@ -148,18 +145,16 @@ def describe_value(value: Value) -> Node:
 
     Source: the walk in `testfiles/gen/describe.lua`, which ran in Lua Torch.
     """
-    return describe_with_depth(value)[0]
-
-
-def describe_with_depth(value: Value) -> tuple[Node, int]:
-    """Describe a Lua value, and say how many levels of dicts and lists the description has at most."""
-    describer = _Describer()
-    return describer.run(value), describer.depth
+    return _Describer().run(value)
 
 
 def json_pieces(node: Any) -> Iterator[str]:
     """Yield compact JSON of dicts, lists and scalars, however deep; the `json` module would recurse."""
-    text = json.JSONEncoder(ensure_ascii=False).encode
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+
+    def text(value: Any) -> str:
+        return printable_json(encode(value))
+
     stack: list[Any] = [iter((node,))]
     closing: list[str] = [""]
     first = True

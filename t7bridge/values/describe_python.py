@@ -98,7 +98,10 @@ class _Describer:
     def _container(self, value: Any) -> Node:
         if id(value) in self._path:
             return {"t": "cycle", "up": len(self._path) - self._path[id(value)]}
-        parts = list(value) if isinstance(value, (list, tuple, dict)) else []
+        # Items, not keys: to look a key up costs what the file makes its hash cost.
+        parts: list[Any] = (
+            list(value.items()) if isinstance(value, dict) else [] if isinstance(value, SparseTensor) else list(value)
+        )
         if id(value) in self._seen:
             self._budget.spend(STEPS_PER_NODE * (1 + len(parts)))
         self._seen.add(id(value))
@@ -108,8 +111,8 @@ class _Describer:
             return self._sparse(value)
         if isinstance(value, dict):
             slots: list[Any] = [[None, None] for _ in parts]
-            for slot, key in zip(reversed(slots), reversed(parts)):
-                self._open.append((slot, 1, value[key]))
+            for slot, (key, item) in zip(reversed(slots), reversed(parts)):
+                self._open.append((slot, 1, item))
                 self._open.append((slot, 0, key))
             return {"t": "odict" if isinstance(value, OrderedDict) else "dict", "v": slots}
         nodes: list[Any] = [None] * len(parts)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from attrs import field
+from typing import Any
+
+from attrs import evolve, field
 
 from ..data import define
 from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from .compare import Comparer, Difference
+from ..limits import BYTES_PER_STEP
+from .compare import Comparer, Difference, Path, path_text
+
+_COMPARED = 16
+"""How often the elements of a storage may be compared, in views of it, before it is charged."""
 
 
 @define(frozen=True)
@@ -43,38 +49,53 @@ class ValueComparer(Comparer):
     atol: float = 0.0
     elements: bool = True
     tensors: int = 0
-    _pairs: set[tuple[int, int]] = field(factory=set)
+    _views: dict[Any, Difference | None] = field(factory=dict)
+    _stored: set[int] = field(factory=set)
 
-    def _met(self, trail: str, a: Value, b: Value) -> bool:
+    def _met(self, path: Path, a: Value, b: Value) -> bool:
         """Tensors are compared wherever they stand, so that each place of a shared one is named."""
-        if isinstance(a, Tensor):
-            return False
-        pair = (id(a), id(b))
-        if pair in self._pairs:
-            return True
-        self._pairs.add(pair)
-        return False
+        return not isinstance(a, Tensor) and self._compared_before(a, b)
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
         if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, (int, float)):
             return super()._same_scalar(a, b)
         if not isinstance(b, (int, float)):
             return False
-        return a == b or (a != a and b != b) or abs(a - b) <= self.atol + self.rtol * abs(b) < float("inf")
+        if a == b or (a != a and b != b):
+            return True
+        try:
+            return abs(a - b) <= self.atol + self.rtol * abs(b) < float("inf")
+        except OverflowError:  # an integer beyond all floats
+            return False
 
-    def _tensors(self, trail: str, a: Tensor, b: Tensor) -> None:
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
         self.tensors += 1
-        self._same(trail, "type", a.element.name, b.element.name)
+        self._same(path, "type", a.element.name, b.element.name)
         if a.shape != b.shape:
-            self._same(trail, "shape", a.shape, b.shape)
+            self._same(path, "shape", a.shape, b.shape)
         elif self.elements and a.numel:
-            from .deviation import deviation
+            views = tuple((id(each.storage), each.offset, each.stride, each.element.name) for each in (a, b))
+            name = (a.shape, views, id(a.extras), id(b.extras))
+            if name not in self._views:
+                from .deviation import deviation
 
-            found = deviation(trail, a, b, self.rtol, self.atol)
+                self._charge(a, b)
+                self._views[name] = deviation(path_text(path), a, b, self.rtol, self.atol)
+            found = self._views[name]
             if found is not None:
-                self.found.append(found)
+                self.found.append(evolve(found, trail=path_text(path)))
 
-    def _storages(self, trail: str, a: Storage, b: Storage) -> None:
+    def _charge(self, a: Tensor, b: Tensor) -> None:
+        """Charge the elements of views that lie over one another more often than a model's do."""
+        for each in (a, b):
+            if each.storage is not None:
+                if id(each.storage) not in self._stored:
+                    self._stored.add(id(each.storage))
+                    self._budget.left += _COMPARED * each.storage.nbytes // BYTES_PER_STEP
+                shown = min(each.numel, 2 * each.storage.count)  # more of them are compared as storages
+                self._budget.spend(shown * each.element.itemsize // BYTES_PER_STEP)
+
+    def _storages(self, path: Path, a: Storage, b: Storage) -> None:
         """A storage that stands alone is a tensor of one dimension."""
         whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
-        self._tensors(trail, *whole)
+        self._tensors(path, *whole)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.order import in_order
+from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import children
+from ..text import printable
 
 
 def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
@@ -19,24 +22,30 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         items: entries to show of each table.
     """
     numbers: dict[int, int] = {}
+    shown: set[int] = set()
     stack: list[tuple[int, str, Value]] = [(0, "root", root)]
     while stack:
         level, name, value = stack.pop()
         if isinstance(value, _Rest):
             yield f"{'  ' * level}… {value.count} more"
             continue
+        if isinstance(value, _UNNUMBERED):
+            if id(value) in shown:
+                yield printable(f"{'  ' * level}{name}: {summary(value)}{', shown above' if len(value) else ''}")
+                continue
+            shown.add(id(value))
         again = numbers.get(id(value)) if isinstance(value, _NUMBERED) else None
         if again is not None:
-            yield f"{'  ' * level}{name}: the same as #{again}"
+            yield printable(f"{'  ' * level}{name}: the same as #{again}")
             continue
         mark = ""
         if isinstance(value, _NUMBERED):
             numbers[id(value)] = len(numbers) + 1
             mark = f"  #{len(numbers)}"
-        yield f"{'  ' * level}{name}: {summary(value)}{mark}"
+        yield printable(f"{'  ' * level}{name}: {summary(value)}{mark}")
         if isinstance(value, (Tensor, Storage)):
             continue
-        inside = list(children(value))
+        inside = list(_inside(value))
         if level + 1 >= depth:
             if inside:
                 stack.append((level + 1, "", _Rest(len(inside))))
@@ -53,7 +62,17 @@ class _Rest:
         self.count = count
 
 
-_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list)
+def _inside(value: Value) -> Iterator[tuple[str, Value]]:
+    """What is directly inside a value; of a set, its items."""
+    if isinstance(value, _SETS):
+        return (("{}", item) for item in in_order(value))
+    return children(value)
+
+
+_SETS = (set, frozenset)
+_UNNUMBERED = (tuple, frozenset)
+"""Values without identity: expanded once, however many places share them."""
+_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set)
 
 
 def summary(value: Value) -> str:
@@ -73,13 +92,27 @@ def summary(value: Value) -> str:
         return value.class_name
     if isinstance(value, LuaFunction):
         return f"function, {len(value.code)} bytes of bytecode"
-    if isinstance(value, (Table, dict, list, tuple)):
+    if isinstance(value, (Table, dict, list, tuple, *_SETS)):
         return f"{type(value).__name__.lower()} of {len(value)}"
-    if isinstance(value, bytes):
-        try:
-            return repr(value.decode())
-        except UnicodeDecodeError:
-            return repr(value)
+    if isinstance(value, (bytes, str)):
+        return _text_summary(value)
+    if isinstance(value, PythonObject):
+        return f"object of {value.path}"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return "nil" if value is None else str(value)
+
+
+_LETTERS = 1000
+"""Letters of a string that are shown."""
+
+
+def _text_summary(value: bytes | str) -> str:
+    """A string, cut where it is long; Lua's as Python writes it, in text where it is UTF-8."""
+    cut = f"… ({len(value)} in all)" if len(value) > _LETTERS else ""
+    shown = value[:_LETTERS]
+    if isinstance(shown, bytes):
+        text = shown.decode("utf-8", "ignore" if cut else "surrogateescape")
+        whole = cut or not any("\ud800" <= char <= "\udfff" for char in text)
+        return (repr(text) if whole else repr(shown)) + cut
+    return shown + cut

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import CorruptError, LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
-from ...garbage import young_only
+from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
@@ -133,7 +133,7 @@ class PtReader:
         """
         if self._value is _UNSET:
             try:
-                with young_only():
+                with collector_paused():
                     self._value = self._read()
             except T7BridgeError as error:
                 error.file = error.file or self.source.name

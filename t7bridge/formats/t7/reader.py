@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import FormatError, LimitError
-from ...garbage import young_only
+from ...garbage import collector_paused
 from ...graph.lua import TdsHash, TdsVec, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
@@ -160,7 +160,7 @@ class T7Reader:
             LimitError: the value is larger than the limits allow.
         """
         first = self.position == self._start and not self._run.payload_depth and not self._is_record
-        with young_only():
+        with collector_paused():
             if first and not self.layout.vintage:
                 return self._read_first()
             return self._read_any()
