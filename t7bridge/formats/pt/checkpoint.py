@@ -23,7 +23,9 @@ from .zip.archive_reader import STORED, ZipArchive
 MODEL_MEMBER = "model.json"
 CONSTANTS_MEMBER = "constants.pkl"
 _FREE_OPERATIONS = 500_000
-_OTHER_ARCHIVES = ("archive_format", "serialized_exported_program.json")
+PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
+"""Members of archives of torch.export: of 2.7 and newer, and of older releases."""
+_ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS)
 
 
 class PtArchive:
@@ -66,18 +68,18 @@ class PtArchive:
         names = list(self.zip.members)
         first = names[0].partition("/") if names else ("", "", "")
         roots = [first[0] + "/" if first[1] else ""]
-        for name in (DATA_MEMBER, MODEL_MEMBER):  # other writers may put something in front
+        for name in _ROOT_MEMBERS:  # other writers may put something in front
             roots += sorted(
                 (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
                 key=lambda root: root.count("/"),
             )
         for root in roots:
-            if root + DATA_MEMBER in self.zip or root + MODEL_MEMBER in self.zip:
+            if any(root + name in self.zip for name in _ROOT_MEMBERS):
                 return root
         for name in names:
-            if name.rpartition("/")[2] in _OTHER_ARCHIVES or name.endswith(".data/extern_modules"):
+            if name.endswith(".data/extern_modules"):
                 raise UnsupportedError(
-                    "is an archive of torch.export or torch.package, not a checkpoint",
+                    "is an archive of torch.package, not a checkpoint",
                     file=self._source.name,
                     found=name,
                     hint="Load it in PyTorch and save its state dict with torch.save.",

@@ -11,7 +11,7 @@ from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
-from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PtArchive
+from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PT2_MEMBERS, PtArchive
 from .layout import DATA_MEMBER
 from .pickle.globals import PtMeaning
 from .storages import StorageTable
@@ -36,7 +36,7 @@ class PtReader:
 
     Attributes:
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
-            API), `json-archive` (TorchScript of 1.0 to 1.2) or `pickle` (a plain one).
+            API), `json-archive` (TorchScript of 1.0 to 1.2), `pt2` (torch.export) or `pickle` (a plain one).
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -113,6 +113,8 @@ class PtReader:
     def _kind_of_zip(archive: PtArchive) -> str:
         if archive.has(MODEL_MEMBER) and not archive.has(DATA_MEMBER):
             return "json-archive"
+        if any(map(archive.has, PT2_MEMBERS)) and not archive.has(DATA_MEMBER):
+            return "pt2"
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
         from .torchscript import is_cpp
@@ -145,8 +147,13 @@ class PtReader:
             if self.kind == "zip":
                 return self._archive.unpickle(DATA_MEMBER)
             from .json_archive import read_json_archive
+            from .pt2 import read_pt2
             from .torchscript import read_modules
 
+            if self.kind == "pt2":
+                found = read_pt2(self._archive, self._limits, self._nested)
+                self.attributes = found.attributes
+                return found.state_dict
             read = read_json_archive if self.kind == "json-archive" else read_modules
             found = read(self._archive, self._limits)
             self.attributes, self.constants = found.attributes, found.constants

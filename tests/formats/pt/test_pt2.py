@@ -1,0 +1,150 @@
+"""Archives of torch.export: what `torch.export.load` sees, in the layouts of all releases."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pt_helpers import members_of, saved, zipped
+
+from t7bridge.errors import CorruptError, UnsupportedError
+from t7bridge.formats.pt.reader import PtReader
+
+
+class Net(torch.nn.Module):
+    """Tied, transposed and half-precision weights, buffers that are not saved, and constants of the code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 3)
+        self.tied = self.first.weight
+        self.turned = torch.nn.Parameter(torch.randn(5, 3).t())
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("scale", torch.randn(3).half())
+        self.register_buffer("hidden", torch.ones(3), persistent=False)
+        self.constant = torch.arange(3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.first(x)) * self.scale + self.hidden + self.constant + torch.tensor([1.0, 2.0, 3.0])
+        return y @ self.turned + (x @ self.tied.t()).sum()
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    """The network, exported."""
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(Net().eval(), (torch.randn(2, 4),))
+
+
+@pytest.fixture(scope="module")
+def archive(program: torch.export.ExportedProgram) -> bytes:
+    """The archive that this release of PyTorch writes."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(program, file)
+    return file.getvalue()
+
+
+def assert_same(found: object, wanted: torch.Tensor) -> None:
+    """A tensor has the element type, sizes, strides, offset and values that PyTorch's has."""
+    assert str(wanted.dtype).removeprefix("torch.") == found.element.name
+    assert (found.size, found.stride, found.offset) == (wanted.shape, wanted.stride(), wanted.storage_offset())
+    assert np.array_equal(found.numpy(), wanted.detach().numpy())
+
+
+def test_state_dict_is_that_of_pytorch(archive):
+    """Weights, buffers and constants are those that `torch.export.load` sees, in its order; tied weights stay tied."""
+    program = torch.export.load(io.BytesIO(archive))
+    reader = PtReader(archive)
+    value = reader.read()
+
+    assert reader.kind == "pt2"
+    assert list(value) == list(program.state_dict)
+    for name, wanted in program.state_dict.items():
+        assert_same(value[name], wanted)
+    assert value["tied"].storage is value["first.weight"].storage
+    tensors = {name: each for name, each in program.constants.items() if isinstance(each, torch.Tensor)}
+    assert list(reader.attributes) == list(tensors)
+    for name, wanted in tensors.items():
+        assert_same(reader.attributes[name], wanted)
+
+
+def test_release_2_7(program):
+    """In 2.7 weights and constants are two files of torch.save."""
+    members = {
+        "m/archive_format": b"pt2",
+        "m/models/model.json": b"{}",
+        "m/data/weights/model.pt": saved(dict(program.state_dict)),
+        "m/data/constants/model.pt": saved(dict(program.constants)),
+    }
+    value = PtReader(zipped(members)).read()
+    for name, wanted in program.state_dict.items():
+        assert_same(value[name], wanted)
+
+
+@pytest.mark.parametrize("suffix", ["pt", "json"])
+def test_releases_2_1_to_2_6(program, suffix):
+    """Until 2.6 the parts stood in a zip archive of Python's, by other names."""
+    members = {
+        "version": b"8.2",
+        "serialized_exported_program.json": b"{}",
+        f"serialized_state_dict.{suffix}": saved(dict(program.state_dict)),
+        f"serialized_constants.{suffix}": saved(dict(program.constants)),
+    }
+    reader = PtReader(zipped(members, zipfile.ZIP_DEFLATED))
+    value = reader.read()
+    assert reader.kind == "pt2"
+    assert list(value) == list(program.state_dict)
+    assert set(reader.attributes) == set(program.constants)
+
+
+def changed(archive: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """The archive with a changed entry of `first.weight`."""
+    members = members_of(archive)
+    name = next(name for name in members if name.endswith("_weights_config.json"))
+    config = json.loads(members[name])
+    change(config["config"]["first.weight"])
+    members[name] = json.dumps(config).encode()
+    return zipped(members)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"path_name": "weight_99"}, CorruptError, "not in the archive"),
+        ({"path_name": None}, CorruptError, "not in the archive"),
+        ({"sizes": [{"as_int": 1 << 40}, {"as_int": 4}]}, CorruptError, "not a view"),
+        ({"storage_offset": {"as_int": 9}}, CorruptError, "not a view"),
+        ({"sizes": [{"as_expr": {"expr_str": "s0"}}]}, UnsupportedError, "size is not a number"),
+        ({"dtype": 99}, UnsupportedError, "unknown type"),
+        ({"dtype": [7]}, UnsupportedError, "unknown type"),
+        ({"layout": 1}, UnsupportedError, "not strided"),
+        ({"tensor_meta": 5}, CorruptError, "expected an object"),
+    ],
+    ids=str,
+)
+def test_damaged_entries(archive, fields, error, message):
+    """An entry that contradicts the archive is refused."""
+
+    def change(entry: dict[str, Any]) -> None:
+        for key, value in fields.items():
+            (entry if key in entry else entry["tensor_meta"])[key] = value
+
+    with pytest.raises(error, match=message):
+        PtReader(changed(archive, change)).read()
+
+
+def test_compiled_code_only():
+    """An archive without a program, of AOTInductor say, has no weights to read, and the error says so."""
+    with pytest.raises(UnsupportedError, match="compiled code only"):
+        PtReader(zipped({"m/archive_format": b"pt2", "m/data/aotinductor/model/x.so": b"\x7fELF"})).read()
