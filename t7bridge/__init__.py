@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from . import errors
     from .conversion.convert import convert
+    from .conversion.plain import to_python, to_torch
     from .errors import T7BridgeError
     from .formats.pt.reader import PtReader
     from .formats.pt.writer import PtWriter
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from .formats.t7.reader import T7Reader
     from .formats.t7.writer import T7Writer
     from .formats.torchfile import load_as_torchfile
-    from .graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
+    from .graph.lua import Key, LuaFunction, Table, TdsHash, TdsVec, TorchObject
+    from .graph.lua import LuaValue as Value
     from .graph.storage import Storage
     from .graph.tensor import Tensor
     from .limits import Limits
@@ -60,6 +63,10 @@ _HOMES = {
     "T7Layout": "formats.t7.layout",
     "PtReader": "formats.pt.reader",
     "PtWriter": "formats.pt.writer",
+    "to_python": "conversion.plain",
+    "to_torch": "conversion.plain",
+    "Key": "graph.lua",
+    "Value": "graph.lua",
     "Storage": "graph.storage",
     "Tensor": "graph.tensor",
     "Table": "graph.lua",
@@ -73,7 +80,11 @@ _HOMES = {
     "T7BridgeError": "errors",
 }
 
+_OTHER_NAMES = {"Value": "LuaValue"}
+_MODULES = frozenset(("errors",))
+
 __all__ = [
+    "Key",
     "Limits",
     "LuaFunction",
     "Note",
@@ -90,12 +101,14 @@ __all__ = [
     "TdsVec",
     "Tensor",
     "TorchObject",
+    "Value",
     "__version__",
     "convert",
     "convert_zoo",
     "describe",
     "diff",
     "draw",
+    "errors",
     "load",
     "load_as_torchfile",
     "load_module",
@@ -105,16 +118,20 @@ __all__ = [
     "save",
     "scan",
     "state_dict",
+    "to_python",
+    "to_torch",
     "verify",
     "write_module",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    value = getattr(importlib.import_module(f".{home}", __name__), _OTHER_NAMES.get(name, name))
     globals()[name] = value
     return value
 

@@ -20,7 +20,10 @@ else:
         """`attrs.define`, a decorator with or without options."""
         if cls is None:
             return partial(define, **options)
-        cls.__repr__ = _repr
+        if cls.__repr__ is object.__repr__:
+            cls.__repr__ = _repr
+        else:
+            options.setdefault("repr", False)  # its own, or that of its base
         return _define(cls, **options)
 
 

@@ -21,14 +21,14 @@ def as_torch(value: Any) -> Any:
     if isinstance(value, Tensor):
         return torch.from_numpy(value.numpy().copy())
     if isinstance(value, Table):
-        return [as_torch(item) for item in value.as_list() or []]
+        return [as_torch(item) for item in value.sequence() or []]
     return value
 
 
 def recorded(path: Path, kind: str) -> dict[str, Any]:
     """What Lua computed for a case: `io` or `grad`."""
     table = read(path.with_suffix(f".{kind}.t7"))
-    return {key.decode(): as_torch(value) for key, value in table.items()}
+    return {str(key): as_torch(value) for key, value in table.items()}
 
 
 def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) -> str:

@@ -85,8 +85,8 @@ def _entries(draw: Any, keys: list[Any], values: st.SearchStrategy[Any], table: 
         name = index_key(key) if isinstance(key, (bool, float, bytes)) else id(key)
         if (type(name), name) not in known:
             known.add((type(name), name))
-            table.keys.append(key)
-            table.values.append(draw(values))
+            table.raw_keys.append(key)
+            table.raw_values.append(draw(values))
 
 
 @st.composite
@@ -118,7 +118,7 @@ def lua_values(draw: Any, elements: list[ElementType] | None = None) -> Any:
         elif isinstance(node, TdsHash):
             _entries(draw, draw(keys), inside, node.content)
         elif isinstance(node, TdsVec):
-            node.items.extend(draw(st.lists(inside, max_size=5)))
+            node.elements.extend(draw(st.lists(inside, max_size=5)))
         else:
             node.upvalues = draw(_upvalues(inside, node.tag))
     root: Any = draw(st.sampled_from(nodes))
@@ -134,8 +134,8 @@ def _upvalues(draw: Any, inside: st.SearchStrategy[Any], tag: int) -> Table:
     for number in range(1, draw(st.integers(1, 4))):
         value = draw(inside)
         entry = Table([b"name", b"id", b"value"], [b"up%d" % number, float(number), value]) if tag == 8 else value
-        table.keys.append(float(number))
-        table.values.append(entry)
+        table.raw_keys.append(float(number))
+        table.raw_values.append(entry)
     return table
 
 

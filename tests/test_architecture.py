@@ -71,6 +71,8 @@ OPTIONAL = {
 }
 # Of these the ones that define classes of their library's.
 LOADED_LATE = {"tools/draw/ranks.py"}
+# What makes values of torch, and imports it when one is asked for.
+TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}
 MAX_LINES = 600
 
 
@@ -152,10 +154,12 @@ def test_imports_point_down(path):
 
 @for_each("path", FILES, ids=name_of)
 def test_torch_and_torchfile_have_one_place_each(path):
-    """Only torchmodules and the torch oracle import torch, and only formats/torchfile imports torchfile."""
+    """Only torchmodules and what makes torch's values imports torch, and only formats/torchfile imports torchfile."""
     imported = foreign_imports(path)
-    if room_of(path) != "torchmodules" and name_of(path) != "tools/torch_oracle.py":
+    if room_of(path) != "torchmodules" and name_of(path) not in TORCH_VALUES:
         assert "torch" not in imported
+    elif name_of(path) in TORCH_VALUES:
+        assert "torch" not in foreign_imports(path, at_start=True)
     if not name_of(path).startswith("formats/torchfile"):
         assert "torchfile" not in imported
     assert "pickle" not in imported, "nothing in a pickle is ever called"

@@ -196,7 +196,7 @@ class _Builder:
 
     def _later(self, table: Table, items: list[tuple[Any, Trail]]) -> None:
         places = list(enumerate(items))
-        self._open.extend((table.values, place, item, trail) for place, (item, trail) in reversed(places))
+        self._open.extend((table.raw_values, place, item, trail) for place, (item, trail) in reversed(places))
 
     def _dict(self, value: dict[Any, Any], trail: Trail) -> Table:
         if self._nested and (split := _split_keys(value)) is not None:
@@ -346,7 +346,7 @@ class _Builder:
                 "warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type"
             )
             return value.data if isinstance(value.data, bytes) else None
-        return self._tensor(tensor, trail) if is_array else self._convert(tensor.numpy().item(), trail)
+        return self._tensor(tensor, trail) if is_array else self._convert(tensor.array.item(), trail)
 
 
 def _text_bytes(text: str) -> bytes:

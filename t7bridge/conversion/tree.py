@@ -40,7 +40,7 @@ def plain(value: Value) -> Any:
     return value
 
 
-class _Tree:
+class Tree:
     """Builds the Python side with an explicit stack; lists and dicts exist before what is in them."""
 
     def __init__(self, replace: Replace | None) -> None:
@@ -51,12 +51,16 @@ class _Tree:
         """What is still to convert: a container, the key or index in it, the Lua value; the next one last."""
 
     def run(self, root: Value) -> Any:
+        """Convert a value with everything in it."""
         result: list[Any] = [None]
         self._open.append((result, 0, root))
         while self._open:
             target, place, value = self._open.pop()
-            target[place] = self._convert(value)
+            self._put(target, place, value)
         return result[0]
+
+    def _put(self, target: Any, place: Any, value: Value) -> None:
+        target[place] = self._convert(value)
 
     def _convert(self, value: Value) -> Any:
         if value is None or isinstance(value, (bool, float, int, bytes, str)):
@@ -71,7 +75,7 @@ class _Tree:
 
     def _object(self, value: Value) -> Any:
         if isinstance(value, Table):
-            items = value.as_list()
+            items = value.sequence()
             if items is not None:
                 return self._list(items)
             return self._dict({}, value)
@@ -92,7 +96,7 @@ class _Tree:
             return self._dict({"__class__": value.class_name, "__version__": value.version}, value.content)
         if isinstance(value, TdsVec):
             head = {"__class__": value.class_name, "__version__": value.version}
-            head["items"] = self._list(value.items)
+            head["items"] = self._list(value.elements)
             return head
         raise TypeError(f"{type(value).__name__} is no Lua value")
 
@@ -103,7 +107,7 @@ class _Tree:
 
     def _dict(self, result: dict[Any, Any], table: Table) -> dict[Any, Any]:
         """Add a table's entries to a dict, or, where it cannot have them as keys, as a list of pairs."""
-        keys = [plain(key) for key in table.keys]
+        keys = [plain(key) for key in table.raw_keys]
         own = set(result)
         try:
             distinct = len(own | set(keys)) == len(own) + len(keys)
@@ -111,10 +115,10 @@ class _Tree:
             distinct = False
         if not distinct or any(isinstance(key, (Table, TorchObject, LuaFunction, TdsHash, TdsVec)) for key in keys):
             result.setdefault("__class__", "table")
-            result["pairs"] = self._list([Table.from_list([key, value]) for key, value in table.items()])
+            result["pairs"] = self._list([Table.from_list([key, value]) for key, value in table.raw_items()])
             return result
         result.update(dict.fromkeys(keys))
-        self._open.extend((result, key, value) for key, value in reversed(list(zip(keys, table.values))))
+        self._open.extend((result, key, value) for key, value in reversed(list(zip(keys, table.raw_values))))
         return result
 
 
@@ -128,4 +132,4 @@ def to_python(value: Value, replace: Replace | None = None) -> Any:
     Returns:
         Builtins with `Tensor` and `Storage` in them; shared objects are shared, cycles are cycles.
     """
-    return _Tree(replace).run(value)
+    return Tree(replace).run(value)

@@ -69,11 +69,11 @@ def _path(steps: tuple[str, ...]) -> str:
 
 def _array(tensor: Tensor, trail: str) -> np.ndarray:
     if tensor.element.name == "bfloat16":
-        wide = tensor.numpy().astype(np.uint32) << 16
+        wide = tensor.array.astype(np.uint32) << 16
         return wide.view(np.float32)
     if not tensor.element.native:
         raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", trail=trail)
-    return tensor.numpy()
+    return tensor.array
 
 
 def hdf5_differences(path: PathLike, tensors: dict[tuple[str, ...], Tensor]) -> list[str]:

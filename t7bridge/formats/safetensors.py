@@ -67,7 +67,7 @@ def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict
 
 def elements(tensor: Tensor) -> memoryview:
     """A tensor's elements row by row, little-endian, as bytes; those of the file itself where they stand so."""
-    array = tensor.numpy()
+    array = tensor.array
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data if little.size else memoryview(b"")
 

@@ -85,7 +85,7 @@ class _Builder:
         return self._built.get(id(value), value)
 
     def _is_list(self, table: Table) -> bool:
-        return self._lists and (not table.keys or (self._ints and table.as_list() is not None))
+        return self._lists and (not table.raw_keys or (self._ints and table.sequence() is not None))
 
     def _shell(self, value: Value) -> Any:
         if isinstance(value, Table):
@@ -121,11 +121,11 @@ class _Builder:
         built = self._built[id(value)]
         if isinstance(value, Table):
             if self._is_list(value):
-                built.extend(self._value(item) for item in value.as_list() or ())
+                built.extend(self._value(item) for item in value.sequence() or ())
             else:
                 self._fill_dict(built, value)
         elif isinstance(value, TdsVec):
-            built.extend(self._value(item) for item in value.items)
+            built.extend(self._value(item) for item in value.elements)
         elif isinstance(value, TdsHash):
             self._fill_dict(built, value.content)
         elif isinstance(value, TorchObject):
@@ -136,11 +136,11 @@ class _Builder:
         if obj.fields is None:
             return obj.payload
         if self._is_list(obj.fields):
-            return [self._value(item) for item in obj.fields.as_list() or ()]
+            return [self._value(item) for item in obj.fields.sequence() or ()]
         return self._fill_dict(torchfile.hashable_uniq_dict(), obj.fields)
 
     def _fill_dict(self, target: Any, table: Table) -> Any:
-        for key, item in table.items():
+        for key, item in table.raw_items():
             target[self._key(key)] = self._value(item)
         return target
 
@@ -203,7 +203,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
         if isinstance(a, (Table, TorchObject, Tensor, Storage)):
             pairs[id(a)] = id(b)
         if isinstance(a, (Tensor, Storage)):
-            array = a.numpy() if isinstance(a, Tensor) else a.array
+            array = a.array
             if not isinstance(b, np.ndarray) or array.dtype != b.dtype or array.shape != b.shape:
                 found.append(f"{trail}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
             elif array.size and (
@@ -228,9 +228,9 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
 def _entries(trail: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
     """The entries to compare; keys that Python confuses, or that are no scalars, are left to `T7Reader`."""
     inside = []
-    ones = {key for key in table.keys if isinstance(key, (bool, float)) and key in (0, 1)}
+    ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
     confused = any(isinstance(key, bool) for key in ones)
-    for key, value in table.items():
+    for key, value in table.raw_items():
         if isinstance(key, (float, bytes)) and not (confused and key in (0, 1)):
             if key in other:
                 inside.append((trail + step_name(key), value, other[key]))

@@ -158,6 +158,78 @@ def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
     return -view if tensor.extras.neg else view
 
 
+_INTEGERS = ("quint8", "qint8", "qint32")
+
+
+def numpy_dtype(element: ElementType) -> np.dtype[Any]:
+    """The numpy dtype whose values are those of the elements, from `ml_dtypes` where numpy lacks it.
+
+    Raises:
+        UnsupportedError: neither has it, or ml_dtypes is not installed.
+    """
+    if element.native or element.name in _INTEGERS:
+        return np.dtype(element.code)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UnsupportedError(
+            f"numpy has no {element.name}",
+            hint="Install ml_dtypes (pip install ml_dtypes), or take the bits as integers from `array`.",
+        ) from None
+    found = getattr(ml_dtypes, element.name, None)
+    if found is None:
+        raise UnsupportedError(f"numpy has no {element.name}", hint="Take the bits as integers from `array`.")
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
+
+
+def numpy_array(tensor: Tensor) -> np.ndarray:
+    """See `Tensor.numpy`."""
+    dtype = numpy_dtype(tensor.element)
+    array = tensor_array(tensor)
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def python_values(array: np.ndarray) -> Any:
+    """The elements as Python values, those of ml_dtypes as floats."""
+    return (array if array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1 else array.astype("f4")).tolist()
+
+
+def element_value(tensor: Tensor) -> Any:
+    """The value of a tensor of one element; no other element of a storage in a file is read."""
+    return elements(tensor, 1)[0]
+
+
+def elements(tensor: Tensor, count: int) -> list[Any]:
+    """The first `count` elements in the order of the indices, as Python values.
+
+    Of a storage whose elements stand in a file only these are read.
+    """
+    count = min(count, tensor.numel)
+    storage = tensor.storage
+    if not count or storage is None:
+        return []
+    dtype, offset = numpy_dtype(tensor.element), tensor.offset
+    places = np.arange(count)
+    at = np.full(count, offset, "i8")
+    for extent, step in zip(reversed(tensor.size), reversed(tensor.stride)):
+        at += (places % extent) * step
+        places = places // extent
+    data = storage.data
+    if isinstance(data, Span):
+        held = dtype_of(storage.element, data.order, data.width)
+        pieces = [
+            data.source.read_exact(data.offset + int(place) * data.width, data.width, "an element") for place in at
+        ]
+        found = np.frombuffer(b"".join(pieces), held).astype(storage.element.code)
+    else:
+        found = storage.array[at]
+    if tensor.extras is not None:
+        found = _with_bits(found, tensor)
+    values: list[Any] = python_values(found if found.dtype == dtype else found.view(dtype))
+    return values
+
+
 def as_doubles(array: np.ndarray) -> list[float]:
     """Floating point elements as Python's numbers. A signaling NaN becomes a quiet one, which is nobody's mistake."""
     with np.errstate(invalid="ignore"):

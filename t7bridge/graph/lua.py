@@ -6,12 +6,14 @@ Lua's: two references to one table are one Python object; cycles are legal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from keyword import iskeyword
+from typing import Any, cast
 
 from attrs import field
 
 from ..data import define
+from .show import Shown, clean, counted, short
 from .storage import Storage
 from .tensor import Tensor
 
@@ -19,6 +21,9 @@ Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
 
 _MISSING = object()
+_EXACT = 2.0**53
+_SEARCHED = 100
+"""How many fields are searched for `modules` to show a module in one line."""
 
 
 def index_key(key: Value) -> Value:
@@ -26,31 +31,125 @@ def index_key(key: Value) -> Value:
     if isinstance(key, bool):
         return (bool, key)
     if isinstance(key, str):
-        return key.encode()
+        return key.encode("utf-8", "surrogatepass")
     return key
 
 
-@define(eq=False)
-class Table:
-    """A Lua table: any values but nil as keys, in the order of the file.
+def plain_key(key: Value) -> Value:
+    """A key as Python shows it: `int` where a number is integral and exact, `str` where a string is UTF-8."""
+    if type(key) is float:
+        return int(key) if -_EXACT <= key <= _EXACT and key.is_integer() else key
+    if type(key) is bytes:
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return key
+    return key
 
-    `table["weight"]`, `table[1]` and `table[b"\\xff"]` look up; text stands for its UTF-8 bytes, a number for the
-    equal double.
 
-    Attributes:
-        keys: the keys.
-        values: the value of each key.
+class _Entries(Shown):
+    """The methods of a mapping, from `_table()`: what tables, objects and `tds.Hash` have in common.
+
+    No subclass of `Mapping`, whose `isinstance` would slow every walk down; registered as one below.
     """
 
-    keys: list[Value] = field(factory=list)
-    values: list[Value] = field(factory=list)
+    __slots__ = ()
+
+    def _table(self) -> Table:
+        raise NotImplementedError
+
+    def __getitem__(self, key: Key) -> LuaValue:
+        return self._table()._value(key)
+
+    def __contains__(self, key: object) -> bool:
+        return index_key(key) in self._table()._positions()
+
+    def __len__(self) -> int:
+        return len(self._table()._positions())
+
+    def __iter__(self) -> Iterator[Key]:
+        table = self._table()
+        if len(table._positions()) == len(table.raw_keys):
+            return map(plain_key, table.raw_keys)
+        return (plain_key(table.raw_keys[place]) for place in table._positions().values())
+
+    def __reversed__(self) -> Iterator[Key]:
+        return reversed(list(self))
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        table = self._table()
+        place = table._positions().get(index_key(key))
+        return default if place is None else table.raw_values[place]
+
+    def keys(self) -> KeysView[Key]:
+        """The keys in the order of the file: `int` where integral, `str` where UTF-8."""
+        return KeysView(cast("Mapping[Key, LuaValue]", self))
+
+    def values(self) -> ValuesView[LuaValue]:
+        """The values in the order of the file."""
+        return ValuesView(cast("Mapping[Key, LuaValue]", self))
+
+    def items(self) -> ItemsView[Key, LuaValue]:
+        """Keys and values in the order of the file."""
+        return ItemsView(cast("Mapping[Key, LuaValue]", self))
+
+    def as_list(self) -> list[LuaValue]:
+        """The values of the keys 1, 2, 3, … up to the first that is missing or nil: Lua's `ipairs`."""
+        table = self._table()
+        whole = table.sequence()
+        found: list[LuaValue] = []
+        if whole is not None:
+            return whole
+        while (item := table.get(len(found) + 1)) is not None:
+            found.append(item)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # Names of the class's own slots come here only while an object is being made or copied.
+        if not name.startswith("__") and name not in _SLOTS:
+            place = self._table()._positions().get(name.encode("utf-8", "surrogatepass"), -1)
+            if place >= 0:
+                return self._table().raw_values[place]
+        raise AttributeError(f"{type(self).__name__} has neither an attribute nor a field {name[:60]!r}")
+
+    def __dir__(self) -> list[str]:
+        keys = [key for key in self if isinstance(key, str) and key.isidentifier() and not iskeyword(key)]
+        return sorted({*object.__dir__(self), *keys})
+
+    def __str__(self) -> str:
+        from .show_lua import lua_text
+
+        return lua_text(self)
+
+    def _repr_html_(self) -> str:
+        from .show_html import html
+
+        return html(self)
+
+
+@define(eq=False)
+class Table(_Entries):
+    """A Lua table: any values but nil as keys, in the order of the file. A mapping.
+
+    `table["weight"]`, `table[1]` and `table[b"\\xff"]` look up; text is its UTF-8 bytes, a number the equal double, and
+    `True` is not 1. `table.weight` is `table["weight"]`, unless the class itself has an attribute of that name. Keys
+    are shown as `int` and `str` where they are integral and UTF-8; `raw_keys` has them as Lua does.
+
+    Attributes:
+        raw_keys: the keys as the file has them: `float`, `bytes`, `bool` or an object. Of equal ones the last counts.
+        raw_values: the value of each key.
+    """
+
+    raw_keys: list[Value] = field(factory=list)
+    raw_values: list[Value] = field(factory=list)
     _index: dict[Value, int] | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(cls, pairs: dict[Any, Value] | list[tuple[Value, Value]]) -> Table:
+    def of(cls, pairs: Mapping[Any, Value] | list[tuple[Value, Value]]) -> Table:
         """A table of key, value pairs; text becomes bytes, integers become doubles."""
         table = cls()
-        for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
+        for key, value in pairs if isinstance(pairs, list) else pairs.items():
             table[key] = value
         return table
 
@@ -59,68 +158,69 @@ class Table:
         """A table with the keys 1 to n."""
         return cls([float(number) for number in range(1, len(items) + 1)], list(items))
 
+    def _table(self) -> Table:
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self.raw_keys)
+
+    def _short(self) -> str:
+        return f"Table: {counted(len(self.raw_keys), 'entry', 'entries')}"
+
     def _positions(self) -> dict[Value, int]:
         """Where each key stands; of a key that stands twice the last counts, as it would in Lua."""
-        if self._index is None or len(self._index) > len(self.keys):
-            self._index = {index_key(key): place for place, key in enumerate(self.keys)}
+        if self._index is None or len(self._index) > len(self.raw_keys):
+            self._index = {index_key(key): place for place, key in enumerate(self.raw_keys)}
         return self._index
 
-    def get(self, key: Value, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
-        place = self._positions().get(index_key(key))
-        return default if place is None else self.values[place]
-
-    def __getitem__(self, key: Value) -> Any:
+    def _value(self, key: Value) -> LuaValue:
         place = self._positions().get(index_key(key))
         if place is None:
             raise KeyError(key)
-        return self.values[place]
+        return cast("LuaValue", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
         place = self._positions().get(index_key(key))
         if place is not None:
-            self.values[place] = value
+            self.raw_values[place] = value
             return
         if isinstance(key, str):
-            key = key.encode()
+            key = key.encode("utf-8", "surrogatepass")
         elif isinstance(key, int) and not isinstance(key, bool):
             key = float(key)
-        self._positions()[index_key(key)] = len(self.keys)
-        self.keys.append(key)
-        self.values.append(value)
+        self._positions()[index_key(key)] = len(self.raw_keys)
+        self.raw_keys.append(key)
+        self.raw_values.append(value)
 
-    def __contains__(self, key: Value) -> bool:
-        return index_key(key) in self._positions()
+    def raw_items(self) -> Iterator[tuple[Value, Value]]:
+        """Each `raw_keys` with its value, in the order of the file."""
+        return zip(self.raw_keys, self.raw_values)
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __iter__(self) -> Iterator[Value]:
-        return iter(self.keys)
-
-    def items(self) -> Iterator[tuple[Value, Value]]:
-        """The pairs in the order of the file."""
-        return zip(self.keys, self.values)
-
-    def as_list(self) -> list[Value] | None:
+    def sequence(self) -> list[Value] | None:
         """The values in order where the keys are just 1 to n and n is at least 1, else `None`."""
-        count = len(self.keys)
+        count = len(self.raw_keys)
         if not count:
             return None
-        keys = self.keys
+        keys = self.raw_keys
         if not all(type(key) is float or type(key) is int for key in keys):
             return None
         if keys == list(range(1, count + 1)):
-            return list(self.values)
+            return list(self.raw_values)
         positions = self._positions()
         if len(positions) != count or any(float(number) not in positions for number in range(1, count + 1)):
             return None
-        return [self.values[positions[float(number)]] for number in range(1, count + 1)]
+        return [self.raw_values[positions[float(number)]] for number in range(1, count + 1)]
+
+
+_NO_FIELDS = Table()
+"""The fields of an object that has none; never changed."""
 
 
 @define(eq=False)
-class TorchObject:
-    """An object of a Torch class that lives in Lua: an nn module, say.
+class TorchObject(_Entries):
+    """An object of a Torch class that lives in Lua: an nn module, say. A mapping of its fields, and always true.
+
+    `obj.weight` is `obj["weight"]`, unless the class itself has an attribute of that name (`obj["version"]`).
 
     Attributes:
         class_name: `nn.Linear`.
@@ -136,26 +236,28 @@ class TorchObject:
     fields: Table | None = field(factory=Table)
     payload: Any = None
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a field, or `default`."""
-        return default if self.fields is None else self.fields.get(name, default)
+    def _table(self) -> Table:
+        return _NO_FIELDS if self.fields is None else self.fields
 
-    def __getitem__(self, name: str) -> Any:
-        if self.fields is None:
-            raise KeyError(name)
-        return self.fields[name]
+    def _short(self) -> str:
+        table = self._table()
+        name, held = clean(str(self.class_name)), counted(len(table.raw_keys), "field")
+        for place, key in enumerate(table.raw_keys[:_SEARCHED]):
+            if key == b"modules" and isinstance(modules := table.raw_values[place], Table):
+                held = counted(len(modules.raw_keys), "module")
+        return f"{name}: {held}"
 
-    def __setitem__(self, name: str, value: Value) -> None:
+    def __bool__(self) -> bool:
+        return True
+
+    def __setitem__(self, name: Value, value: Value) -> None:
         if self.fields is None:
             self.fields = Table()
         self.fields[name] = value
 
-    def __contains__(self, name: str) -> bool:
-        return self.fields is not None and name in self.fields
-
 
 @define(eq=False)
-class Upvalue:
+class Upvalue(Shown):
     """A variable that a function took from outside.
 
     Attributes:
@@ -168,9 +270,12 @@ class Upvalue:
     value: Value
     id: int | None = None
 
+    def _short(self) -> str:
+        return f"Upvalue {clean(self.name.decode('utf-8', 'backslashreplace'), 30)}: {short(self.value)}"
+
 
 @define(eq=False)
-class LuaFunction:
+class LuaFunction(Shown):
     """A Lua function: kept, never run.
 
     Attributes:
@@ -182,6 +287,9 @@ class LuaFunction:
     code: bytes = field(repr=False)
     upvalues: Value = None
     tag: int = 8
+
+    def _short(self) -> str:
+        return f"LuaFunction: {counted(len(self.code), 'byte')} of bytecode"
 
     def upvalue_list(self) -> list[Upvalue]:
         """The upvalues in order. Source: torch7 814ea4a `File.lua` `readObject`."""
@@ -200,8 +308,8 @@ class LuaFunction:
 
 
 @define(eq=False)
-class TdsHash:
-    """A `tds.Hash`: a map outside Lua's memory.
+class TdsHash(_Entries):
+    """A `tds.Hash`: a map outside Lua's memory. A mapping, as `Table`.
 
     Attributes:
         content: its pairs, in the order of the file.
@@ -213,20 +321,83 @@ class TdsHash:
     class_name: str = "tds.Hash"
     version: int | None = 0
 
+    def _table(self) -> Table:
+        return self.content
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _short(self) -> str:
+        return f"{clean(str(self.class_name))}: {counted(len(self.content.raw_keys), 'entry', 'entries')}"
+
+    def __setitem__(self, key: Value, value: Value) -> None:
+        self.content[key] = value
+
 
 @define(eq=False)
-class TdsVec:
-    """A `tds.Vec`: a list outside Lua's memory.
+class TdsVec(_Entries):
+    """A `tds.Vec`: a list outside Lua's memory. A mapping of 1 to n, as a Lua list is: `vec[1]` is the first.
+
+    `elements` has the values; `items()` are the pairs, as those of every mapping.
 
     Attributes:
-        items: its elements.
+        elements: its values, in order.
         version: the class version in the file.
     """
 
-    items: list[Value] = field(factory=list)
+    elements: list[Value] = field(factory=list)
     class_name: str = "tds.Vec"
     version: int | None = 0
+
+    def _table(self) -> Table:
+        return Table.from_list(self.elements)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(range(1, len(self.elements) + 1))
+
+    def __contains__(self, key: object) -> bool:
+        return _MISSING is not self.get(cast("Key", key), _MISSING)
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of a number from 1 to n, or `default`."""
+        if isinstance(key, bool) or not isinstance(key, (int, float)) or not 1 <= key <= len(self.elements):
+            return default
+        return self.elements[int(key) - 1] if key == int(key) else default
+
+    def __getitem__(self, key: Key) -> LuaValue:
+        found: LuaValue = self.get(key, _MISSING)
+        if found is _MISSING:
+            raise KeyError(key)
+        return found
+
+    def as_list(self) -> list[LuaValue]:
+        """The values as a Python list."""
+        return list(self.elements)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"TdsVec has no attribute {name[:60]!r}")
+
+    def __dir__(self) -> list[str]:
+        return list(object.__dir__(self))
+
+    def _short(self) -> str:
+        return f"{clean(str(self.class_name))}: {counted(len(self.elements), 'element')}"
 
 
 COMPOSITE = (Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash, TdsVec)
 """The kinds of value that have an identity."""
+
+Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage | LuaFunction | TdsHash | TdsVec
+"""What keys are when a table is iterated or looked up in, for type checkers."""
+LuaValue = Key | None
+"""What a Lua value can be, for type checkers. Strings are read as `bytes`, numbers as `float`."""
+
+_SLOTS = frozenset(name for kind in (Table, TorchObject, TdsHash, TdsVec) for name in kind.__slots__)
+for _kind in (Table, TorchObject, TdsHash, TdsVec):
+    Mapping.register(_kind)

@@ -23,6 +23,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from .show import Shown, clean, counted, short, sizes
 from .storage import Storage
 from .tensor import Tensor
 
@@ -37,7 +38,7 @@ class TorchSize(tuple[int, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"TorchSize({list(self)})"
+        return f"TorchSize({sizes(self)})"
 
 
 class DefaultDict(dict[Any, Any]):
@@ -53,9 +54,12 @@ class DefaultDict(dict[Any, Any]):
         super().__init__()
         self.factory = factory
 
+    def __repr__(self) -> str:
+        return f"<defaultdict: {counted(len(self), 'entry', 'entries')}>"
+
 
 @define(frozen=True)
-class TorchConstant:
+class TorchConstant(Shown):
     """A named constant of PyTorch.
 
     Attributes:
@@ -66,9 +70,12 @@ class TorchConstant:
     kind: str
     name: str
 
+    def _short(self) -> str:
+        return f"torch.{self.name}"
+
 
 @define(frozen=True)
-class Device:
+class Device(Shown):
     """A `torch.device`.
 
     Attributes:
@@ -82,9 +89,12 @@ class Device:
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
+    def _short(self) -> str:
+        return f"device {self}"
+
 
 @define(eq=False)
-class PythonGlobal:
+class PythonGlobal(Shown):
     """A class or function that the file names. It was not imported.
 
     Attributes:
@@ -100,9 +110,12 @@ class PythonGlobal:
         """`torch.nn.modules.linear.Linear`."""
         return f"{self.module}.{self.name}"
 
+    def _short(self) -> str:
+        return f"PythonGlobal {clean(str(self.module))}.{clean(str(self.name), 40)}"
+
 
 @define(eq=False)
-class PythonObject:
+class PythonObject(Shown):
     """An object whose class has no meaning here: how the file makes it, and what it holds. Nothing was called.
 
     Attributes:
@@ -147,9 +160,14 @@ class PythonObject:
             return {**(state[0] if isinstance(state[0], dict) else {}), **slots}
         return state if isinstance(state, dict) else {}
 
+    def _short(self) -> str:
+        named = self.cls
+        path = f"{clean(str(named.module))}.{clean(str(named.name), 40)}" if named else "<computed>"
+        return f"PythonObject {path}"
+
 
 @define(eq=False)
-class TensorExtras:
+class TensorExtras(Shown):
     """What a PyTorch tensor has beside its elements and a Lua tensor does not.
 
     Attributes:
@@ -166,9 +184,12 @@ class TensorExtras:
     hooks: Any = None
     subclass: PythonGlobal | None = None
 
+    def _short(self) -> str:
+        return f"TensorExtras{' conj' * bool(self.conj)}{' neg' * bool(self.neg)}"
+
 
 @define(eq=False)
-class SparseTensor:
+class SparseTensor(Shown):
     """A sparse tensor.
 
     Attributes:
@@ -191,9 +212,12 @@ class SparseTensor:
     is_parameter: bool = False
     requires_grad: bool = False
 
+    def _short(self) -> str:
+        return f"SparseTensor {clean(str(self.layout), 20)} of {short(self.values)}"
+
 
 @define(eq=False)
-class QuantizedTensor:
+class QuantizedTensor(Shown):
     """A quantized tensor: integers that mean (value - zero_point) * scale.
 
     Attributes:
@@ -210,9 +234,12 @@ class QuantizedTensor:
     zero_point: Any
     axis: int | None = None
 
+    def _short(self) -> str:
+        return f"QuantizedTensor {clean(str(self.scheme), 40)} of {short(self.tensor)}"
+
 
 @define(eq=False)
-class UntypedStorage:
+class UntypedStorage(Shown):
     """A bare `torch.UntypedStorage`.
 
     Attributes:
@@ -221,9 +248,12 @@ class UntypedStorage:
 
     storage: Storage
 
+    def _short(self) -> str:
+        return f"UntypedStorage of {short(self.storage)}"
+
 
 @define(eq=False)
-class NumpyDtype:
+class NumpyDtype(Shown):
     """A numpy dtype as pickled.
 
     Attributes:
@@ -243,9 +273,12 @@ class NumpyDtype:
         size = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
         return size * 4 if self.code.startswith("U") else 0 if self.code.startswith(("V", "O")) else size
 
+    def _short(self) -> str:
+        return f"NumpyDtype {clean(self.order, 2)}{clean(self.code, 40)}"
+
 
 @define(eq=False)
-class NumpyArray:
+class NumpyArray(Shown):
     """A numpy array.
 
     Attributes:
@@ -262,9 +295,12 @@ class NumpyArray:
     data: Any = field(repr=False)
     cls: str = "numpy.ndarray"
 
+    def _short(self) -> str:
+        return f"NumpyArray {clean(self.dtype.code, 40)} {sizes(self.shape)}"
+
 
 @define(eq=False)
-class NumpyScalar:
+class NumpyScalar(Shown):
     """A numpy scalar.
 
     Attributes:
@@ -274,3 +310,6 @@ class NumpyScalar:
 
     dtype: NumpyDtype
     data: Any
+
+    def _short(self) -> str:
+        return f"NumpyScalar {clean(self.dtype.code, 40)}"

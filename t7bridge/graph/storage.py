@@ -13,6 +13,7 @@ from ..errors import CorruptError, ModelError
 from ..io.checksums import crc32
 from ..io.source import ByteSource
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
+from .show import Shown, storage_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +126,7 @@ Data = Union[Span, TextSpan, Derived, "np.ndarray"]
 
 
 @define(eq=False)
-class Storage:
+class Storage(Shown):
     """A run of elements in one piece of memory, shared by the tensors that are views of it.
 
     Two tensors share memory exactly if they have the same `Storage` object.
@@ -150,6 +151,9 @@ class Storage:
     alias: str | None = field(default=None, repr=False)
     base: Storage | None = field(default=None, repr=False)
     base_offset: int = field(default=0, repr=False)
+
+    def _short(self) -> str:
+        return f"Storage {self.element.name} [{self.count}] #{storage_number(self)}"
 
     @classmethod
     def from_array(cls, array: np.ndarray, element: ElementType | None = None) -> Storage:

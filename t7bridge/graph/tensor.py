@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from attrs import field
+from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
 from .dtypes import ElementType, lua_class_name
+from .show import Shown, short, sizes, storage_number
 from .storage import Storage
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from .python import TensorExtras
 
+Scalar = bool | int | float | complex
+"""What an element is as a Python value."""
+
 
 @define(eq=False)
-class Tensor:
+class Tensor(Shown):
     """A view of a storage: sizes, strides and an offset, all in elements.
 
     A Lua tensor without elements has no dimensions at all; a PyTorch scalar has no dimensions and one element.
@@ -66,10 +72,128 @@ class Tensor:
         return cls(storage.element, storage, array.shape, stride, is_scalar=array.ndim == 0)
 
     def numpy(self) -> np.ndarray:
-        """The elements as a numpy array of `shape`: a view of `storage.array`, with the same strides."""
+        """The elements as a numpy array of `shape`: a view of `storage.array`, with the same strides.
+
+        The array is read-only where its bytes are a file's. Types that numpy lacks (bfloat16, float8) are those of
+        `ml_dtypes`; elements of quantized tensors are their integers.
+
+        Raises:
+            UnsupportedError: numpy has no such type, or ml_dtypes is not installed.
+        """
+        from .arrays import numpy_array
+
+        return numpy_array(self)
+
+    @property
+    def array(self) -> np.ndarray:
+        """As `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
         from .arrays import tensor_array
 
         return tensor_array(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a tensor of {self.dtype} is no array of {dtype} without being copied")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def torch(self) -> torch.Tensor:
+        """The elements as a PyTorch tensor with the same strides, in memory of its own; `to_torch` keeps sharing.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            UnsupportedError: PyTorch has no such tensor.
+        """
+        from .torch_values import torch_tensor
+
+        return torch_tensor(self, {})
+
+    def tolist(self) -> Any:
+        """The elements as Python values: nested lists, or one value of a tensor without dimensions."""
+        from .arrays import python_values
+
+        return python_values(self.numpy())
+
+    def item(self) -> Scalar:
+        """The one element as a Python value.
+
+        Raises:
+            ModelError: there are more or fewer.
+        """
+        if self.numel != 1:
+            raise ModelError("only a tensor of one element is a scalar", found=f"{self.numel} elements")
+        from .arrays import element_value
+
+        value: Scalar = element_value(self)
+        return value
+
+    def __getitem__(self, key: Any) -> Any:
+        """A view of the same storage, or the element as a Python value where nothing is left to choose.
+
+        Args:
+            key: an int (0-based, negative from the end), a slice with any step, `...`, `None` for a new dimension, or
+                a tuple of them.
+        """
+        size, stride, offset = view_of(self.shape, self.stride or (1,) * len(self.shape), self.offset, key)
+        view = evolve(self, size=size, stride=stride, offset=offset, is_scalar=not size, alias=None)
+        return view if size or _asks_for_view(key) else view.item()
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has nothing to iterate over")
+        return (self[number] for number in range(self.shape[0]))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        if self.numel != 1:
+            raise ModelError(
+                "the truth of a tensor is that of its one element",
+                found=f"{self.numel} elements",
+                hint="Compare with None, or ask for numel.",
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())  # type: ignore[arg-type]  # complex raises TypeError, as it should
+
+    def __int__(self) -> int:
+        return int(self.item())  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        from .show_tensor import tensor_text
+
+        return tensor_text(self)
+
+    def _repr_html_(self) -> str:
+        from .show_tensor import tensor_html
+
+        return tensor_html(self)
+
+    def _short(self) -> str:
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        memory = "" if self.storage is None else f" of #{storage_number(self.storage)}"
+        return f"Tensor {self.element.name} {sizes(self.shape)}{where}{memory}"
+
+    @property
+    def dtype(self) -> str:
+        """The element type's name in PyTorch and numpy: `float32`. numpy takes it as a dtype."""
+        return self.element.name
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of `shape`."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the elements take: `numel` times the size of one, whatever they share."""
+        return self.numel * self.element.itemsize
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,3 +253,56 @@ def view_fault(
     if last >= count:
         return f"it reaches element {last}, and the storage has {count}"
     return None
+
+
+def _asks_for_view(key: Any) -> bool:
+    return key is Ellipsis or (isinstance(key, tuple) and any(each is Ellipsis or each is None for each in key))
+
+
+def view_of(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int, key: Any
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Sizes, strides and offset of the view that a key chooses, as numpy's basic indexing does.
+
+    Raises:
+        IndexError: there are more parts in the key than dimensions, or one is outside.
+        TypeError: a part is none of int, slice, `...` and None.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexError("only one ... can be in an index")
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if used > len(size):
+        raise IndexError(f"{used} indices for a tensor of {len(size)} dimensions")
+    if not any(part is Ellipsis for part in parts):
+        parts.append(Ellipsis)
+    new_size: list[int] = []
+    new_stride: list[int] = []
+    at = 0
+    for part in parts:
+        if part is Ellipsis:
+            end = at + len(size) - used
+            new_size += size[at:end]
+            new_stride += stride[at:end]
+            at = end
+        elif part is None:
+            new_size.append(1)
+            new_stride.append(0)
+        elif isinstance(part, slice):
+            start, stop, step = part.indices(size[at])
+            count = len(range(start, stop, step))
+            new_size.append(count)
+            new_stride.append(stride[at] * step)
+            offset += start * stride[at] if count else 0
+            at += 1
+        else:
+            if isinstance(part, bool) or not hasattr(part, "__index__"):
+                raise TypeError(
+                    f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more"
+                )
+            number = part.__index__()
+            if not -size[at] <= number < size[at]:
+                raise IndexError(f"index {number} is outside a dimension of {size[at]}")
+            offset += (number % size[at]) * stride[at]
+            at += 1
+    return tuple(new_size), tuple(new_stride), offset

@@ -31,7 +31,7 @@ def step_name(key: Value) -> str:
 def children(value: Value) -> Iterator[tuple[str, Value]]:
     """Yield the values directly inside a value, each with its step in a path."""
     if isinstance(value, Table):
-        for key, item in zip(value.keys, value.values):
+        for key, item in zip(value.raw_keys, value.raw_values):
             name = step_name(key)
             if isinstance(key, COMPOSITE):
                 yield f"<key {name}>", key
@@ -49,7 +49,7 @@ def children(value: Value) -> Iterator[tuple[str, Value]]:
     elif isinstance(value, TdsHash):
         yield from children(value.content)
     elif isinstance(value, TdsVec):
-        for number, item in enumerate(value.items, 1):
+        for number, item in enumerate(value.elements, 1):
             yield f"[{number}]", item
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -121,11 +121,11 @@ def unfinished_step(value: Any) -> str:
     if isinstance(value, TdsHash):
         value = value.content
     if isinstance(value, Table):
-        if len(value.keys) > len(value.values):
-            return step_name(value.keys[-1])
-        return f"<key {len(value.keys) + 1}>"
+        if len(value.raw_keys) > len(value.raw_values):
+            return step_name(value.raw_keys[-1])
+        return f"<key {len(value.raw_keys) + 1}>"
     if isinstance(value, TdsVec):
-        return f"[{len(value.items) + 1}]"
+        return f"[{len(value.elements) + 1}]"
     if isinstance(value, Tensor):
         return ".storage"
     if isinstance(value, LuaFunction):

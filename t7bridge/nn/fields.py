@@ -47,7 +47,7 @@ def items_of(value: Value) -> list[Value] | None:
     As Lua's `ipairs`, it ends before the first element that is missing.
     """
     if isinstance(value, TdsVec):
-        return list(value.items)
+        return list(value.elements)
     if isinstance(value, TdsHash):
         value = value.content
     if not isinstance(value, Table):

@@ -131,7 +131,7 @@ def materialize(tensors: dict[str, Tensor]) -> dict[str, torch.Tensor]:
             continue
         storage = tensor.storage
         if storage is None or users[id(storage)] == 1:
-            made[id(tensor)] = torch.from_numpy(tensor.numpy().copy())
+            made[id(tensor)] = torch.from_numpy(tensor.array.copy())
             continue
         if id(storage) not in storages:
             storages[id(storage)] = torch.from_numpy(storage.array.copy())

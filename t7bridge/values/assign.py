@@ -64,7 +64,7 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and the same elements; nans are the same."""
-    return one.shape == other.shape and _same(one.numpy(), other.numpy())
+    return one.shape == other.shape and _same(one.array, other.array)
 
 
 def _direct(item: Assignment) -> Data | None:
@@ -104,10 +104,10 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
     storage.data = np.array(storage.array)
     values = [_converted(item) for item in group]
     for item, array in zip(group, values):
-        item.target.numpy()[...] = array
+        item.target.array[...] = array
     clashes = []
     for item, array in zip(group, values):
-        now = item.target.numpy()
+        now = item.target.array
         if not _same(now, array):
             wrong = ~((now == array) | ((now != now) & (array != array)))
             clashes.append((item.name, _last_writer(group, item, wrong)))
@@ -117,7 +117,7 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
 def _equal(one: Assignment, other: Assignment) -> bool:
     """Whether two contiguous sources of as many elements have the same values."""
     a, b = one.source, other.source
-    return (a.storage is b.storage and a.offset == b.offset) or _same(a.numpy().reshape(-1), b.numpy().reshape(-1))
+    return (a.storage is b.storage and a.offset == b.offset) or _same(a.array.reshape(-1), b.array.reshape(-1))
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -130,7 +130,7 @@ def _converted(item: Assignment) -> np.ndarray:
     """The new elements in the target's element type; `loss` says what that cost."""
     import numpy as np
 
-    array = item.source.numpy()
+    array = item.source.array
     wanted = np.dtype(item.target.element.code)
     if np.can_cast(array.dtype, wanted):
         return array.astype(wanted, copy=False)
@@ -151,7 +151,7 @@ def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -
     numbers = Storage(INT64, storage.count, np.arange(storage.count))
 
     def places(tensor: Tensor) -> np.ndarray:
-        return evolve(tensor, element=INT64, storage=numbers).numpy()
+        return evolve(tensor, element=INT64, storage=numbers).array
 
     lost = places(item.target)[wrong]
     for other in reversed(group):

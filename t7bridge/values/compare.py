@@ -169,7 +169,7 @@ class Comparer:
 
     def _objects(self, path: Path, a: Value, b: Value) -> None:
         if isinstance(a, (Table, dict)):
-            self._entries(path, list(a.items()), list(b.items()))
+            self._entries(path, _pairs(a), _pairs(b))
         elif isinstance(a, (list, tuple)):
             self._items(path, a, b, 0)
         elif isinstance(a, _SETS):
@@ -187,10 +187,10 @@ class Comparer:
             self._stack.append(((path, "<upvalues>", None), a.upvalues, b.upvalues))
         elif isinstance(a, TdsHash):
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._entries(path, list(a.content.items()), list(b.content.items()))
+            self._entries(path, _pairs(a.content), _pairs(b.content))
         elif isinstance(a, TdsVec):
             self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
-            self._items(path, a.items, b.items, 1)
+            self._items(path, a.elements, b.elements, 1)
         else:  # an inert Python-side value
             names = [found.name for found in fields(type(a))]
             self._stack += [((path, f"<{name}>", None), getattr(a, name), getattr(b, name)) for name in reversed(names)]
@@ -261,6 +261,11 @@ class Comparer:
                 self._budget.allocate(storage.nbytes // 16)
         if _digest(a) != _digest(b):
             self._differs(path, "other elements")
+
+
+def _pairs(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
+    """Keys and values as they stand in the file."""
+    return list(table.items() if isinstance(table, dict) else table.raw_items())
 
 
 def _is_object(value: Value) -> bool:

@@ -48,7 +48,7 @@ def _class_of(value: Value) -> str:
 
 def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
     """The pairs that Lua would have after reading: the last of equal keys, none whose value is nil; sorted."""
-    pairs = {index_key(key): (key, value) for key, value in table.items()}
+    pairs = {index_key(key): (key, value) for key, value in table.raw_items()}
     live = [(key, value) for key, value in pairs.values() if value is not None]
     return sorted(live, key=lambda pair: _sort_key(pair[0]))
 
@@ -123,7 +123,7 @@ class _Describer:
         if isinstance(value, TdsHash):
             kv = self._pairs(_live_pairs(value.content))
         elif isinstance(value, TdsVec):
-            kv = self._pairs([(float(place), item) for place, item in enumerate(value.items, 1)])
+            kv = self._pairs([(float(place), item) for place, item in enumerate(value.elements, 1)])
         else:
             raise TypeError(f"{type(value).__name__} is no Lua value")
         # Every tds collection is described under its present name, as Lua gives the old name the same metatable.

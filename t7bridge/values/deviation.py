@@ -75,8 +75,8 @@ def _array(tensor: Tensor) -> np.ndarray:
         return tensor.storage.array
     if tensor.storage is not None and tensor.element.name.startswith(_WIDENED):
         wider, _, _ = widen(tensor.storage)
-        return evolve(tensor, storage=wider, element=wider.element).numpy()
-    return tensor.numpy()
+        return evolve(tensor, storage=wider, element=wider.element).array
+    return tensor.array
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:

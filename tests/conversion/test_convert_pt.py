@@ -241,7 +241,7 @@ def test_whole_module(tmp_path: Path) -> None:
 
     example = torch.arange(6.0).reshape(2, 3)
     assert torch.equal(original(example), back(example))
-    assert [bytes(key).decode() for key in lua.keys] == list(original.state_dict())
+    assert [bytes(key).decode() for key in lua.raw_keys] == list(original.state_dict())
     for name, tensor in original.state_dict().items():
         assert lua[name].numpy().tolist() == tensor.tolist()
     assert any("state dict" in note.message for note in report.notes)
@@ -408,7 +408,7 @@ def test_without_the_record(tmp_path: Path) -> None:
     back = restored(tmp_path)
 
     assert PT_RECORD_START not in data
-    assert lua["a"].keys == [1.0, 3.0]
+    assert lua["a"].raw_keys == [1.0, 3.0]
     assert report.mode == "tree"
     assert back["a"] == {1: 1, 3: 2.5}
     assert back["b"].dtype == torch.uint8
@@ -432,7 +432,7 @@ def test_nested(tmp_path: Path) -> None:
     original = torch.load(source)
 
     assert lua["conv"]["weight"].numpy().tolist() == original["conv.weight"].tolist()
-    assert [bytes(key) for key in lua.keys] == [b"conv", b"bn", b"fc", b"emb", b"lstm"]
+    assert [bytes(key) for key in lua.raw_keys] == [b"conv", b"bn", b"fc", b"emb", b"lstm"]
     assert list(restored(tmp_path)) == list(original)
 
 
@@ -712,7 +712,7 @@ def test_deep_nesting(tmp_path: Path) -> None:
     lua, back = t7bridge.load(tmp_path / "x.t7"), PtReader(tmp_path / "back.pt").read()
     count = 0
     while isinstance(lua, Table):
-        lua, count = lua.values[0], count + 1
+        lua, count = lua.raw_values[0], count + 1
     assert (lua, count) == (7, levels)
     for level in reversed(range(levels)):
         assert type(back) is (list, dict, tuple)[level % 3]

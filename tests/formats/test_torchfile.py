@@ -100,8 +100,8 @@ def test_judge_notices(tmp_path: Path) -> None:
     for change in (
         lambda root: root["params"].storage.__setattr__("data", np.zeros(23)),
         lambda root: root["model"].__setattr__("class_name", "nn.Other"),
-        lambda root: root["model"].fields.keys.__setitem__(0, b"other"),
-        lambda root: root["model"]["modules"].values.__setitem__(2, root["model"]["modules"][1]),
+        lambda root: root["model"].fields.raw_keys.__setitem__(0, b"other"),
+        lambda root: root["model"]["modules"].raw_values.__setitem__(2, root["model"]["modules"][1]),
     ):
         content = read_t7(path)
         change(content.roots[0])

@@ -32,13 +32,15 @@ def damage(root: object, rng: random.Random) -> None:
         place = rng.randrange(len(table))
         kind = rng.randrange(5)
         if kind == 0:
-            table.values[place] = rng.choice(ODD)
+            table.raw_values[place] = rng.choice(ODD)
         elif kind == 1:
-            table.values[place] = rng.choice(values)
+            table.raw_values[place] = rng.choice(values)
         elif kind == 2:
-            table.values[place] = Tensor.from_numpy(np.zeros(rng.choice(SHAPES), rng.choice(["f4", "f2", "i8", "u1"])))
+            table.raw_values[place] = Tensor.from_numpy(
+                np.zeros(rng.choice(SHAPES), rng.choice(["f4", "f2", "i8", "u1"]))
+            )
         elif kind == 3:
-            table.keys[place] = rng.choice(KEYS)
+            table.raw_keys[place] = rng.choice(KEYS)
             table._index = None
         elif objects:
             rng.choice(objects).class_name = rng.choice(CLASSES)

@@ -24,11 +24,11 @@ def test_checkpoint_table(tmp_path):
     target = tmp_path / "c.pt"
     convert(CHECKPOINT, target)
     lua, state = read(str(CHECKPOINT)), torch.load(target, weights_only=True)
-    assert set(state) == {key.decode() for key in lua.keys}
+    assert set(state) == {key.decode() for key in lua.raw_keys}
     assert list(state["model"]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     weight = lua["model"]["modules"][1]["weight"].numpy()
     np.testing.assert_array_equal(state["model"]["0.weight"].numpy(), weight)
-    for key, value in zip(lua.keys, lua.values):
+    for key, value in zip(lua.raw_keys, lua.raw_values):
         if isinstance(value, float):
             assert state[key.decode()] == value
 

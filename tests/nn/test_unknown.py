@@ -144,8 +144,8 @@ def test_tied_copies_stay_tied():
 def test_cycles():
     """A module that contains itself is taken once; so is an unknown one that points at its parent."""
     root = obj("nn.Sequential", modules=[linear()])
-    root["modules"].keys.append(2.0)
-    root["modules"].values.append(root)
+    root["modules"].raw_keys.append(2.0)
+    root["modules"].raw_values.append(root)
     root["modules"]._index = None
     result = state_dict(root)
     assert list(result.tensors) == ["0.weight", "0.bias"]
@@ -195,8 +195,8 @@ def test_tables_shared_by_many_objects():
 def test_equal_names():
     """Two tensors that come to the same name are both kept."""
     table = Table([1.0, b"1"], [tensor(1), tensor(2)])
-    table.keys.append(b"x")
-    table.values.append(1.0)
+    table.raw_keys.append(b"x")
+    table.raw_values.append(1.0)
     result = state_dict(obj("my.Layer", pair=table))
     assert list(result.tensors) == ["pair.1", "pair.1_2"]
 

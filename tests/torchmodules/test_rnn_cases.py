@@ -68,7 +68,7 @@ def test_damaged_fields(value):
     for path in CASES:
         whole = find_modules(read(path))[0][1]
         for module in (whole, whole.get("module")):
-            for name in list(module.fields.keys) if module is not None else ():
+            for name in list(module.fields.raw_keys) if module is not None else ():
                 kept = module[name]
                 module[name] = value
                 with contextlib.suppress(T7BridgeError):

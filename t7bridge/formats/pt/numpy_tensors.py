@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CorruptError, UnsupportedError
+from ...errors import CorruptError, T7BridgeError, UnsupportedError
 from ...graph.dtypes import ElementType
 from ...graph.python import NumpyArray
 from ...graph.storage import Span, Storage
@@ -103,3 +103,25 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         raise CorruptError("a tensor is written as lists that are no array")
     data = array.astype(array.dtype.newbyteorder("<")).tobytes()
     return tuple(shape), span_of_bytes(data, element.itemsize)
+
+
+def numpy_value(array: NumpyArray) -> np.ndarray:
+    """A pickled numpy array as numpy's own: a copy in the machine's byte order.
+
+    Raises:
+        UnsupportedError: it holds objects, or fields.
+        CorruptError: the bytes do not fit its type and shape.
+    """
+    if not isinstance(array.data, bytes) or (array.dtype.itemsize == 0 and array.dtype.code not in ("b1", "?")):
+        raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is no array of plain elements")
+    try:
+        order, code = array.dtype.order, array.dtype.code
+        dtype = np.dtype("?" if code in ("b1", "?") else (order if order in ("<", ">") else "=") + code)
+        if dtype.hasobject:
+            raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is no array of plain elements")
+        flat = np.frombuffer(array.data, dtype).astype(dtype.newbyteorder("="))
+        return flat.reshape(array.shape, order="F" if array.fortran else "C")
+    except (TypeError, ValueError) as error:
+        if isinstance(error, T7BridgeError):
+            raise
+        raise CorruptError(f"a numpy array's bytes do not fit its type and shape: {error}") from error

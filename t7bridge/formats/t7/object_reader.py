@@ -292,12 +292,12 @@ class ObjectReader:
     def _start_table(self, table: Table, count: int) -> Filler | None:
         """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
         self._trail.append(table)
-        self._scalars(table.keys, table.values, count)
+        self._scalars(table.raw_keys, table.raw_values, count)
         self._trail.pop()
-        return self._fill_table(table, count) if len(table.values) < count else None
+        return self._fill_table(table, count) if len(table.raw_values) < count else None
 
     def _fill_table(self, table: Table, count: int) -> Filler:
-        keys, values = table.keys, table.values
+        keys, values = table.raw_keys, table.raw_values
         stream = self.stream
         while True:
             self._scalars(keys, values, count)
@@ -318,9 +318,9 @@ class ObjectReader:
     def _fill_vec(self, vec: TdsVec, count: int) -> Filler:
         numbers = [float(number) for number in range(1, count + 1)]
         for number in numbers:
-            one = ([number], vec.items[:0])
+            one = ([number], vec.elements[:0])
             self._scalars(*one, 1)
-            vec.items.append(one[1][0] if one[1] else (yield self.stream.read_int("a type tag")))
+            vec.elements.append(one[1][0] if one[1] else (yield self.stream.read_int("a type tag")))
 
     def _fill_tensor(self, tensor: Tensor) -> Filler:
         stream = self.stream

@@ -305,7 +305,7 @@ def _read_root(reader: T7Reader) -> Value:
         value = TorchObject(_ROOT)
         _class(layout.vintage, _ROOT).read(reader, value)
         modules = value.get("modules")
-        children = modules.values if isinstance(modules, Table) else []
+        children = modules.raw_values if isinstance(modules, Table) else []
         names = [child.class_name if isinstance(child, TorchObject) else "" for child in children]
         if not names or not all(name.startswith("nn.") for name in names):
             raise CorruptError("is no network without its class", hint=HINT)

@@ -95,14 +95,14 @@ class Records:
     @classmethod
     def like(cls, table: Table, sign: str) -> Records | None:
         """What to expect after a table; `None` if it is not made of numbers, booleans and strings alone."""
-        if not 0 < len(table.values) <= _MOST_FIELDS or len(table.keys) != len(table.values):
+        if not 0 < len(table.raw_values) <= _MOST_FIELDS or len(table.raw_keys) != len(table.raw_values):
             return None
-        kinds = [_KINDS.get(type(value)) for value in table.values]
+        kinds = [_KINDS.get(type(value)) for value in table.raw_values]
         if None in kinds:
             return None
         groups: list[_Group] = []
         code, fixed, booleans = sign, [], []
-        for key, kind in zip(table.keys, kinds):
+        for key, kind in zip(table.raw_keys, kinds):
             assert kind is not None
             before = _encoded_key(key, sign)
             if before is None:
@@ -117,7 +117,7 @@ class Records:
                 code, fixed, booleans = sign, [], []
         if fixed:
             groups.append(_group(code, fixed, booleans, False))
-        return cls(table.keys, groups, sign)
+        return cls(table.raw_keys, groups, sign)
 
     def read(self, stream: BinaryInput, objects: dict[int, Any], keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as they are numbers with such tables, at most so many."""

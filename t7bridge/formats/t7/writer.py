@@ -226,7 +226,7 @@ class T7Writer:
         stream.write_int(tag)
         stream.write_int(self._number(value))
         if isinstance(value, Table):
-            stream.write_int(len(value.keys))
+            stream.write_int(len(value.raw_keys))
             return self._entries(value)
         if isinstance(value, LuaFunction):
             return self._function(value)
@@ -270,11 +270,11 @@ class T7Writer:
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, TdsHash):
-            stream.write_long(len(value.content))
+            stream.write_long(len(value.content.raw_keys))
             return self._entries(value.content)
         if isinstance(value, TdsVec):
-            stream.write_long(len(value.items))
-            return ((f"[{number}]", item) for number, item in enumerate(value.items, 1))
+            stream.write_long(len(value.elements))
+            return ((f"[{number}]", item) for number, item in enumerate(value.elements, 1))
         payload = payload_of(name, value.version, self.layout.vintage)
         if payload is None:
             return iter((("", value.fields),))
@@ -292,7 +292,7 @@ class T7Writer:
 
     @staticmethod
     def _entries(table: Table) -> Iterator[_Step]:
-        for key, value in zip(table.keys, table.values):
+        for key, value in zip(table.raw_keys, table.raw_values):
             name = step_name(key)
             if key is None or key != key:
                 raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")

@@ -135,14 +135,14 @@ class Find:
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
     """The values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
     if isinstance(value, TdsVec):
-        for number, item in enumerate(value.items):
+        for number, item in enumerate(value.elements):
             yield str(number), f"[{number + 1}]", item
         return
     table = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
     if not isinstance(table, Table):
         return
-    whole = isinstance(value, Table) and table.as_list() is not None
-    for key, item in table.items():
+    whole = isinstance(value, Table) and table.sequence() is not None
+    for key, item in table.raw_items():
         step = step_name(key)
         if isinstance(key, float) and key.is_integer():
             yield str(int(key) - 1 if whole else int(key)), step, item

@@ -112,7 +112,7 @@ def elements(tensor: Tensor) -> np.ndarray:
             expected=f"at most {_REPEATED} elements",
             found=f"{tensor.numel} of {held}",
         )
-    return tensor.numpy()
+    return tensor.array
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:

@@ -251,7 +251,7 @@ class _Collector:
         obj = place.obj
         if obj.fields is None:
             return
-        for key, value in obj.fields.items():
+        for key, value in obj.fields.raw_items():
             if not isinstance(key, bytes) or not isinstance(value, (Tensor, Table, TorchObject, TdsHash, TdsVec)):
                 continue
             name = key.decode("utf-8", "backslashreplace")

@@ -70,7 +70,9 @@ def test_objects_behind_an_unnumbered_function(number):
 def test_functions_of_old_releases(name):
     """The corpus's files of function types 6 and 7 hold a function of that tag with bytecode."""
     value = check_read_write(corpus(f"legacy/{name}.t7")[0].read_bytes())
-    found = [item for item in value.values if isinstance(item, LuaFunction)] if isinstance(value, Table) else [value]
+    found = (
+        [item for item in value.raw_values if isinstance(item, LuaFunction)] if isinstance(value, Table) else [value]
+    )
     assert {function.tag for function in found} == {int(name[-1])}
     assert all(function.code.startswith(b"\x1bL") for function in found)
 

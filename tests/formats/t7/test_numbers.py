@@ -233,10 +233,10 @@ def test_long_lists_of_numbers():
             pieces.append((entry.string(value) if isinstance(value, bytes) else entry.number(value)).data)
         data = b"".join(pieces)
         table = read(data)
-        assert table.keys == list(range(1, 100_001))
-        assert table.values[:70_001] == values[:70_001]
-        assert math.isnan(table.values[70_001])
-        assert table.values[70_002:] == values[70_002:]
+        assert table.raw_keys == list(range(1, 100_001))
+        assert table.raw_values[:70_001] == values[:70_001]
+        assert math.isnan(table.raw_values[70_001])
+        assert table.raw_values[70_002:] == values[70_002:]
         assert written(table, layout) == data
 
 

@@ -117,15 +117,15 @@ def test_hash_under_each_of_its_names(name, version):
     parts.string("a").number(1).number(3).string("three")
     root = check_read_write(finish(parts))
     assert root[1].class_name == name
-    assert root[1].content.keys == [b"a", 3.0]
+    assert root[1].content.raw_keys == [b"a", 3.0]
 
 
 def test_vec():
     """A `tds.Vec` is a long count and that many values."""
     parts = in_a_table(LITTLE8).torch(2, "tds.Vec", 0).longs(3).number(1).string("two").ints(4, 2)
     root = check_read_write(finish(parts))
-    assert root[1].items[:2] == [1.0, b"two"]
-    assert root[1].items[2] is root[1]
+    assert root[1].elements[:2] == [1.0, b"two"]
+    assert root[1].elements[2] is root[1]
 
 
 def gpus(depth: int) -> bytes:

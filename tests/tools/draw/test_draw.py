@@ -48,7 +48,7 @@ def modules_in(value: object) -> Iterator[TorchObject]:
     assert isinstance(value, TorchObject)
     yield value
     inside = value.get("modules")
-    for each in inside.values if isinstance(inside, Table) else ():
+    for each in inside.raw_values if isinstance(inside, Table) else ():
         yield from modules_in(each)
 
 
@@ -91,7 +91,7 @@ def test_flows_are_those_of_the_file() -> None:
     """The arrows of a graph are the `mapindex` of Lua's nodes; `selectindex` says which element they carry."""
     path = FILES / "models" / "char_lstm_nngraph.t7"
     module = t7bridge.load(path)
-    nodes = [node["data"] for node in module["forwardnodes"].values]
+    nodes = [node["data"] for node in module["forwardnodes"].raw_values]
     wanted = set()
     for data in nodes:
         if _hands_on(data, module):
@@ -126,7 +126,7 @@ def _sources(data: Table) -> list[Table]:
 def _id_of(data: Table, graph: TorchObject) -> str:
     """What the picture calls a node: the path of its module, or which end of the graph it is."""
     if "module" in data:
-        place = [id(module) for module in graph["modules"].values].index(id(data["module"])) + 1
+        place = [id(module) for module in graph["modules"].raw_values].index(id(data["module"])) + 1
         return f"root.modules[{place}]"
     return "input" if data is graph["innode"]["data"] else "output"
 

@@ -1,0 +1,226 @@
+"""Values as plain Python: `to_python` with numpy arrays, `to_torch` with PyTorch tensors.
+
+Lua's values become what `conversion/tree.py` lists: tables lists or dicts, objects dicts of `__class__`,
+`__version__` and their fields. What a `.pt` holds beside builtins:
+
+| value | plain |
+| --- | --- |
+| tensor, storage, untyped storage | array (`to_python`), tensor (`to_torch`); a storage has one dimension |
+| numpy array, numpy scalar | array; Python's number or text. An array of objects is a list |
+| sparse, quantized tensor | dict of `__class__` and its parts, in which tensors are converted |
+| `torch.Size` | tuple, or `torch.Size` |
+| dtype, device, layout | its name, or torch's own |
+| class or function | its name |
+| object of a class | dict of `__class__` and its attributes, or `__args__`, `__state__`, `__items__`, `__pairs__` |
+| defaultdict, `OrderedDict` | dict, `OrderedDict` |
+
+What is one object before is one afterwards, and cycles are cycles. Keys of dicts stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+from attrs import evolve
+
+from ..graph.lua import COMPOSITE, Value
+from ..graph.python import (
+    UNSET,
+    Device,
+    NumpyArray,
+    NumpyDtype,
+    NumpyScalar,
+    PythonGlobal,
+    PythonObject,
+    QuantizedTensor,
+    SparseTensor,
+    TorchConstant,
+    TorchSize,
+    UntypedStorage,
+)
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from .tree import Tree
+
+_MISSING = object()
+
+
+class _Plain(Tree):
+    """Builds plain values with an explicit stack. Tuples and sets are made when what is in them is there."""
+
+    def __init__(self, torch: bool) -> None:
+        super().__init__(None)
+        self._torch = torch
+        self._storages: dict[int, Any] = {}
+        self._waiting: dict[int, list[tuple[Any, Any]]] = {}
+        """Places that a tuple which is being made belongs to, by its identity."""
+
+    def _put(self, target: Any, place: Any, value: Value) -> None:
+        if isinstance(value, _Finish):
+            made = value.make()
+            self._built[id(value.original)] = made
+            for holder, key in self._waiting.pop(id(value.original)):
+                holder[key] = made
+        elif isinstance(value, (tuple, set, frozenset)) and id(value) not in self._built:
+            if id(value) in self._waiting:
+                self._waiting[id(value)].append((target, place))
+                return
+            self._kept.append(value)
+            self._waiting[id(value)] = [(target, place)]
+            parts: list[Any] = list(value)
+            held: list[Any] = [None] * len(parts)
+            self._open.append((None, None, _Finish(value, held, self._torch)))
+            self._open.extend((held, number, part) for number, part in reversed(list(enumerate(parts))))
+        else:
+            target[place] = self._convert(value)
+
+    def _convert(self, value: Value) -> Any:
+        if isinstance(value, (Tensor, Storage)):
+            made = self._built.get(id(value), _MISSING)
+            if made is _MISSING:
+                self._kept.append(value)
+                made = self._built[id(value)] = self._tensor(value)
+            return made
+        return super()._convert(value)
+
+    def _tensor(self, value: Tensor | Storage) -> Any:
+        view = Tensor(value.element, value, (value.count,), (1,)) if isinstance(value, Storage) else value
+        if self._torch:
+            from ..graph.torch_values import torch_tensor
+
+            return torch_tensor(view, self._storages)
+        storage = view.storage
+        if storage is None:
+            return view.numpy()
+        if id(storage) not in self._storages:
+            self._storages[id(storage)] = evolve(storage, data=storage.array)
+        return evolve(view, storage=self._storages[id(storage)]).numpy()
+
+    def _object(self, value: Value) -> Any:
+        if isinstance(value, COMPOSITE):
+            return super()._object(value)
+        if isinstance(value, Counter):
+            return Counter(value)
+        if isinstance(value, dict):
+            result: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
+            return self._entries(result, value)
+        if isinstance(value, list):
+            return self._list(value)
+        if isinstance(value, bytearray):
+            return bytearray(value)
+        if isinstance(value, complex):
+            return value
+        if isinstance(value, UntypedStorage):
+            return self._convert(value.storage)
+        if isinstance(value, (NumpyArray, NumpyScalar)):
+            return self._numpy(value)
+        if isinstance(value, SparseTensor):
+            names = ("layout", "indices", "plain_indices", "values", "size", "is_coalesced")
+            return self._parts("torch.sparse", {name: getattr(value, name) for name in names})
+        if isinstance(value, QuantizedTensor):
+            quantized = ("tensor", "scheme", "scale", "zero_point", "axis")
+            return self._parts("torch.quantized", {name: getattr(value, name) for name in quantized})
+        if isinstance(value, PythonObject):
+            return self._python_object(value)
+        return self._name(value)
+
+    def _entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+        result.update(dict.fromkeys(entries))
+        self._open.extend((result, key, item) for key, item in reversed(list(entries.items())))
+        return result
+
+    def _parts(self, name: str, parts: dict[str, Any]) -> dict[Any, Any]:
+        return self._entries({"__class__": name}, {key: part for key, part in parts.items() if part is not None})
+
+    def _python_object(self, value: PythonObject) -> dict[Any, Any]:
+        parts: dict[Any, Any] = {} if value.args in ((), UNSET) else {"__args__": value.args}
+        parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
+        attributes = value.attributes
+        if attributes:
+            parts |= attributes
+        elif value.state is not UNSET and value.state is not None:
+            parts["__state__"] = value.state
+        parts |= {"__items__": value.items} if value.items else {}
+        parts |= {"__pairs__": [list(pair) for pair in value.pairs]} if value.pairs else {}
+        return self._entries({"__class__": value.path}, parts)
+
+    def _numpy(self, value: NumpyArray | NumpyScalar) -> Any:
+        from ..formats.pt.numpy_tensors import numpy_value
+
+        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (), False, value.data)
+        if isinstance(array.data, list):
+            return self._list(array.data)
+        made = numpy_value(array)
+        return made if isinstance(value, NumpyArray) else made[()].item()
+
+    def _name(self, value: Any) -> Any:
+        if isinstance(value, TorchConstant) and self._torch:
+            import torch
+
+            return getattr(torch, value.name, f"torch.{value.name}")
+        if isinstance(value, Device):
+            if self._torch:
+                import torch
+
+                return torch.device(str(value))
+            return str(value)
+        if isinstance(value, TorchConstant):
+            return f"torch.{value.name}"
+        if isinstance(value, PythonGlobal):
+            return value.path
+        return value.code if isinstance(value, NumpyDtype) else value
+
+
+class _Finish:
+    """A tuple or set that is made when its parts are."""
+
+    def __init__(self, original: Any, parts: list[Any], torch: bool) -> None:
+        self.original = original
+        self.parts = parts
+        self.torch = torch
+
+    def make(self) -> Any:
+        if isinstance(self.original, (set, frozenset)):
+            kind = frozenset if isinstance(self.original, frozenset) else set
+            try:
+                return kind(self.parts)
+            except TypeError:  # what is in it has become a list or dict
+                return kind(self.original)
+        if isinstance(self.original, TorchSize) and self.torch:
+            import torch
+
+            return torch.Size(self.parts)
+        return tuple(self.parts)
+
+
+def to_python(value: Value) -> Any:
+    """A value as builtins and numpy arrays; the module's docstring has the table.
+
+    Args:
+        value: what `load` or a reader returns, or a part of it.
+
+    Returns:
+        Shared objects are shared, cycles are cycles, and arrays of one storage share memory. Arrays of a file are
+        read-only views of it.
+
+    Raises:
+        UnsupportedError: numpy has no arrays of a tensor's type (bfloat16 and float8 need `ml_dtypes`).
+    """
+    return _Plain(torch=False).run(value)
+
+
+def to_torch(value: Value) -> Any:
+    """A value as builtins and PyTorch tensors; the module's docstring has the table.
+
+    Args:
+        value: what `load` or a reader returns, or a part of it.
+
+    Returns:
+        As `to_python`; tensors of one storage share memory, with the strides that they have in the file, and can be
+        written to without changing the file.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    return _Plain(torch=True).run(value)
