@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "limits": {"data", "errors"},
     "report": {"data", "text"},
     "io": {"errors"},
-    "graph": {"data", "errors", "limits", "io"},
+    "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
     "formats": set(),
     "formats/signatures": {"data"},

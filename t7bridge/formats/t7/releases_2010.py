@@ -182,7 +182,7 @@ class _Class:
             writer.write_object(fields)
         else:
             known = {item.name.encode() for item in self.items if item.stands(fields)}
-            for name in fields:
+            for name in fields.raw_keys:
                 if name not in known and fields[name] is not None:
                     raise WriteError(
                         f"a {obj.class_name} of {writer.layout.vintage} has no place for the field {name!r}",

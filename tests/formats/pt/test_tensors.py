@@ -172,7 +172,7 @@ def test_tensors_as_numpy_arrays():
         assert foreign == []
         assert (value.device, value.requires_grad, value.element.name) == ("xla:0", True, dtype)
         assert (list(want.shape), list(want.stride())) == (list(value.size), list(value.stride))
-        ours = value.numpy()
+        ours = value.array
         theirs = want.view(torch.uint16) if dtype == "bfloat16" else want
         assert ours.tolist() == theirs.tolist()
 
