@@ -94,7 +94,7 @@ def gradient_difference(module: torch.nn.Module, input: Any, wanted: dict[str, A
 
 def calls(case: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls of a case, and what was done between them."""
-    return [{key.decode(): value for key, value in call.items()} for call in items_of(case["calls"])]
+    return [{key.decode(): value for key, value in call.raw_items()} for call in items_of(case["calls"])]
 
 
 def tell(module: torch.nn.Module, mask: Any) -> None:

@@ -18,7 +18,7 @@ from t7bridge.codegen.torch_classes import TORCH
 from t7bridge.nn.plan.names import RESERVED
 from t7bridge.nn.weights.state_dict import find_modules
 
-ARCHITECTURES = {name.decode(): case[b"module"] for name, case in read(TESTFILES / "architectures.t7").items()}
+ARCHITECTURES = {name.decode(): case[b"module"] for name, case in read(TESTFILES / "architectures.t7").raw_items()}
 
 
 def sources() -> dict[str, str]:

@@ -34,7 +34,9 @@ BATCHES_ONLY = {"nn_options.t7 u.bnnet": "nn.BatchNorm2d takes batches"}
 def recorded_cases(name: str) -> dict[str, dict[str, Any]]:
     """The cases of a file that has many, by name."""
     table = read(TESTFILES / name)
-    return {key.decode(): {inner.decode(): value for inner, value in case.items()} for key, case in table.items()}
+    return {
+        key.decode(): {inner.decode(): value for inner, value in case.raw_items()} for key, case in table.raw_items()
+    }
 
 
 FILES = ("nn_options.t7", "architectures.t7", "match_models.t7", "zoo_classes.t7", "nested.t7")

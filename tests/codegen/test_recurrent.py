@@ -22,9 +22,9 @@ def cases() -> dict[str, dict[str, Any]]:
     """The cases in evaluation mode, by package and name."""
     found = {}
     for package in PACKAGES:
-        for name, case in read(TESTFILES / f"{package}_options.t7").items():
+        for name, case in read(TESTFILES / f"{package}_options.t7").raw_items():
             if not case.get(b"train"):
-                found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.items()}
+                found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.raw_items()}
     return dict(sorted(found.items()))
 
 

@@ -43,8 +43,8 @@ def cases() -> dict[str, dict[str, Any]]:
     """What Lua recorded, by package and name of the case."""
     found = {}
     for package in PACKAGES:
-        for name, case in read(TESTFILES / f"{package}_options.t7").items():
-            found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.items()}
+        for name, case in read(TESTFILES / f"{package}_options.t7").raw_items():
+            found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.raw_items()}
     return dict(sorted(found.items()))
 
 
@@ -144,7 +144,7 @@ def test_a_module_that_was_called_can_be_copied(name):
 def test_gradients_of_what_was_drawn(package, kind):
     """For what Lua drew and the reward it got, gradients are Lua's."""
     case = cases()[f"{package}/drawn.{kind}"]
-    drawn = {key.decode(): as_torch(value) for key, value in case["drawn"].items()}
+    drawn = {key.decode(): as_torch(value) for key, value in case["drawn"].raw_items()}
     layer = live_module(case["module"]).train()
     inputs = leaves(drawn["input"])
     for tensor in inputs:

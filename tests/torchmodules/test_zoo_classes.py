@@ -19,7 +19,7 @@ from t7bridge.torchmodules.build import live_module
 def cases() -> dict[str, dict[str, Any]]:
     """What Lua recorded, by the name of the case."""
     table = read(TESTFILES / "zoo_classes.t7")
-    return {name.decode(): {key.decode(): value for key, value in case.items()} for name, case in table.items()}
+    return {name.decode(): {key.decode(): value for key, value in case.raw_items()} for name, case in table.raw_items()}
 
 
 # Gradients that cannot agree, each with the reason.
