@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .report import Note, Report
     from .tools.diff import diff
     from .tools.draw.draw import draw
+    from .tools.export import export
     from .tools.export_module import write_module
     from .tools.files import describe, load, save
     from .tools.load_module import load_module
@@ -47,6 +48,7 @@ _HOMES = {
     "describe": "tools.files",
     "diff": "tools.diff",
     "draw": "tools.draw.draw",
+    "export": "tools.export",
     "load": "tools.files",
     "save": "tools.files",
     "scan": "tools.scan",
@@ -109,6 +111,7 @@ __all__ = [
     "diff",
     "draw",
     "errors",
+    "export",
     "load",
     "load_as_torchfile",
     "load_module",

@@ -65,6 +65,8 @@ OPTIONAL = {
     "safetensors": "formats/safetensors.py",
     "h5py": "formats/hdf5.py",
     "fsspec": "zoo/places.py",
+    "onnxruntime": "torchmodules/export.py",
+    "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/dask.py",
     "rich": "cli/zoo_display.py",
     "grandalf": "tools/draw/ranks.py",

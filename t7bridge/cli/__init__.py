@@ -21,6 +21,7 @@ DONE, FAILED, WRONG_USAGE = 0, 1, 2
 VERBS = {
     "convert": "convert a file to .pt, to .t7, or to another encoding",
     "describe": "print what a file holds as canonical JSON",
+    "export": "write a model as ONNX or .pt2, checked at once",
     "diff": "say which values of two files differ, and by how much",
     "graph": "draw a model as SVG, or for Graphviz",
     "inspect": "print what a file holds, for people",

@@ -1,0 +1,148 @@
+"""Lua models in formats that other programs run: `export`."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+from attrs import field
+
+from ..data import define
+from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError
+from ..io.source import PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+from .load_module import load_module
+
+SUFFIXES = (".onnx", ".pt2")
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?\Z", re.ASCII)
+
+
+@define(frozen=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        source: path of the Lua model.
+        target: path of the file written.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        difference: largest absolute difference between its outputs and the live module's, for the example inputs.
+        runner: the program that ran the file.
+        target_bytes: size of the files written.
+        files: their names.
+    """
+
+    source: str
+    target: str
+    inputs: list[str]
+    outputs: list[str]
+    difference: float
+    runner: str
+    target_bytes: int
+    files: list[str] = field(factory=list)
+
+
+def export(
+    path: PathLike,
+    dst: PathLike,
+    *,
+    input: str | Sequence[int] | Sequence[str],
+    output: Sequence[str] = (),
+    dynamic: Sequence[str] = (),
+    at: str | None = None,
+    index_base: int = 1,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> ExportReport:
+    """Write a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, through PyTorch's own exporters.
+
+    The file is run at once, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
+    given shapes. A file that computes something else is not kept.
+
+    Args:
+        path: the `.t7` file.
+        dst: the file to write; its suffix names the format.
+        input: the shape of the input: `(1, 3, 224, 224)`, `"1x3x224x224"`, `"image=1x3x224x224"`, `"1x20:int64"`.
+            A list of such texts for a model that takes a table.
+        output: names for the outputs.
+        dynamic: `("batch",)` where the first dimension of every input may have any size.
+        at: the path of the module, where the file holds several.
+        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        force: replace an existing file.
+        limits: resource limits.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: a shape cannot be read or does not fit, or the exported model computes something else.
+        UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
+        TargetExistsError: the file exists and `force` is not set.
+    """
+    target = os.fspath(dst)
+    suffix = os.path.splitext(target)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ModelError("no known format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+    if os.path.lexists(target) and not force:
+        raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
+    shapes = parse_inputs(input)
+    try:
+        from ..torchmodules.export import Input, export_onnx, export_pt2
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    module = load_module(path, at, index_base=index_base, limits=limits)
+    inputs = [Input(*each) for each in shapes]
+    folder = os.path.dirname(os.path.abspath(target))
+    try:
+        scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
+    except OSError as error:
+        raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
+    try:
+        # Under its own name, as ONNX's weights are found by the name of the file beside it.
+        made = os.path.join(scratch, os.path.basename(target))
+        if suffix == ".onnx":
+            result = export_onnx(module, inputs, made, output, dynamic)
+        else:
+            result = export_pt2(module, inputs, made, dynamic)
+        names = sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target))
+        size = sum(os.path.getsize(os.path.join(scratch, name)) for name in names)
+        taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not force]
+        if taken:
+            raise TargetExistsError("exists already", file=os.path.join(folder, taken[0]))
+        for name in names:  # the file that names the others takes its place last
+            os.replace(os.path.join(scratch, name), os.path.join(folder, name))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return ExportReport(
+        os.fspath(path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
+    )
+
+
+def parse_inputs(given: str | Sequence[int] | Sequence[str]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Read the shapes of inputs.
+
+    Returns:
+        Name, sizes and type (empty where none is given) of each.
+
+    Raises:
+        ModelError: a text is not a shape, or two inputs have one name.
+    """
+    if not isinstance(given, str) and all(isinstance(size, int) for size in given):
+        given = "x".join(map(str, given))
+    texts = [given] if isinstance(given, str) else [str(text) for text in given]
+    found = []
+    for number, text in enumerate(texts):
+        match = _INPUT.match(text)
+        shape = tuple(int(size) for size in match["shape"].split("x")) if match else ()
+        if match is None or not all(shape) or math.prod(shape) > 1 << 40:
+            raise ModelError(
+                "an input is not a shape", found=repr(text[:60]), expected="1x3x224x224, image=1x3x224x224, 1x20:int64"
+            )
+        found.append(
+            (match["name"] or ("input" if len(texts) == 1 else f"input{number + 1}"), shape, match["dtype"] or "")
+        )
+    if len({name for name, _, _ in found}) < len(found) or not found:
+        raise ModelError("two inputs have one name" if found else "no input is given")
+    return found

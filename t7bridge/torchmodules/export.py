@@ -1,0 +1,298 @@
+"""Export of live modules through PyTorch's own exporters, checked against the module at once.
+
+The only importer of onnx and onnxruntime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data import define
+from ..errors import ModelError, UnsupportedError
+
+OPSET = 18
+"""Version of ONNX's operators: what PyTorch 2.13 exports by default, and runtimes since 2023 know."""
+
+
+@define(frozen=True)
+class Input:
+    """One example input.
+
+    Attributes:
+        name: its name in the exported file.
+        shape: its sizes, the batch first.
+        dtype: `float32` and the like; empty for that of the model's parameters.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = ""
+
+
+@define(eq=False)
+class Exported:
+    """An exported model.
+
+    Attributes:
+        inputs: names of the inputs, in order.
+        outputs: names of the outputs, in order.
+        difference: largest absolute difference between the outputs of the file and of the live module; NaN only
+            where one of them is.
+        runner: the program that ran the file: `onnxruntime 1.31.1`, `torch 2.13.0`.
+    """
+
+    inputs: list[str]
+    outputs: list[str]
+    difference: float
+    runner: str
+
+
+def example(module: nn.Module, inputs: Sequence[Input], indices: bool = False, seed: int = 0) -> list[torch.Tensor]:
+    """Make seeded example inputs: normal numbers, or indices that every table of the model has.
+
+    Args:
+        module: the model, for the type of floats and the sizes of embeddings.
+        inputs: their shapes and types.
+        indices: make indices of floats as well: Lua's DoubleTensors often are.
+        seed: of the generator.
+
+    Raises:
+        ModelError: a type has no such name.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    floats = [parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()]
+    rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
+    made = []
+    for each in inputs:
+        dtype = getattr(torch, each.dtype, None) if each.dtype else (floats or [torch.float32])[0]
+        if not isinstance(dtype, torch.dtype):
+            raise ModelError("an input has no known type", found=each.dtype, expected="float32, int64 or the like")
+        if dtype.is_floating_point and not indices:
+            made.append(torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype))
+        else:
+            most = max(1, min(rows, default=1))
+            made.append(torch.randint(1, most + 1, each.shape, generator=generator).to(dtype))
+    return made
+
+
+def export_onnx(
+    module: nn.Module, inputs: Sequence[Input], path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
+) -> Exported:
+    """Write a module as ONNX and compare what onnxruntime computes with what the module computes.
+
+    Weights beyond 1.5 GB go to a file beside `path`, as ONNX files have at most 2 GB.
+
+    Args:
+        module: in evaluation mode.
+        inputs: the example inputs; several are passed as the list that a Lua table is.
+        path: the file, which must not exist.
+        outputs: names of the outputs; those of the exporter where fewer are given.
+        dynamic: `batch` where the first dimension of every input may have any size.
+
+    Raises:
+        UnsupportedError: onnx, onnxscript or onnxruntime is not installed, or PyTorch's exporter refuses the model;
+            the message names the layer.
+        ModelError: the module cannot compute the example, or the file computes something else.
+
+    Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (PyTorch's exporter needs it)
+    except ImportError as error:
+        raise UnsupportedError(f"{error.name} is not installed", hint="pip install 't7bridge[onnx]'") from error
+    values, arguments, wanted = _prepared(module, inputs, dynamic)
+    names = [each.name for each in inputs]
+    with _quiet():
+        program = _exported(
+            lambda part, args, shapes: torch.onnx.export(
+                part,
+                args,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=names if part is module else None,
+                output_names=list(outputs) if outputs and part is module else None,
+                dynamic_shapes=shapes,
+                verbose=False,
+            ),
+            module,
+            arguments,
+            _shapes(values, arguments, dynamic),
+        )
+        program.save(path)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        found = session.run(None, {name: value.numpy() for name, value in zip(names, values)})
+    except Exception as error:  # onnxruntime raises classes of its own, without a common base
+        raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
+    difference = _difference([torch.from_numpy(each) for each in found], wanted, path)
+    made = [each.name for each in session.get_outputs()]
+    return Exported(names, made, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def export_pt2(module: nn.Module, inputs: Sequence[Input], path: str, dynamic: Sequence[str] = ()) -> Exported:
+    """Write a module as a `.pt2` archive of torch.export, load that, and compare the outputs.
+
+    Args:
+        module: in evaluation mode.
+        inputs: the example inputs; several are passed as the list that a Lua table is.
+        path: the file, which must not exist.
+        dynamic: `batch` where the first dimension of every input may have any size.
+
+    Raises:
+        UnsupportedError: torch.export refuses the model; the message names the layer.
+        ModelError: the module cannot compute the example, or the file computes something else.
+    """
+    values, arguments, wanted = _prepared(module, inputs, dynamic)
+    with _quiet():
+        program = _exported(
+            lambda part, args, shapes: torch.export.export(part, args, dynamic_shapes=shapes),
+            module,
+            arguments,
+            _shapes(values, arguments, dynamic),
+        )
+        torch.export.save(program, path)
+        again = torch.export.load(path)
+        with torch.no_grad():
+            found = again.module()(*arguments)
+    difference = _difference(_leaves(found), wanted, path)
+    names = [spec.arg.name for spec in program.graph_signature.output_specs]
+    return Exported([each.name for each in inputs], names, difference, f"torch {torch.__version__}")
+
+
+def _prepared(
+    module: nn.Module, inputs: Sequence[Input], dynamic: Sequence[str]
+) -> tuple[list[torch.Tensor], tuple[Any, ...], list[torch.Tensor]]:
+    """The example inputs, the arguments that they are for the module, and its outputs."""
+    unknown = set(dynamic) - {"batch"}
+    if unknown:
+        raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
+    if dynamic:  # torch.export takes a size of 1 for a constant
+        inputs = [Input(each.name, (max(2, each.shape[0]), *each.shape[1:]), each.dtype) for each in inputs]
+    failed: ModelError | None = None
+    for indices in (False, True):
+        values = example(module, inputs, indices)
+        arguments = (values[0],) if len(values) == 1 else (values,)
+        try:
+            return values, arguments, _computed(module, arguments)
+        except ModelError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _shapes(values: list[torch.Tensor], arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
+    if not dynamic:
+        return None
+    batch = torch.export.Dim("batch")
+    each: list[Mapping[int, Any]] = [{0: batch} for _ in values]
+    return (each[0],) if len(values) == 1 else (each,)
+
+
+def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The outputs of the live module."""
+    try:
+        with torch.no_grad():
+            return _leaves(copy.deepcopy(module)(*arguments))
+    except Exception as error:  # whatever a layer raises about a shape that does not fit it
+        raise ModelError(
+            f"the model cannot compute inputs of these shapes: {_first_line(error)}",
+            hint="Give the shape of its input with --input 1x3x224x224 (input=…), one for each input.",
+        ) from error
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    values = value.values() if isinstance(value, Mapping) else value
+    return [leaf for each in values for leaf in _leaves(each)] if not isinstance(value, (int, float)) else []
+
+
+def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
+    """Return the largest difference, or refuse outputs that are not the module's."""
+    shapes = [[tuple(each.shape) for each in outputs] for outputs in (found, wanted)]
+    if shapes[0] != shapes[1]:
+        raise ModelError(
+            "the exported model has outputs of other shapes", file=path, expected=str(shapes[1]), found=str(shapes[0])
+        )
+    largest = 0.0
+    for mine, theirs in zip(found, wanted):
+        if not mine.numel():
+            continue
+        distance = (mine.double() - theirs.double()).abs()
+        same = torch.isclose(mine.double(), theirs.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
+        if not same.all():
+            raise ModelError(
+                "the exported model computes something else",
+                file=path,
+                found=f"off by {distance.nan_to_num().max():.3g}",
+            )
+        largest = max(largest, float(distance.nan_to_num().max()))
+    return largest
+
+
+def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
+    try:
+        return exporter(module, arguments, shapes)
+    except Exception as error:  # PyTorch's exporters raise many classes
+        layer = _refused(exporter, module, arguments)
+        where = f"layer {layer[0]} ({layer[1]})" if layer else "the model"
+        raise UnsupportedError(
+            f"PyTorch's exporter refuses {where}: {_first_line(layer[2] if layer else error)}",
+            trail=layer[0] if layer else "",
+        ) from error
+
+
+def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
+    """The first innermost module that cannot be exported alone: path, class and error."""
+    calls: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
+    hooks = [
+        part.register_forward_pre_hook(lambda part, args, name=name: calls.append((name, part, args)))
+        for name, part in module.named_modules()
+        if name and not list(part.children())
+    ]
+    try:
+        with torch.no_grad(), contextlib.suppress(Exception):
+            module(*arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, part, args in calls:
+        try:
+            exporter(part, args, None)
+        except Exception as error:
+            return name, type(part).__name__, error
+    return None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' progress and warnings from the terminal: what matters is raised."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = str(cause).strip() or str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
