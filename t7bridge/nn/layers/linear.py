@@ -8,6 +8,7 @@ from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..mapping import (
     BASE,
+    INPLACE,
     LAYERS,
     Call,
     Lua,
@@ -18,7 +19,7 @@ from ..mapping import (
     of_runtime,
     of_torch,
 )
-from ..registry import Param, Source, buffer, param, register_layer
+from ..registry import Param, buffer, param, register_layer
 from ..weights.layouts import REST, Reshape, copied, elements
 
 WEIGHT, BIAS = param("weight"), param("bias")
@@ -81,12 +82,12 @@ register_layer(
 
 
 def _effective_weight(fields: Fields) -> Tensor | None:
-    """g * v / |v|, where the file has no weight. Source: nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`."""
+    """g * v / |v|: the field `weight` is scratch. Source: nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`."""
     import numpy as np
 
     v, g = fields.find_tensor("v"), fields.find_tensor("g")
     if v is None or g is None:
-        return None
+        return fields.find_tensor("weight")
     wide = elements(v).astype("f8")
     norm = np.maximum(np.sqrt((wide**2).sum(1, keepdims=True)), fields.number("eps", 1e-16))
     return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
@@ -96,12 +97,12 @@ def _effective_weight(fields: Fields) -> Tensor | None:
 register_layer(
     "nn.LinearWeightNorm",
     params=(
-        Param("weight", (Source("weight"),), "derived", _effective_weight),
+        Param("weight", (), "derived", _effective_weight),
         BIAS,
         param("weight_g", field="g"),
         param("weight_v", field="v"),
     ),
-    scratch="norm scale addBuffer",
+    scratch="weight norm scale addBuffer",
     module=of_runtime(
         "linear.LinearWeightNorm",
         extent("weight_v", 1),
@@ -141,14 +142,15 @@ register_layer("nn.Constant", params=(buffer("value"),), module=_constant)
 
 def _add_constant(lua: Lua) -> Call:
     tensor = lua.find_tensor("constant_scalar")
+    kwargs = {"inplace": lua.flag("inplace")}
     if tensor is None:
-        return Call(f"{LAYERS}linear.AddConstant", (lua.number("constant_scalar"),))
-    return Call(f"{LAYERS}linear.AddConstant", (tuple(float(each) for each in tensor.numpy().reshape(-1)),))
+        return Call(f"{LAYERS}linear.AddConstant", (lua.number("constant_scalar"),), kwargs)
+    return Call(f"{LAYERS}linear.AddConstant", (tuple(float(each) for each in elements(tensor).reshape(-1)),), kwargs)
 
 
 register_layer(
     module={
-        "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar")),
+        "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
         "nn.AddConstant": _add_constant,
     },
 )

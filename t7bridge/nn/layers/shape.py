@@ -7,6 +7,7 @@ from typing import Any
 from ..fields import items_of
 from ..mapping import (
     BASE,
+    INPLACE,
     LAYERS,
     Call,
     Lua,
@@ -143,7 +144,7 @@ register_layer(
 register_layer(
     scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff",
     module={
-        "nn.CAddTable": of_runtime("table.CAddTable"),
+        "nn.CAddTable": of_runtime("table.CAddTable", inplace=INPLACE),
         "nn.CAddTensorTable": of_runtime("table.CAddTensorTable"),
         "nn.CSubTable": of_runtime("table.CSubTable"),
         "nn.CMulTable": of_runtime("table.CMulTable"),

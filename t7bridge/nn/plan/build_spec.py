@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from ...errors import ModelError, UnsupportedLayerError
 from ...graph.lua import TorchObject
 from ...limits import DEFAULT_LIMITS, Limits
@@ -21,6 +23,8 @@ _MAX_LISTED = 500
 """How many layers a message lists; the error itself has all of them."""
 _INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
 """Poolings, and those that remember what unpooling needs."""
+_REPEATING = {f"{LAYERS}shape.Replicate", f"{LAYERS}shape.ExpandAs"}
+"""Layers whose outputs have several elements in one place of memory."""
 
 
 def build_plan(
@@ -100,8 +104,22 @@ class _Planner:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
             self._reject(place.trail + child.path, place.obj.class_name, reason)
         self._connect()
+        self._overlap()
         assert root is not None
         return root
+
+    def _overlap(self) -> None:
+        """Let in-place layers of a model that repeats tensors without copying expect elements that share memory.
+
+        Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
+        """
+        if not any(spec.target in _REPEATING for spec in self._specs.values()):
+            return
+        for spec in self._specs.values():
+            if spec.kwargs.get("inplace") and not spec.children and spec.target != f"{LAYERS}table.CAddTable":
+                inner = evolve(spec, children={}, refers={})
+                spec.target, spec.args, spec.kwargs, spec.plain = f"{LAYERS}activation.Overlapping", (), {}, ""
+                spec.children["0"] = inner
 
     def _plan(self, place: Place) -> ModuleSpec:
         obj, trail = place.obj, place.trail

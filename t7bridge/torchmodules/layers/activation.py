@@ -139,3 +139,29 @@ class CReLU(nn.Module):
         """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
         dim = 1 if input.dim() == self.n_input_dims + 1 else 0
         return torch.relu(torch.cat((input, -input), dim))
+
+
+class Overlapping(nn.Sequential):
+    """A layer that changes its input in place, in a model that repeats tensors without
+    copying them: an element of memory changes once for each time it is seen.
+
+    Args:
+        module: the layer.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the shape of the input."""
+        memory, times = input, 1
+        for dim, (extent, step) in enumerate(zip(input.shape, input.stride())):
+            if extent > 1 and step == 0:
+                memory, times = memory.narrow(dim, 0, 1), times * extent
+        if times == 1:
+            whole: Tensor = self[0](input)
+            return whole
+        output = memory
+        for _ in range(times):
+            # What autograd keeps of one round must not change in the next.
+            output = self[0](output.clone() if input.requires_grad else output)
+        if input.requires_grad:
+            memory.data.copy_(output)
+        return output.expand(input.shape)

@@ -15,7 +15,7 @@ class DotProduct(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
         first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
         )
         return (first * second).sum(1)
 
@@ -26,7 +26,7 @@ class CosineDistance(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
         first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
         )
         scale = (
             1 / (first.square().sum(1) + 1e-12) * (1 / (second.square().sum(1) + 1e-12))
@@ -48,7 +48,7 @@ class PairwiseDistance(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two of (n) or (batch, n); return (1) or (batch)."""
         first, second = (
-            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs
+            input.reshape(1, -1) if input.dim() == 1 else input for input in inputs[:2]
         )
         distance: Tensor = torch.linalg.vector_norm(first - second, self.p, 1)
         return distance

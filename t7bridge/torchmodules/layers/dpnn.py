@@ -239,6 +239,38 @@ class TotalDropout(nn.Module):
         )
 
 
+class _BinaryConvolution(torch.autograd.Function):
+    """The gradients of dpnn: that of the signs for the weights, and that of the inputs
+    times the mean of the absolute weights for each of them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, stride: Any, padding: Any
+    ) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        ctx.places = stride, padding
+        signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
+        output = F.conv2d(input, signs, None, stride, padding)
+        return output * weight.abs().mean((1, 2, 3))[:, None, None]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight = ctx.saved_tensors
+        signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
+        batch = input if input.dim() == 4 else input[None]
+        gradient = gradients[0].reshape(-1, *gradients[0].shape[-3:])
+        of_input, of_weight, _ = torch.ops.aten.convolution_backward(
+            *(gradient, batch, signs, None, *ctx.places, (1, 1), False, (0, 0), 1),
+            (True, True, False),
+        )
+        of_input = of_input * weight.abs().mean((0, 2, 3))[:, None, None]
+        return of_input.reshape(input.shape), of_weight, None, None
+
+
+_binary_convolution: Callable[..., Tensor] = _BinaryConvolution.apply
+
+
 class SpatialBinaryConvolution(nn.Conv2d):
     """A convolution with the signs of its weights, times the mean of their absolute
     values for each output.
@@ -248,9 +280,7 @@ class SpatialBinaryConvolution(nn.Conv2d):
         """Take (batch, in, h, w) or (in, h, w); return (batch, out, h, w) or (out, h,
         w).
         """
-        signs = torch.where(self.weight >= 0, 1.0, -1.0).to(input)
-        output: Tensor = self._conv_forward(input, signs, self.bias)
-        return output * self.weight.abs().mean((1, 2, 3))[:, None, None]
+        return _binary_convolution(input, self.weight, self.stride, self.padding)
 
 
 class _EntropyPenalty(torch.autograd.Function):

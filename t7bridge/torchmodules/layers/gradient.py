@@ -13,7 +13,7 @@ class _Reverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
-        return input.view_as(input)
+        return input.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -226,7 +226,8 @@ class SeqGRU(nn.Module):
         self.zero_mask: Any = None
         self.remember = remember
         self.state = state
-        self.trained_last: bool | None = None
+        # What is remembered from the file was seen in evaluation.
+        self.trained_last = False if remember in ("both", "eval") else None
         # Rows of the input, then of the output; columns of the reset gate, the update
         # gate and the new content.
         self.weight = nn.Parameter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -239,20 +240,58 @@ class Mul(nn.Module):
         return input * self.weight
 
 
+class _InPlace(torch.autograd.Function):
+    """A constant by which the input itself is multiplied, or that is added to it; going
+    backwards it is taken away again, for the layers before.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, constant: Any, factor: bool) -> Tensor:
+        ctx.memory, ctx.constant, ctx.factor = input.data, constant, factor
+        if factor:
+            ctx.memory.mul_(constant)
+        else:
+            ctx.memory.add_(constant)
+        # The same memory, and no view of the input, so that other layers may write too.
+        return input.new_empty(0).set_(
+            input.untyped_storage(),
+            input.storage_offset(),
+            input.size(),
+            input.stride(),
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.factor:
+            ctx.memory.div_(ctx.constant)
+            return gradients[0] * ctx.constant, None, None
+        ctx.memory.sub_(ctx.constant)
+        return gradients[0], None, None
+
+
+_in_place: Callable[..., Tensor] = _InPlace.apply
+
+
 class MulConstant(nn.Module):
     """Multiplies by a constant.
 
     Args:
         constant: the factor.
+        inplace: whether the input itself is multiplied.
     """
 
-    def __init__(self, constant: float) -> None:
+    def __init__(self, constant: float, inplace: bool = False) -> None:
         super().__init__()
         self.constant = constant
+        self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return input * self.constant
+        if not self.inplace:
+            return input * self.constant
+        if input.requires_grad and torch.is_grad_enabled():
+            return _in_place(input, self.constant, True)
+        return input.mul_(self.constant)
 
 
 class SAdd(nn.Module):
@@ -278,14 +317,21 @@ class AddConstant(nn.Module):
 
     Args:
         constant: what is added; a tuple has one number for each feature.
+        inplace: whether it is added to the input itself.
     """
 
-    def __init__(self, constant: float | tuple[float, ...]) -> None:
+    def __init__(
+        self, constant: float | tuple[float, ...], inplace: bool = False
+    ) -> None:
         super().__init__()
         self.constant = constant
+        self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
-        return input + torch.as_tensor(
-            self.constant, dtype=input.dtype, device=input.device
-        )
+        added = torch.as_tensor(self.constant, dtype=input.dtype, device=input.device)
+        if not self.inplace:
+            return input + added
+        if input.requires_grad and torch.is_grad_enabled():
+            return _in_place(input, added, False)
+        return input.add_(added)

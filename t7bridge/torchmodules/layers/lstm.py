@@ -237,7 +237,8 @@ class SeqLSTM(nn.LSTM):
         )
         self.remember = remember
         self.state = state
-        self.trained_last: bool | None = None
+        # What is remembered from the file was seen in evaluation.
+        self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Take (time, batch, in), or a list of first output, or cell and output,
@@ -313,7 +314,8 @@ class SteppedLSTM(nn.Module):
         self.zero_mask: Any = None
         self.remember = remember
         self.state = state
-        self.trained_last: bool | None = None
+        # What is remembered from the file was seen in evaluation.
+        self.trained_last = False if remember in ("both", "eval") else None
         self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size, input_size))
         self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size, self.output_size))
         self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size))

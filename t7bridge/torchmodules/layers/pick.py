@@ -21,7 +21,7 @@ class Select(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension less."""
-        return input.select(self.dim, self.index)
+        return input.select(self.dim, self.index).clone()
 
 
 class Narrow(nn.Module):
@@ -48,7 +48,7 @@ class Narrow(nn.Module):
             length += extent - start + 1
         if start < 0:
             start, length = 0, extent - length
-        return input.narrow(self.dim, start, length)
+        return input.narrow(self.dim, start, length).clone()
 
 
 class Index(nn.Module):

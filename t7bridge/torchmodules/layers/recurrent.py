@@ -277,9 +277,24 @@ class _AddedGradient(torch.autograd.Function):
 _add_gradient: Callable[..., Tensor] = _AddedGradient.apply
 
 
+class _Once(torch.autograd.Function):
+    """A penalty that counts once, however many outputs depend on it."""
+
+    @staticmethod
+    def forward(ctx: Any, penalty: Tensor) -> Tensor:
+        return penalty.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return torch.ones_like(gradients[0])
+
+
+_once: Callable[..., Tensor] = _Once.apply
+
+
 class NormStabilizer(nn.Module):
     """Hands on one step of a sequence; in training, changes of the length from step to
-    step are penalized.
+    step are penalized, those before an output whether or not theirs are used.
 
     Args:
         beta: weight of the penalty, which is the mean of the squared changes.
@@ -288,17 +303,20 @@ class NormStabilizer(nn.Module):
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
         self.beta = beta
-        self.state: Tensor | None = None
+        self.state: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features); return the same."""
         if not self.training:
             return input.clone()
-        output = input
+        output, penalty = input, None
         if self.state is not None:
-            change = input.norm(dim=1) - self.state.norm(dim=1)
-            output = _add_gradient(input, self.beta * change.square().mean())
-        self.state = input
+            last, before = self.state
+            change = input.norm(dim=1) - last.norm(dim=1)
+            penalty = self.beta * change.square().mean()
+            penalty = _once(penalty if before is None else penalty + before)
+            output = _add_gradient(input, penalty)
+        self.state = [input, penalty]
         return output
 
     def forget(self) -> None:

@@ -43,7 +43,8 @@ class MaskedSequencer(nn.Sequential):
     def __init__(self, module: nn.Module, remember: str = "neither") -> None:
         super().__init__(module)
         self.remember = remember
-        self.trained_last: bool | None = None
+        # What is remembered from the file was seen in evaluation.
+        self.trained_last = False if remember in ("both", "eval") else None
         self.zero_mask: Any = None
 
     def forward(self, inputs: Any) -> Any:

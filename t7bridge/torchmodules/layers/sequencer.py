@@ -26,7 +26,8 @@ class Sequencer(nn.Sequential):
     def __init__(self, module: nn.Module, remember: str = "neither") -> None:
         super().__init__(module)
         self.remember = remember
-        self.trained_last: bool | None = None
+        # What is remembered from the file was seen in evaluation.
+        self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, inputs: Any) -> Any:
         """Take a list of steps, or a tensor with time as first dimension; return the

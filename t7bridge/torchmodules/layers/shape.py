@@ -138,7 +138,7 @@ class Transpose(nn.Module):
         offset = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         for first, second in self.pairs:
             input = input.transpose(first + offset, second + offset)
-        return input.contiguous()
+        return input.clone(memory_format=torch.contiguous_format)
 
 
 class Replicate(nn.Module):

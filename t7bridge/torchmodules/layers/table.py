@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,12 +12,55 @@ from torch import Tensor, nn
 # the first gives the shape.
 
 
+class _SumInPlace(torch.autograd.Function):
+    """The sum, written into the memory of the first input, whatever other layers keep
+    of it for their gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, *others: Tensor) -> Tensor:
+        ctx.shapes = [other.shape for other in others]
+        for other in others:
+            first.data.add_(other.reshape(first.shape))
+        # The same memory, and no view of the input, so that other layers may write too.
+        return first.new_empty(0).set_(
+            first.untyped_storage(),
+            first.storage_offset(),
+            first.size(),
+            first.stride(),
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        (gradient,) = gradients
+        return (gradient, *(gradient.reshape(shape) for shape in ctx.shapes))
+
+
+_sum_in_place: Callable[..., Tensor] = _SumInPlace.apply
+
+
 class CAddTable(nn.Module):
-    """The sum of all inputs."""
+    """The sum of all inputs.
+
+    Args:
+        inplace: whether it is written into the memory of the first, for everybody who
+            reads that later.
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors with as many elements; return the shape of the first."""
-        output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
+        output = inputs[0]
+        if self.inplace:
+            if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+                return _sum_in_place(*inputs) if len(inputs) > 1 else output
+            for other in inputs[1:]:
+                output = output.add_(other.reshape(output.shape))
+            return output
+        output = output.clone() if len(inputs) == 1 else output
         for other in inputs[1:]:
             output = output + other.reshape(output.shape)
         return output
@@ -193,8 +237,13 @@ class ZipTable(nn.Module):
     """Lists of first elements, of second elements, and so on."""
 
     def forward(self, inputs: list[list[Any]]) -> list[list[Any]]:
-        """Take n lists of m elements; return m lists of n."""
-        return [list(group) for group in zip(*inputs)]
+        """Take n lists of m elements; return m lists of n, or fewer where lists end
+        before the longest.
+        """
+        longest = max(map(len, inputs), default=0)
+        return [
+            [part[at] for part in inputs if at < len(part)] for at in range(longest)
+        ]
 
 
 class ZipTableOneToMany(nn.Module):

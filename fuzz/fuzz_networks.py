@@ -1,0 +1,180 @@
+"""Random networks that Lua Torch made and ran, through `load_module` and `model.py`.
+
+    th testfiles/gen/random_nets.lua graph 7 50 nets.t7
+    python fuzz/fuzz_networks.py nets.t7 --findings findings
+    python fuzz/fuzz_networks.py --th /path/to/th --kind graph --seed 1 --count 5000
+
+Outputs in evaluation and in training are compared with Lua's, and for live modules gradients too (`--grads`). Ends with
+1 if there was a difference; the records are in the folder of findings, one file each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from runtime_helpers import as_torch, difference, gradient_difference
+
+import t7bridge
+from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.torchmodules.build import live_module
+
+GENERATOR = Path(__file__).resolve().parent.parent / "testfiles" / "gen" / "random_nets.lua"
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The records of a file: fields by name, as the reader returns them."""
+    value = t7bridge.T7Reader(path).read_object()
+    listed = value.as_list() or [value]
+    return [{key.decode(): item for key, item in record.items()} for record in listed]
+
+
+def copied(value: Any) -> Any:
+    """Tensors of nested lists, cloned: in-place layers write into their inputs."""
+    return value.clone() if isinstance(value, torch.Tensor) else [copied(item) for item in value]
+
+
+def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Compare the outputs of a module, made anew for each mode: mode and difference, empty where there is none."""
+    for mode, wanted in (("eval", "output"), ("again", "again"), ("train", "trainOutput")):
+        if record.get(wanted) is None:
+            continue
+        try:
+            torch.manual_seed(0)
+            module = make().train(mode == "train")
+            if mode == "again":
+                module(copied(as_torch(record["input"])))
+            found = module(copied(as_torch(record["input"])))
+            yield mode, difference(found, as_torch(record[wanted]))
+        except Exception as error:
+            yield mode, f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def gradients(make: Any, record: dict[str, Any]) -> str:
+    """Compare the gradients of inputs and parameters, in training."""
+    if record.get("gradInput") is None:
+        return ""
+    module = make().train()
+    wanted = {key: as_torch(record.get(key)) for key in ("gradOutput", "gradInput", "gradParameters")}
+
+    class Copied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = module
+
+        def forward(self, input: Any) -> Any:
+            return self.inside(copied(input))
+
+    try:
+        why = gradient_difference(Copied(), as_torch(record["input"]), wanted)
+        # Lua lists each clone's share of one gradient, and packs the gates of recurrent layers otherwise.
+        return "" if " parameters for " in why else why
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def written(path: Path, number: int, folder: Path) -> Any:
+    """Return a function that loads the `model.py` of a record."""
+    single = b"model" in t7bridge.T7Reader(path).read_object()
+    t7bridge.write_module(path, folder, at="root.model" if single else f"root[{number}].model", force=True)
+    spec = importlib.util.spec_from_file_location(f"model_{number}", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    return page.load
+
+
+def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield number, record and difference of each record of a file that does not agree."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, record in enumerate(records(path), 1):
+
+            def live(value: Any = record["model"]) -> Any:
+                return live_module(value, "root")
+
+            for mode, why in outputs(live, record):
+                if why:
+                    yield number, record, f"live {mode}: {why}"
+            if grads:
+                why = gradients(live, record)
+                if why:
+                    yield number, record, f"live grads: {why}"
+            if not source:
+                continue
+            try:
+                make = written(path, number, Path(folder))
+            except Exception as error:
+                yield number, record, f"model.py: {type(error).__name__}: {str(error)[:200]}"
+                continue
+            for mode, why in outputs(make, record):
+                if why:
+                    yield number, record, f"model.py {mode}: {why}"
+
+
+def keep(path: Path, number: int, record: dict[str, Any], folder: Path, why: str) -> None:
+    """Write a record to a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    value = (t7bridge.T7Reader(path).read_object().as_list() or [])[number - 1]
+    target = folder / f"{path.stem}_{number}"
+    with open(target.with_suffix(".t7"), "wb") as output:
+        T7Writer(output).write_object(value)
+    with open(target.with_suffix(".txt"), "a") as text:
+        text.write(f"{why}\n{record['text'].decode()}\n")
+
+
+def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
+    """Let Lua make files of fifty records."""
+    for at in range(0, options.count, 50):
+        seed = options.seed * 1_000_000 + at
+        path = folder / f"{options.kind}_{seed}.t7"
+        command = [options.th, str(GENERATOR), options.kind, str(seed), str(min(50, options.count - at)), str(path)]
+        if subprocess.run(command, capture_output=True, timeout=600).returncode == 0 and path.exists():
+            yield path
+            path.unlink()
+        else:
+            print(f"{options.kind} {seed}: Lua fails", flush=True)
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--th", default="th", help="the interpreter of Lua Torch")
+    parser.add_argument("--kind", default="nn", choices=("nn", "graph", "expr", "rnn"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--grads", action="store_true", help="compare gradients too")
+    parser.add_argument("--live", action="store_true", help="live modules only")
+    parser.add_argument("--findings", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    tried = found = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for path in chain(options.files, generated(options, Path(folder))):
+            tried += len(records(path))
+            for number, record, why in check(path, options.grads, not options.live):
+                found += 1
+                shown = " ".join(record["text"].decode("utf-8", "replace").split())
+                print(f"{path.name}[{number}] {why} | {shown[:300]}", flush=True)
+                if options.findings:
+                    keep(path, number, record, options.findings, why)
+    print(f"{tried} networks, {found} differences")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

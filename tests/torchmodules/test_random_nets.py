@@ -1,0 +1,31 @@
+"""Networks made at random, and the smallest examples of former differences, against Lua Torch in both modes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fuzz_networks import gradients, outputs, records
+from helpers import TESTFILES
+
+from t7bridge.torchmodules.build import live_module
+
+FILES = ("random_nn", "random_graph", "random_expr", "random_rnn", "found_nets")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_live_modules_compute_what_lua_did(name):
+    """Outputs in evaluation and training, of a second call, and the gradients of inputs and weights are Lua's."""
+    torch.set_num_threads(1)
+    compared, wrong = 0, []
+    for number, record in enumerate(records(TESTFILES / f"{name}.t7"), 1):
+
+        def make(model=record["model"]):
+            return live_module(model, "root")
+
+        for mode, why in outputs(make, record):
+            compared += 1
+            wrong += [(number, mode, why)] if why else []
+        why = gradients(make, record)
+        wrong += [(number, "grads", why)] if why else []
+    assert not wrong
+    assert compared >= 30
