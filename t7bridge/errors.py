@@ -98,6 +98,14 @@ class ForbiddenGlobalError(FormatError):
     """A pickle names what runs code or reaches the system when a reader that calls things loads the file."""
 
 
+class T7BridgeWarning(UserWarning):
+    """Root of the package's warnings: the result is right as far as it goes, and holds less than the file."""
+
+
+class IncompleteFileWarning(T7BridgeWarning):
+    """Behind the values of a file stands something that is cut off or no value."""
+
+
 class UnsupportedError(T7BridgeError, NotImplementedError):
     """The file is valid, but this version does not handle it."""
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 something failed, 2 wrong usage; 128 and the signal's number where one has ended it.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals():
+    with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
         return _guarded(arguments)
 
 
@@ -95,6 +96,25 @@ def _verb(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(f"t7bridge {arguments[0]}", description=verb.__doc__, formatter_class=_formatter)
     verb.add_arguments(parser)
     return int(verb.run(parser.parse_args(arguments[1:])))
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Print warnings of the package as the notes of a report are printed, each time."""
+    from ..errors import T7BridgeWarning
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, T7BridgeWarning):
+                print(f"t7bridge: warning: {printable_lines(str(message))}", file=sys.stderr)
+            else:
+                usual(message, category, *where)
+
+        warnings.simplefilter("always", T7BridgeWarning)
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -27,9 +27,13 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Print the outline."""
-    from ..tools.files import load
+    from ..tools.files import load_all
     from ..values.outline import outline
 
-    for line in outline(load(options.file, limits=limits_of(options)), depth=options.depth, items=options.items):
-        sys.stdout.write(line + "\n")
+    values = load_all(options.file, limits=limits_of(options))
+    for number, value in enumerate(values, 1):
+        if len(values) > 1:
+            sys.stdout.write(f"value {number} of {len(values)}\n")
+        for line in outline(value, depth=options.depth, items=options.items):
+            sys.stdout.write(line + "\n")
     return 0

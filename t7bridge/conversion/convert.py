@@ -165,7 +165,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
                 hint="Convert without changing encoding, byte order or size of long.",
             )
         output.write(content.trailing)
-        report.note("info", f"{len(content.trailing)} bytes behind the last value are no values; they are copied")
+        report.note("warning", f"{content.message}; they are copied")
 
 
 def _note_plain_nans(writer: T7Writer, report: Report) -> None:
@@ -200,9 +200,7 @@ def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report)
     has_modules = modules is not None and bool(modules.found)
     report.mode = "state dict" if has_modules else "tree"
     if content.trailing and not content.has_pt_record:
-        report.note(
-            "warning", f"{len(content.trailing)} bytes behind the last value are no values; the .pt does not show them"
-        )
+        report.note("warning", f"{content.message}; the .pt does not show them")
     result: Any = roots if len(roots) > 1 else roots[0]
     compact = options.compact and options.as_ == "auto"
     if compact:
@@ -338,6 +336,8 @@ def _fill_template(reader: PtReader, template: ByteSource, output: Output, optio
     if source_format(template) != "t7":
         raise FormatError("is no .t7, as a template must be", file=template.name)
     content = read_t7(template, options.limits)
+    if content.message:
+        report.note("warning", f"of the template, {content.message}")
     value = reader.read()
     _note_foreign(reader.foreign, report)
     try:

@@ -82,7 +82,10 @@ def read_flat(source: str, limits: Limits, report: Report) -> Flat:
         from .convert import state_dict_of
         from .tree import to_python
 
-        roots = [to_python(root, lambda obj: state_dict_of(obj, report)) for root in read_t7(opened, limits).roots]
+        content = read_t7(opened, limits)
+        if content.message:
+            report.note("warning", content.message)
+        roots = [to_python(root, lambda obj: state_dict_of(obj, report)) for root in content.roots]
         value = roots[0] if len(roots) == 1 else roots
     return flatten(value)
 

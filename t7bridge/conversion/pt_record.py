@@ -24,7 +24,8 @@ from ..io.checksums import sha256
 from ..io.output import Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
-from .lua_tree import LuaTree
+from ..values.compare import PlaceComparer
+from .lua_tree import LuaTree, to_lua
 from .t7_record import take_skeleton
 
 _MAGIC = "t7bridge pt record 1"
@@ -111,7 +112,7 @@ def decode_pt_record(data: bytes) -> PtRecord:
 
 def restore_value(
     record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
-) -> tuple[Any, list[str]]:
+) -> tuple[Any, list[str], dict[int, Storage]]:
     """The value of the original `.pt`.
 
     Args:
@@ -121,24 +122,27 @@ def restore_value(
         forbid: whether names that run code are refused.
 
     Returns:
-        The value, and the globals in its pickle that have no meaning here.
+        The value, the globals in its pickle that have no meaning here, and for each storage of the value whose
+        elements are in the `.t7`, by identity, the storage there.
 
     Raises:
         CorruptError: the storages do not fit.
     """
     found: dict[str, Storage] = {}
+    lent: dict[int, Storage] = {}
     taken = 0
     raw = ByteSource.from_bytes(record.raw, "<record>")
     for key, (name, count, place) in enumerate(record.storages):
         element = ELEMENT_TYPES[name]
         if place >= 0:
-            found[str(key)] = _narrowed(storages, place, name, count)
+            made = found[str(key)] = _narrowed(storages, place, name, count)
+            lent[id(made)] = storages[place]
             continue
         if count * element.itemsize > raw.size - taken:
             raise _misfit(key, count, name)
         found[str(key)] = Storage(element, count, Span(raw, taken, element.itemsize))
         taken += count * element.itemsize
-    return read_pickle_with(record.pickle, found, limits, forbid)
+    return (*read_pickle_with(record.pickle, found, limits, forbid), lent)
 
 
 def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> tuple[Any, list[str]] | None:
@@ -150,7 +154,9 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         forbid: whether names that run code are refused.
 
     Returns:
-        What `restore_value` gives; `None` where anything but weights of the `.t7` was changed since.
+        The value, and the globals in its pickle that have no meaning here. `None` where anything but weights of the
+        `.t7` was changed since, or the Lua value made from the record is not the one that the file shows: its storages
+        are known by their places, and those whose elements stand in the record by their elements.
 
     Raises:
         CorruptError: the record cannot be read, or the storages do not fit.
@@ -158,7 +164,14 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
     record = decode_pt_record(content.trailing)
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
         return None
-    return restore_value(record, [found for found in content.objects if isinstance(found, Storage)], limits, forbid)
+    storages = [found for found in content.objects if isinstance(found, Storage)]
+    value, foreign, lent = restore_value(record, storages, limits, forbid)
+    for nested in (False, True):
+        made = to_lua(value, nested=nested, keep_device=True)
+        known = {(id(lua), id(lent[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in lent}
+        if not PlaceComparer(limits=limits, known=known).run(made.value, content.roots[0]):
+            return value, foreign
+    return None
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:

@@ -15,6 +15,7 @@ from attrs import asdict, evolve
 from ..data import define
 from ..errors import CorruptError
 from ..formats.pt.layout import RECORD_MEMBER
+from ..formats.signatures import ZIP_TAIL_BYTES, ends_as_zip
 from ..formats.t7.file import T7File
 from ..formats.t7.layout import T7Layout
 from ..formats.t7.reader import T7Reader
@@ -23,6 +24,8 @@ from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..io.output import Output
 from ..limits import DEFAULT_LIMITS, Limits
+from ..values.compare import PlaceComparer
+from .tree import to_python
 
 if TYPE_CHECKING:
     from ..formats.pt.reader import PtReader
@@ -104,7 +107,8 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
         limits: what it may cost.
 
     Returns:
-        The file, `None` where there is no record that may be used; and whether there is a record at all.
+        The file, `None` where there is no record that may be used; and whether there is a record at all. A record is
+        used only where the `tree` made from it is the value that the `.pt` shows, its storages by their places.
 
     Raises:
         FormatError: the record cannot be read, or the storages do not fit.
@@ -115,7 +119,13 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     skeleton, content = decode_record(data)
     if content != reader.content_id:
         return None, True
-    return read_skeleton(skeleton, reader.storage, limits), True
+    restored = read_skeleton(skeleton, reader.storage, limits)
+    made = [to_python(root) for root in restored.roots]
+    if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, reader.read()):
+        return None, True
+    if ends_as_zip(restored.trailing[-ZIP_TAIL_BYTES:]):
+        raise _unreadable()
+    return restored, True
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
@@ -161,8 +171,15 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
         skeleton = Skeleton(
             T7Layout(**layout), int(head["roots"]), tuple(map(str, head["storages"])), rest[:length], rest[length:]
         )
+        numbers = (*skeleton.layout.numbers, *skeleton.layout.unowned)
+        if not all(type(number) is int and abs(number) < 1 << 31 for number in numbers):
+            raise ValueError("numbers")
+        if not 1 <= skeleton.roots <= max(1, len(rest)) or not 0 <= length <= len(rest):
+            raise ValueError("roots")
         return skeleton, str(head["content"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptError(
-            "the record of the original .t7 cannot be read", hint="Convert without it (--no-record)."
-        ) from error
+        raise _unreadable() from error
+
+
+def _unreadable() -> CorruptError:
+    return CorruptError("the record of the original .t7 cannot be read", hint="Convert without it (--no-record).")

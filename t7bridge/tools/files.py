@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import T7BridgeError
-from ..formats.t7.file import refuse_zip_behind, source_format, target_format
+from ..formats.t7.file import read_values, source_format, target_format
 from ..formats.t7.layout import T7Layout
 from ..formats.t7.reader import T7Reader
 from ..graph.lua import Value
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.describe_lua import Node, describe_value
+from ..values.describe_lua import Node, describe_values
 
 
 def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
     """Load the value of a `.t7` or `.pt` file, told apart by content.
 
     Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
-    are not read before they are asked for.
+    are not read before they are asked for. An `IncompleteFileWarning` says that something stands behind the values
+    that is cut off or no value.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -38,14 +39,30 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
         from ..formats.pt.reader import PtReader
 
         return PtReader(opened, limits=limits).read()
-    return _first_value(T7Reader(source if start else opened, limits=limits))
+    if start:  # the caller knows what else is in the file
+        return T7Reader(source, limits=limits).read_object()
+    values = read_values(opened, limits)
+    values.warn()
+    return values.roots[0]
 
 
-def _first_value(reader: T7Reader) -> Value:
-    value = reader.read_object()
-    if not reader.at_end:
-        refuse_zip_behind(reader.source, reader.position)
-    return value
+def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
+    """Load all values of a file: of most there is one, a `.t7` may hold several.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: what the file may cost.
+
+    Raises:
+        T7BridgeError: the file cannot be opened.
+        FormatError: the file is damaged, or is something else.
+    """
+    opened, start = ByteSource.open(source)
+    if start or source_format(opened) == "pt":
+        return [load(source, limits=limits)]
+    values = read_values(opened, limits)
+    values.warn()
+    return values.roots
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
@@ -86,7 +103,7 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
         limits: what the file may cost.
 
     Returns:
-        See `t7bridge.values.describe_lua`.
+        See `t7bridge.values.describe_lua`. Of a `.t7` with several values `{"t": "values", "v": [...]}` of all.
 
     Raises:
         FormatError: the file is damaged, or is something else.
@@ -102,4 +119,6 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
         except T7BridgeError as error:
             error.file = error.file or opened.name
             raise
-    return describe_value(_first_value(T7Reader(opened, limits=limits)))
+    values = read_values(opened, limits)
+    values.warn()
+    return describe_values(values.roots)

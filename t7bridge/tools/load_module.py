@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError, UnsupportedError
-from ..formats.t7.file import source_format
+from ..formats.t7.file import read_values, source_format
 from ..formats.t7.reader import T7Reader
 from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
@@ -76,7 +76,12 @@ def one_module(
             "modules are made of what .t7 files hold", file=opened.name, hint="A .pt is loaded by torch.load."
         )
     readable = source if start and not isinstance(source, ByteSource) else opened
-    value = T7Reader(readable, limits=limits).read_object()
+    if isinstance(readable, ByteSource):
+        values = read_values(readable, limits)
+        values.warn(4)
+        value = values.roots[0]
+    else:
+        value = T7Reader(readable, limits=limits).read_object()
     found = find_modules(value)
     paths = ", ".join(path for path, _ in found)
     if not found:

@@ -115,7 +115,9 @@ def read_side(source: ByteSource, limits: Limits) -> Side:
     """Read one file."""
     if source_format(source) == "pt":
         return _read_pt(source, limits)
-    return _read_lua(read_t7(source, limits), limits)
+    content = read_t7(source, limits)
+    content.warn()
+    return _read_lua(content, limits)
 
 
 def _ask_others(source: ByteSource, side: Side, report: VerifyReport) -> list[str]:
@@ -155,7 +157,8 @@ def _read_pt(source: ByteSource, limits: Limits) -> Side:
     side = Side(False, python=reader.read(), has_python=True)
     restored, _ = original_t7(reader, limits)
     if restored is not None:
-        side.lua, side.has_lua, side.trailing = _value_of(restored), True, restored.trailing
+        side.lua, side.has_lua = _value_of(restored), True
+        side.trailing = b"" if restored.has_pt_record else restored.trailing
     return side
 
 

@@ -1,8 +1,9 @@
 """The canonical description of a Lua value: what Lua Torch sees in it, as data that becomes JSON.
 
 Every node is a dict with its kind under `t`: nil, bool, num, str, table, object, tensor, storage, function, cdata,
-userdata, or ref for an object that was described before. Ids count from 1 in the order of the walk, offsets count
-elements from 0, the pairs of a table are sorted. A storage's `crc32` is that of its little-endian bytes.
+userdata, values for several in one file, or ref for an object that was described before. Ids
+count from 1 in the order of the walk, offsets count elements from 0, the pairs of a table are sorted. A storage's
+`crc32` is that of its little-endian bytes.
 """
 
 from __future__ import annotations
@@ -146,6 +147,17 @@ def describe_value(value: Value) -> Node:
     Source: the walk in `testfiles/gen/describe.lua`, which ran in Lua Torch.
     """
     return _Describer().run(value)
+
+
+def describe_values(values: list[Value]) -> Node:
+    """Describe the values of one file, whose objects are numbered together; see the module's docstring.
+
+    Args:
+        values: at least one; a single one is described as `describe_value` does.
+    """
+    describer = _Describer()
+    nodes = [describer.run(value) for value in values]
+    return nodes[0] if len(nodes) == 1 else {"t": "values", "v": nodes}
 
 
 def json_pieces(node: Any) -> Iterator[str]:

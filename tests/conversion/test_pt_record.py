@@ -60,7 +60,7 @@ def test_every_type(name: str) -> None:
     value = {"a": vector(name), "b": (1, None, b"x")}
     data, storages = recorded(value)
     record = decode_pt_record(data)
-    back, foreign = restore_value(record, storages)
+    back, foreign, _ = restore_value(record, storages)
 
     assert data.startswith(PT_RECORD_START)
     assert record.storages == ((name, 4, 0),)
@@ -79,7 +79,7 @@ def test_what_lua_has_only_inexactly_is_in_the_record() -> None:
     ]
     data, storages = recorded(value)
     record = decode_pt_record(data)
-    back, _ = restore_value(record, storages)
+    back, _, _ = restore_value(record, storages)
 
     assert [place for _, _, place in record.storages] == [-1, 1, -1]
     assert len(record.raw) == 16 + 32
@@ -208,14 +208,14 @@ def test_types_that_share_their_bytes() -> None:
     """A record may say of the bytes what else they mean: it is only read as what Lua could have made of it."""
     data, storages = recorded([vector("uint8")])
 
-    back, _ = restore_value(decode_pt_record(changed(data, storages=[["bool", 4, 0]])), storages)
+    back, _, _ = restore_value(decode_pt_record(changed(data, storages=[["bool", 4, 0]])), storages)
     assert back[0].storage.nbytes == 4
 
 
 def test_a_storage_that_is_not_listed() -> None:
     """A pickle that names a storage which the record does not list gives an error when its elements are wanted."""
     data, storages = recorded([vector("float32")])
-    value, _ = restore_value(decode_pt_record(changed(data, storages=[])), storages)
+    value, _, _ = restore_value(decode_pt_record(changed(data, storages=[])), storages)
 
     with pytest.raises(FormatError):
         list(value[0].storage.chunks())
@@ -235,6 +235,6 @@ def test_devices() -> None:
     assert one.storage is not None
     one.storage.device = "cuda:1"
     data, storages = recorded([one])
-    back, _ = restore_value(decode_pt_record(data), storages)
+    back, _, _ = restore_value(decode_pt_record(data), storages)
 
     assert (back[0].device, back[0].storage.device) == ("cuda:1", "cuda:1")

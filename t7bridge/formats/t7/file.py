@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from attrs import field
 
 from ...data import define
-from ...errors import CorruptError, FormatError, UnknownFormatError, UnsupportedError
-from ...graph.lua import Value
+from ...errors import (
+    CorruptError,
+    FormatError,
+    IncompleteFileWarning,
+    TruncatedError,
+    UnknownFormatError,
+    UnsupportedError,
+)
+from ...graph.lua import Table, TorchObject, Value
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...text import printable_lines
 from ..signatures import HEAD_BYTES, PT_KINDS, SUFFIXES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .layout import T7Layout
 from .reader import T7Reader
@@ -73,6 +82,14 @@ class T7File:
     objects: list[Value] = field(factory=list, repr=False)
     tensors: int = 0
     storages: int = 0
+    message: str = ""
+    """What stands behind the values that is neither a value nor a record, as a sentence."""
+
+    name: str = ""
+
+    def warn(self, stacklevel: int = 4) -> None:
+        """Issue an `IncompleteFileWarning` where something stands behind the values."""
+        _warn(self.name, self.message, stacklevel)
 
     @property
     def has_pt_record(self) -> bool:
@@ -80,28 +97,176 @@ class T7File:
         return self.trailing.startswith(PT_RECORD_START)
 
 
-def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
-    """Read all values of a `.t7` file.
+@define(eq=False)
+class Values:
+    """The values of a `.t7`, one behind the other.
+
+    Attributes:
+        reader: who has read them.
+        roots: the values.
+        end: where the last one ends, in bytes.
+        reason: why what follows is no value; empty where nothing follows, or the record of a `.pt`.
+    """
+
+    reader: T7Reader
+    roots: list[Value]
+    end: int
+    reason: str = ""
+
+    @property
+    def left(self) -> int:
+        """Bytes behind the last value."""
+        return self.reader.source.size - self.end
+
+    @property
+    def message(self) -> str:
+        """What stands behind the values that should not be there, as a sentence; empty where nothing does."""
+        if not self.reason:
+            return ""
+        count = len(self.roots)
+        which = "the value" if count == 1 else f"the last of {count} values"
+        return f"{self.left} bytes behind {which} are no values: {self.reason}"
+
+    def warn(self, stacklevel: int = 3) -> None:
+        """Issue an `IncompleteFileWarning` where something stands behind the values."""
+        _warn(self.reader.source.name, self.message, stacklevel)
+
+
+def _warn(name: str, message: str, stacklevel: int) -> None:
+    if message:
+        import warnings
+
+        warnings.warn(printable_lines(f"{name}: {message}"), IncompleteFileWarning, stacklevel=stacklevel + 1)
+
+
+def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Values:
+    """Read all values of a `.t7` file, up to its end or to what is no value.
 
     Raises:
         FormatError: the first value cannot be read.
+        CorruptError: what was read explains next to nothing of the file, or a value is in another byte order.
     """
     reader = T7Reader(source, limits=limits)
-    roots = [reader.read_object()]
-    trailing, start = b"", 0
-    while not reader.at_end:
+    found = _read_all(reader)
+    if len(found.roots) > 1 and reader.layout.encoding == "binary":
+        # A value without numbers is the same in every layout. The layout that the last one has holds for all.
+        last = reader.layout
+        orders = {"byte_order": last.byte_order, "long_size": last.long_size}
+        if any(each != orders for each in found.orders):
+            again = _read_all(T7Reader(source, encoding="binary", limits=limits, **orders))
+            if again.end != found.end or len(again.roots) != len(found.roots):
+                raise CorruptError(
+                    "its values are in different byte orders",
+                    file=reader.source.name,
+                    offset=found.ends[0],
+                    hint="Write each to a file of its own.",
+                )
+            found = again
+    values = Values(found.reader, found.roots, found.end, found.reason)
+    _refuse_unexplained(values, found.ends[0])
+    if values.left:
+        refuse_zip_behind(reader.source, values.end)
+    return values
+
+
+@define(eq=False)
+class _Found:
+    """What a reader has found: values, where each ends and in which byte order, and why what follows is none."""
+
+    reader: T7Reader
+    roots: list[Value] = field(factory=list)
+    ends: list[int] = field(factory=list)
+    orders: list[dict[str, Any]] = field(factory=list)
+    reason: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1]
+
+
+def _read_all(reader: T7Reader) -> _Found:
+    found = _Found(reader)
+    value = reader.read_object()
+    while True:
+        found.roots.append(value)
+        found.ends.append(reader.position)
+        found.orders.append({"byte_order": reader.layout.byte_order, "long_size": reader.layout.long_size})
+        if reader.at_end:
+            return found
         start = reader.position
+        if reader.source.read(start, len(PT_RECORD_START)) == PT_RECORD_START:
+            return found
         try:
             value = reader.read_object()
-        except FormatError:
-            value = None
+        except FormatError as error:
+            found.reason = error.message
+            if isinstance(error, TruncatedError):
+                found.reason = f"a value is cut off ({error.message})"
+            return found
         if value is None:  # zeros read as nil; nobody writes nil behind a value
-            trailing = reader.source.read(start, reader.source.size - start)
-            break
-        roots.append(value)
-    if trailing:
-        refuse_zip_behind(reader.source, start)
-    return T7File(roots, reader.layout, trailing, list(reader.objects), *reader.count_views())
+            found.reason = "they begin with zeros"
+            return found
+
+
+def _refuse_unexplained(values: Values, first_end: int) -> None:
+    """Refuse a file of which what was read explains next to nothing: zeros, a table of text, a damaged count."""
+    source, first = values.reader.source, values.roots[0]
+    start = source.read(values.end, 1 << 12)
+    if start.startswith(PT_RECORD_START) or not (values.left or len(values.roots) > 1):
+        return
+    if not start.strip() and values.left == len(start) and values.reader.layout.encoding == "ascii":
+        return  # white space at the end of a text
+    follows = source.size - first_end
+    if _is_empty(first):
+        wrong = follows > first_end
+    else:
+        hollow = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
+        wrong = bool(values.reason) and hollow and (first is None or values.left > values.end)
+        follows = values.left
+    if wrong:
+        raise CorruptError(
+            f"what can be read of it, {_in_words(first)}, explains next to nothing of the file",
+            file=source.name,
+            offset=source.size - follows,
+            expected="the end of the file",
+            found=f"{follows} bytes more",
+            hint="It is no .t7, or damaged at its beginning.",
+        )
+
+
+def _is_empty(value: Value) -> bool:
+    """Whether a value is a table, or an object with a table of fields, in which nothing is."""
+    if isinstance(value, TorchObject):
+        return value.payload is None and value.fields is not None and not len(value.fields)
+    return isinstance(value, Table) and not len(value)
+
+
+def _in_words(value: Value) -> str:
+    if value is None:
+        return "nil"
+    kinds = {bool: "a boolean", float: "a number", bytes: "a string", Table: "an empty table"}
+    return kinds.get(type(value), "an object without fields")
+
+
+def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
+    """Read everything that a `.t7` file holds.
+
+    Raises:
+        FormatError: the first value cannot be read.
+        CorruptError: what was read explains next to nothing of the file, or a value is in another byte order.
+    """
+    values = read_values(source, limits)
+    reader = values.reader
+    trailing = reader.source.read(values.end, values.left) if values.left else b""
+    return T7File(
+        values.roots,
+        reader.layout,
+        trailing,
+        list(reader.objects),
+        *reader.count_views(),
+        values.message,
+        reader.source.name,
+    )
 
 
 def refuse_zip_behind(source: ByteSource, position: int) -> None:

@@ -13,7 +13,7 @@ from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError
 from ...formats.pt.modules import is_module as is_pickled_module
-from ...formats.t7.file import read_t7, source_format
+from ...formats.t7.file import read_values, source_format
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import walk
@@ -72,7 +72,9 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
         source = ByteSource.from_path(value)
         side.name, side.format = source.name, source_format(source)
         if side.format == "t7":
-            value = _module_in(read_t7(source, limits).roots, side.name, at)
+            values = read_values(source, limits)
+            values.warn(4)
+            value = _module_in(values.roots, side.name, at)
         else:
             from ...formats.pt.reader import PtReader
 
