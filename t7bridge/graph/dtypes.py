@@ -60,6 +60,15 @@ ELEMENT_TYPES: dict[str, ElementType] = {
         ElementType("float8_e4m3fnuz", 1, "u1", native=False),
         ElementType("float8_e5m2fnuz", 1, "u1", native=False),
         ElementType("float8_e8m0fnu", 1, "u1", native=False),
+        # PyTorch computes nothing with these: they are carried as the bits that they are. Two elements of
+        # `float4_e2m1fn_x2` are one byte, which PyTorch counts as one element.
+        ElementType("float4_e2m1fn_x2", 1, "u1", native=False),
+        ElementType("bits8", 1, "u1", native=False),
+        ElementType("bits16", 2, "u2", native=False),
+        ElementType("bits1x8", 1, "u1", native=False),
+        ElementType("bits2x4", 1, "u1", native=False),
+        ElementType("bits4x2", 1, "u1", native=False),
+        *(ElementType(f"{kind}{width}", 1, "u1", native=False) for kind in ("uint", "int") for width in range(1, 8)),
     )
 }
 

@@ -8,12 +8,16 @@ from attrs import asdict, field
 
 from ..data import define
 from ..errors import T7BridgeError
-from ..formats.pt.pickle.denylist import is_forbidden
-from ..formats.t7.file import T7File, read_t7, source_format
+from ..formats.pt.pickle.names import FORBIDDEN, is_torch, standing
+from ..formats.t7.file import read_t7, source_format
+from ..formats.t7.reader import T7Reader
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+
+_MOST_NILS = 1_000
+_SHOWN_LETTERS = 200
 
 
 @define(frozen=True)
@@ -21,9 +25,10 @@ class Finding:
     """Something that a reader which trusts the file would run, or look for and run.
 
     Attributes:
-        kind: `forbidden global`, which runs code or reaches the system; `foreign global`, a class or function that is
-            no part of PyTorch and would be imported and called; `function`, Lua bytecode, which `torch.load` makes
-            callable; `foreign class`, a Lua class that no known package has, whose own code would read it.
+        kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
+            that is no data; `foreign global`, one of another package, which would be imported and called; `function`,
+            Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
+            whose own code would read it; `unread`, bytes behind the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
         trail: path inside the value, where it is known.
         upvalues: names of a function's upvalues.
@@ -98,39 +103,70 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
     reader = PtReader(source, limits=limits, forbid=False)
     try:
-        reader.read()
+        try:
+            reader.read()
+        finally:  # pickles that other readers would load, whatever became of the value
+            reader.read_others()
     finally:  # what a damaged pickle names before its end would have been called
-        _add_globals(reader.foreign, report)
+        _add_globals(reader.judged, report)
+        report.findings += [Finding("unread", note.message) for note in reader.notes if note.level == "warning"]
     restored, _ = original_t7(reader, limits)
     if restored is not None:
-        _add_lua(restored, report)
+        _add_lua(restored.roots, report)
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     content = read_t7(source, limits)
-    _add_lua(content, report)
+    if not content.trailing or content.has_pt_record:
+        _add_lua(content.roots, report)
+    else:
+        _add_lua(_all_values(source, limits, report), report)
     if content.has_pt_record:
         from ..conversion.pt_record import original_pt
 
         original = original_pt(content, limits, forbid=False)
-        _add_globals(original[1] if original else [], report)
+        _add_globals({} if original is None else judge(original[1]), report)
 
 
-def _add_globals(names: list[str], report: ScanReport) -> None:
-    for name in names:
-        words = name.split(".")
-        ways = ((".".join(words[:count]), ".".join(words[count:])) for count in range(1, len(words)))
-        kind = "forbidden global" if any(is_forbidden(*way) for way in ways) else "foreign global"
-        report.findings.append(Finding(kind, name))
+def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
+    """Read every value that Lua could read one after another; nil, too, which nobody writes behind a value."""
+    reader = T7Reader(source, limits=limits)
+    roots = [reader.read_object()]
+    nils = 0
+    while not reader.at_end and nils < _MOST_NILS:
+        start = reader.position
+        try:
+            roots.append(reader.read_object())
+        except T7BridgeError:
+            report.findings.append(Finding("unread", f"{source.size - start} bytes behind the values are none"))
+            return roots
+        nils = nils + 1 if roots[-1] is None else 0
+    if not reader.at_end:
+        report.findings.append(
+            Finding("unread", f"{source.size - reader.position} bytes behind {_MOST_NILS} nils are not read")
+        )
+    return roots
 
 
-def _add_lua(content: T7File, report: ScanReport) -> None:
+def judge(names: list[str]) -> dict[str, str]:
+    """Tell the forbidden of some globals from the others, by their dotted names."""
+    parts = {name: name.rpartition(".") for name in names}
+    return {name: standing(module, own) for name, (module, _, own) in parts.items()}
+
+
+def _add_globals(judged: dict[str, str], report: ScanReport) -> None:
+    for name, found in judged.items():
+        kind = "foreign" if not is_torch(name) else "torch"
+        report.findings.append(Finding(f"{FORBIDDEN if found == FORBIDDEN else kind} global", name[:_SHOWN_LETTERS]))
+
+
+def _add_lua(roots: list[Any], report: ScanReport) -> None:
     from ..formats.t7.payloads import payload_of
     from ..nn.registry import layer_of
 
     seen: set[str] = set()
-    for number, root in enumerate(content.roots, 1):
-        for visit in walk(root, "root" if len(content.roots) == 1 else f"root[{number}]"):
+    for number, root in enumerate(roots, 1):
+        for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):
                 report.findings.append(_function(value, visit.path))

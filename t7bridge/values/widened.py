@@ -4,8 +4,8 @@ Each widening is exact and can be undone, but for unsigned 64-bit integers beyon
 
 | elements | become |
 | --- | --- |
-| bool, quint8, quint4x2, quint2x4 | uint8, the same bytes |
-| qint8, qint32 | int8, int32, the same bytes |
+| bool, quint8, quint4x2, quint2x4, float4_e2m1fn_x2, bits of one byte, (u)int1 … 7 | uint8, the same bytes |
+| qint8, qint32, bits16 | int8, int32, int16, the same bytes |
 | complex64, complex128 | two float32 or float64 each, the same bytes |
 | complex32 | two float16 each, the same bytes |
 | bfloat16, float8 | float32 |
@@ -31,6 +31,8 @@ from ..graph.storage import Derived, Span, Storage
 
 _SAME_BYTES = {
     "bool": "uint8", "quint8": "uint8", "quint4x2": "uint8", "quint2x4": "uint8", "qint8": "int8", "qint32": "int32",
+    "float4_e2m1fn_x2": "uint8", "bits8": "uint8", "bits1x8": "uint8", "bits2x4": "uint8", "bits4x2": "uint8",
+    "bits16": "int16", **{f"{kind}{width}": "uint8" for kind in ("uint", "int") for width in range(1, 8)},
     "complex32": "float16", "complex64": "float32", "complex128": "float64",
 }  # fmt: skip
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}

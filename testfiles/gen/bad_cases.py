@@ -1228,7 +1228,7 @@ def limit_cases() -> None:
     )
     case(
         "sharing_bomb.pt",
-        pt(levels),
+        zip_of([("a/data.pkl", b"\x80\x02" + levels + b"."), ("a/version", b"3\n")]),
         "a list that holds one list twice, 40 levels deep: 2⁴⁰ when told apart",
         "LimitError",
         "the limit work",
@@ -1241,6 +1241,124 @@ def limit_cases() -> None:
         "TorchScript of 1.0 whose JSON is nested 3 000 deep",
         "CorruptError",
         "model.json is not what PyTorch writes",
+    )
+
+
+def plain(pickle: bytes, **others: bytes) -> bytes:
+    """A checkpoint of no tensors, whose pickle is given whole."""
+    members = [("a/data.pkl", pickle), ("a/version", b"3\n")]
+    return zip_of(members + [(name, content) for name, content in others.items()])
+
+
+def framed(data: bytes, behind: bytes) -> bytes:
+    """A pickle of protocol 4 whose frame ends after some bytes."""
+    return b"\x80\x04\x95" + struct.pack("<Q", len(data)) + data + behind
+
+
+def differential_cases() -> None:
+    """Files of which other readers take another value than the bytes say, or read more than the value."""
+    case_words = "stands twice in the archive to PyTorch"
+    members = [("a/DATA.PKL", b"\x80\x02cposix\nsystem\n" + text(TOUCH) + b"\x85R."), ("a/data.pkl", b"\x80\x02}.")]
+    case(
+        "case_pickle.pt",
+        zip_of([*members, ("a/version", b"3\n")]),
+        "two pickles whose names differ in case, of which PyTorch executes the first",
+        "CorruptError",
+        case_words,
+    )
+    weights = [("a/DATA/0", bytes(16)), ("a/data/0", b"\1" * 16), ("a/version", b"3\n")]
+    case(
+        "case_weights.pt",
+        zip_of([("a/data.pkl", b"\x80\x02" + SOUND + b"."), *weights]),
+        "two storages whose names differ in case, of which PyTorch loads the first",
+        "CorruptError",
+        case_words,
+    )
+    case(
+        "case_byteorder.pt",
+        zip_of([("a/data.pkl", b"\x80\x02" + SOUND + b"."), ("a/data/0", bytes(16)), ("a/BYTEORDER", b"big")]),
+        "a byte order that PyTorch finds under another name",
+        "CorruptError",
+        "in another case than PyTorch writes",
+    )
+    case(
+        "name_zero.pt",
+        zip_of([("a/data.pkl", b"\x80\x02}."), ("a/x\0y", b"1"), ("a/version", b"3\n")]),
+        "a zero byte in a member's name",
+        "CorruptError",
+        "a zero byte in its name",
+    )
+    inner = plain(b"\x80\x02].")
+    case(
+        "two_ends.pt",
+        plain(b"\x80\x02}.")[:-2] + struct.pack("<H", len(inner) + 1) + inner + b" ",
+        "an archive in the comment of another, of which each reader takes another",
+        "CorruptError",
+        "two ends",
+    )
+    crossed = "crosses the end of a frame"
+    hidden = b"builtins\nprint\n" + text("x") + b"\x85R."
+    for name, data, what in (
+        ("frame_global.pt", framed(b"c__torch__.", hidden), "a GLOBAL whose module begins inside a frame"),
+        ("frame_inst.pt", framed(b"(" + text("x") + b"icollections.", b"builtins\nprint\n."), "the same by INST"),
+        ("frame_text.pt", framed(b"}Vweight", b"_g\nK\1s."), "a string that begins inside a frame"),
+        ("frame_number.pt", framed(b"M\1", b"\2."), "a number that begins inside a frame"),
+        ("frame_stop.pt", framed(b"}.}", b"."), "a STOP before the end of its frame"),
+    ):
+        case(name, plain(data), f"{what}: CPython drops that part", "CorruptError", crossed)
+    case(
+        "frame_inside.pt",
+        plain(framed(b"}\x95" + struct.pack("<Q", 2) + b"0", b"}.")),
+        "a frame that begins inside another",
+        "CorruptError",
+        "begins inside another",
+    )
+    for name, line, what in (
+        ("number_octal.pt", b"I010\n", "010, which is 8 to CPython"),
+        ("number_zero.pt", b"I1\x002\n", "a number with a zero byte inside, at which CPython stops"),
+    ):
+        case(name, plain(line + b"."), f"a number in text: {what}", "CorruptError", "not as Python writes it")
+    refused = "ForbiddenGlobalError"
+    attack = b"\x80\x02cposix\nsystem\n" + text(TOUCH) + b"\x85R."
+    case("behind_stop.pt", plain(b"\x80\x02}." + attack), "a second pickle behind STOP", refused, "posix.system")
+    case("behind_pickle.pt", b"\x80\x02}." + attack, "the same in a plain pickle", refused, "posix.system")
+    magic = b"\x80\x02\x8b\x0a\0\0\0" + (0x1950A86A20F9469CFC6C).to_bytes(10, "little") + b"."
+    case(
+        "magic_long4.pt",
+        magic + b"\x80\x02M\xe9\x03.\x80\x02}." + attack + b"\x80\x02].",
+        "PyTorch's magic number by another opcode than PyTorch writes",
+        refused,
+        "posix.system",
+    )
+    for name, named in (
+        ("call_f2py.pt", b"numpy.f2py.crackfortran\nmyeval\n"),
+        ("call_load_library.pt", b"torch.ops\nload_library\n"),
+        ("call_python2.pt", b"commands\ngetoutput\n"),
+    ):
+        shown = named.decode().strip().replace("\n", ".")
+        case(name, plain(b"\x80\x02c" + named + text("1") + b"\x85R."), f"a call of {shown}", refused, shown)
+    two = pt_tensor((4,), (1,)) + pt_tensor((4,), (1,), kind="IntStorage")
+    case(
+        "storage_two_classes.pt",
+        pt(b"(" + two + b"t"),
+        "one storage by two classes, of which PyTorch takes the first for both",
+        "CorruptError",
+        "named with two classes",
+    )
+    case(
+        "weights_unread.pt",
+        zip_of([("a/data.pkl", b"\x80\x02}."), ("a/data/0", bytes(16)), ("a/version", b"3\n")]),
+        "an archive with weights to which its value does not refer",
+        "CorruptError",
+        "refers to none of them",
+    )
+    copies = b"cbuiltins\nbytearray\nq\0B" + struct.pack("<I", 9_000) + bytes(9_000) + b"\x85q\1R" + b"0h\0h\1R" * 4_000
+    case(
+        "copies.pt",
+        bomb(copies),
+        "9 000 bytes that 4 000 calls copy",
+        "LimitError",
+        "copies the same values over and over",
     )
 
 
@@ -1269,7 +1387,7 @@ weights, and only `describe` shows what is shared wherever it is met.
 
 def main() -> None:
     """Write the files and the table."""
-    for make in (t7_cases, pickle_cases, tensor_cases, zip_cases, tar_cases, limit_cases):
+    for make in (t7_cases, pickle_cases, tensor_cases, zip_cases, tar_cases, limit_cases, differential_cases):
         make()
     BAD.mkdir(exist_ok=True)
     assert len({name for name, *_ in CASES}) == len(CASES)

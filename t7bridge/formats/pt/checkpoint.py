@@ -5,23 +5,26 @@ Source: PyTorch 2.13 `torch/serialization.py` `_load`; `caffe2/serialize/inline_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ...data import define
-from ...errors import CorruptError, TruncatedError, UnknownFormatError, UnsupportedError
+from ...errors import CorruptError, T7BridgeError, TruncatedError, UnknownFormatError, UnsupportedError
 from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
-from .layout import BYTEORDER_MEMBER, DATA_MEMBER, STORAGE_FOLDER
+from .layout import ALIGNMENT_MEMBER, BYTEORDER_MEMBER, DATA_MEMBER, FORMAT_MEMBER, STORAGE_FOLDER
+from .legacy import Rest, read_rest
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
 from .storages import StorageId, StorageTable, span_of_bytes
-from .zip.archive_reader import STORED, ZipArchive
+from .zip.archive_reader import STORED, Member, ZipArchive
 
 MODEL_MEMBER = "model.json"
 CONSTANTS_MEMBER = "constants.pkl"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FREE_OPERATIONS = 500_000
 PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
 """Members of archives of torch.export: of 2.7 and newer, and of older releases."""
@@ -60,13 +63,16 @@ class PtArchive:
         self._nested = nested
         self._forbid = forbid
         self._meanings: dict[str, PtMeaning] = {}
-        self.foreign: dict[str, None] = {}
+        self.foreign: dict[str, str] = {}
+        self.rests: dict[str, Rest] = {}
+        """What stands behind the value of each pickle, by member."""
         self.root = self._find_root()
+        self._check_names()
         self.order = self._byte_order()
 
     def _find_root(self) -> str:
         names = list(self.zip.members)
-        first = names[0].partition("/") if names else ("", "", "")
+        first = self.zip.first.partition("/")
         roots = [first[0] + "/" if first[1] else ""]
         for name in _ROOT_MEMBERS:  # other writers may put something in front
             roots += sorted(
@@ -93,6 +99,30 @@ class PtArchive:
             hint="Unpack it first if the model is inside." if names else "",
         )
 
+    def _check_names(self) -> None:
+        """Refuse names that PyTorch, which reads them without case, takes for others than they are.
+
+        Raises:
+            CorruptError: there is one.
+        """
+        known = {DATA_MEMBER, BYTEORDER_MEMBER, CONSTANTS_MEMBER, MODEL_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER}
+        root = len(self.root)
+        for name, member in self.zip.members.items():
+            below, lower = name[root:], name[root:].lower()
+            folder = lower.startswith(STORAGE_FOLDER)
+            differs = not below.startswith(STORAGE_FOLDER) if folder else below != lower
+            if (
+                (folder or lower in known)
+                and name[:root].lower() == self.root.lower()
+                and (differs or name[:root] != self.root)
+            ):
+                raise CorruptError(
+                    "has a member in another case than PyTorch writes, which finds it all the same",
+                    file=self._source.name,
+                    offset=member.header,
+                    trail=name,
+                )
+
     def _byte_order(self) -> str:
         found = self.small(BYTEORDER_MEMBER)
         if found is None:
@@ -113,7 +143,9 @@ class PtArchive:
         """What the names in the pickle mean whose storages are in a folder."""
         known = self._meanings.get(folder)
         if known is None:
-            table = StorageTable(_Storages(self.zip, self.root + folder, self.order).locate)
+            script = self.is_script
+            storages = _Storages(self.zip, self.root + folder, self.order)
+            table = StorageTable(storages.locate, one_type=not script)
             known = PtMeaning(
                 table,
                 lambda saved_id: table.of_id(StorageId.parse(saved_id)),
@@ -121,6 +153,7 @@ class PtArchive:
                 self._limits,
                 self._source.size,
                 self._forbid,
+                script,
             )
             known.foreign = self.foreign
             self._meanings[folder] = known
@@ -139,6 +172,28 @@ class PtArchive:
         member = self.zip.members.get(self.root + name)
         if member is None:
             raise CorruptError(f"the archive has no member {self.root + name}", file=self._source.name)
+        value = self._unpickle(member, folder)
+        self.meaning(folder).storages.finish()
+        return value
+
+    def read_others(self) -> None:
+        """Read the pickles that the value has no part in, for the names in them: a program may load any member.
+
+        A member that is no pickle to its end is read up to there.
+        """
+        read = {self.root + name for name in self.rests}
+        for name, member in self.zip.members.items():
+            if name in read or not member.size:
+                continue
+            try:
+                source, start = self.zip.span(name)
+                if name.endswith((".pkl", ".pickle")) or _PICKLE.match(source.read(start, 2)):
+                    self._unpickle(member, STORAGE_FOLDER)
+            except T7BridgeError:
+                continue
+
+    def _unpickle(self, member: Member, folder: str) -> Any:
+        """Read a pickle, and what stands behind it in its member."""
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
         meaning = self.meaning(folder)
@@ -146,8 +201,20 @@ class PtArchive:
         if member.method != STORED:
             pickle.restrict(_FREE_OPERATIONS + self._limits.inflated_operations * self._source.size)
         value = pickle.load()
-        meaning.storages.finish()
+        self.rests[member.name.removeprefix(self.root)] = read_rest(pickle, start + member.size)
         return value
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it was written by TorchScript or the C++ API."""
+        return self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)
+
+    @property
+    def located(self) -> set[str]:
+        """The members whose bytes are the storages that pickles named."""
+        return {
+            f"{self.root}{folder}{key}" for folder, meaning in self._meanings.items() for key in meaning.storages.roots
+        }
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
         """The storage of a key; one that no pickle names has bytes as elements.

@@ -67,6 +67,11 @@ def read_json_archive(archive: PtArchive, limits: Limits) -> ScriptModule:
         found.entries += _entries(prefix, module, meaning.tensors, values)
         inner = [(f"{prefix}{_name(sub)}.", sub, depth + 1) for sub in map(_dict, _list(module, "submodules"))]
         stack.extend(reversed(inner))
+    named = {id(entry.value) for entry in found.entries}
+    for number, tensor in enumerate(meaning.tensors):
+        if id(tensor) not in named:
+            found.inlined[f"constants.{number}"] = tensor
+    found.note_left_out()
     return found
 
 

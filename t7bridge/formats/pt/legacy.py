@@ -13,7 +13,16 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import CorruptError, ForbiddenGlobalError, FormatError, TruncatedError, UnknownFormatError
+from ...data import define
+from ...errors import (
+    CorruptError,
+    ForbiddenGlobalError,
+    FormatError,
+    LimitError,
+    T7BridgeError,
+    TruncatedError,
+    UnknownFormatError,
+)
 from ...graph.dtypes import ElementType
 from ...graph.python import PythonGlobal
 from ...graph.storage import Span, Storage
@@ -24,18 +33,78 @@ from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
 from .storages import StorageId, StorageTable, shown, text
 
-_MAGIC_BYTES = b"\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little")
+_MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
+_FEW_OPERATIONS = 64
+_MOST_PICKLES = 1_000
+"""How many pickles behind the value are read: each of a few bytes costs as much as opening a file."""
 NewMeaning = Callable[[StorageTable, Callable[[Any], Any] | None], PtMeaning]
 """What the names in a file mean, given its storages and what gives the value of a persistent id."""
 
 
-def is_legacy(head: bytes) -> bool:
-    """Whether a file begins with the magic number: after the mark of the protocol, and of a frame in protocol 4."""
-    return _MAGIC_BYTES in head[:32]
+@define(eq=False)
+class Stream:
+    """The content of a file of pickles.
+
+    Attributes:
+        value: of the file.
+        is_legacy: whether the file begins with PyTorch's magic number.
+        rest: what stands behind the value.
+    """
+
+    value: Any
+    is_legacy: bool
+    rest: Rest
 
 
-def read_legacy(source: ByteSource, start: int, limits: Limits, new_meaning: NewMeaning) -> Any:
-    """Read a file in the magic-number format.
+@define
+class Rest:
+    """The bytes behind the value of a pickle, or of a file of pickles.
+
+    Attributes:
+        offset: where they begin, in bytes.
+        nbytes: how many there are.
+        pickles: how many more pickles they begin with.
+    """
+
+    offset: int = 0
+    nbytes: int = 0
+    pickles: int = 0
+
+
+class _NoNames:
+    """The meaning of a pickle that is a number: no name, call or state has any."""
+
+    def find(self, module: str, name: str) -> Any:
+        raise CorruptError("a name stands where a number is expected")
+
+    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
+        raise CorruptError("a call stands where a number is expected")
+
+    def build(self, value: Any, state: Any) -> Any:
+        raise CorruptError("a state stands where a number is expected")
+
+    def persistent(self, saved_id: Any) -> Any:
+        raise CorruptError("a persistent id stands where a number is expected")
+
+
+def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
+    """Return whether a file begins with the magic number, as far as its first opcodes say.
+
+    PyTorch asks for the value of the first pickle, whatever opcodes wrote it, and so does `read_stream`.
+    """
+    if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
+        return True
+    pickle = Unpickler(source, start, source.size, _NoNames(), limits)
+    pickle.restrict(_FEW_OPERATIONS)
+    try:
+        value = pickle.load()
+    except T7BridgeError:
+        return False
+    return type(value) is int and value == LEGACY_MAGIC
+
+
+def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: NewMeaning) -> Stream:
+    """Read a file in the magic-number format, or a plain pickle.
 
     Args:
         source: the file.
@@ -43,17 +112,26 @@ def read_legacy(source: ByteSource, start: int, limits: Limits, new_meaning: New
         limits: what it may cost.
         new_meaning: gives the names in it a meaning.
 
-    Returns:
-        Its value.
-
     Raises:
         FormatError: the file is damaged.
+        UnknownFormatError: it is no pickle at all.
     """
-    table = StorageTable()
-    meaning = new_meaning(table, lambda saved_id: _persistent(table, saved_id))
+    table = StorageTable(one_type=True)
+    known: list[bool] = []
+    meaning = new_meaning(table, lambda saved_id: _persistent(table, saved_id, bool(known)))
     pickles = Unpickler(source, start, source.size, meaning, limits)
-    if pickles.load() != LEGACY_MAGIC:
-        raise CorruptError("does not begin with PyTorch's magic number", file=source.name, offset=start)
+    try:
+        value = pickles.load()
+    except FormatError as error:
+        if source.read(start, 1) == b"\x80" or isinstance(error, (ForbiddenGlobalError, LimitError)):
+            raise
+        raise UnknownFormatError(
+            "is no file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
+        ) from error
+    if type(value) is not int or value != LEGACY_MAGIC:
+        table.finish()
+        return Stream(value, False, read_rest(pickles, source.size))
+    known.append(True)
     version = pickles.load()
     if version != LEGACY_PROTOCOL:
         raise CorruptError(
@@ -68,11 +146,41 @@ def read_legacy(source: ByteSource, start: int, limits: Limits, new_meaning: New
     keys = pickles.load()
     if not isinstance(keys, list):
         raise CorruptError("has no list of storage keys", file=source.name, offset=pickles.position)
-    _place_storages(source, pickles.position, keys, table)
-    return value
+    end = _place_storages(source, pickles.position, keys, table)
+    pickles.skip(end - pickles.position)
+    return Stream(value, True, read_rest(pickles, source.size))
 
 
-def _persistent(table: StorageTable, saved_id: Any) -> Any:
+def read_rest(pickles: Unpickler, end: int) -> Rest:
+    """Read the pickles that stand behind the value, which programs may load one after another.
+
+    Args:
+        pickles: stands behind the value.
+        end: of the file or member, in bytes.
+
+    Raises:
+        ForbiddenGlobalError: one names what runs code.
+        LimitError: they are too many.
+    """
+    rest = Rest(pickles.position, end - pickles.position)
+    while pickles.position < end:
+        if rest.pickles == _MOST_PICKLES:
+            raise LimitError(
+                "too many pickles follow one another", expected=f"at most {_MOST_PICKLES}", offset=pickles.position
+            )
+        try:
+            pickles.load()
+        except ForbiddenGlobalError:
+            raise
+        except T7BridgeError:
+            break
+        rest.pickles += 1
+    return rest
+
+
+def _persistent(table: StorageTable, saved_id: Any, is_legacy: bool) -> Any:
+    if not is_legacy:
+        raise CorruptError("the pickle refers to data outside of it, and there is none")
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
         # A class with its source code: ("module", class, file, source).
         if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
@@ -81,7 +189,8 @@ def _persistent(table: StorageTable, saved_id: Any) -> Any:
     return table.of_id(StorageId.parse(saved_id))
 
 
-def _place_storages(source: ByteSource, position: int, keys: list[Any], table: StorageTable) -> None:
+def _place_storages(source: ByteSource, position: int, keys: list[Any], table: StorageTable) -> int:
+    """Find the elements of each storage; returns where the last ends."""
     table.claim_rest()
     for key in keys:
         name = text(key) or key
@@ -102,6 +211,7 @@ def _place_storages(source: ByteSource, position: int, keys: list[Any], table: S
             found=f"key {min(map(str, missing)):.60}",
         )
     table.finish()
+    return position
 
 
 def find_elements(source: ByteSource, position: int, storage: Storage) -> Span:
@@ -145,24 +255,3 @@ def check_room(source: ByteSource, position: int, count: int, element: ElementTy
             found=f"{end - position} bytes",
             hint="The file was cut off: download or copy it again.",
         )
-
-
-def read_pickle(source: ByteSource, start: int, limits: Limits, new_meaning: NewMeaning) -> Any:
-    """Read a plain pickle. What follows it in the file, if anything, is not looked at.
-
-    Raises:
-        FormatError: it is damaged.
-        UnknownFormatError: it is none at all.
-    """
-    table = StorageTable()
-    meaning = new_meaning(table, None)
-    try:
-        value = Unpickler(source, start, source.size, meaning, limits).load()
-    except FormatError as error:
-        if source.read(start, 1) == b"\x80" or isinstance(error, ForbiddenGlobalError):
-            raise
-        raise UnknownFormatError(
-            "is no file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
-        ) from error
-    table.finish()
-    return value

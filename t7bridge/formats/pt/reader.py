@@ -10,11 +10,13 @@ from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
+from ...report import Note
 from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PT2_MEMBERS, PtArchive
 from .layout import DATA_MEMBER
 from .pickle.globals import PtMeaning
 from .storages import StorageTable
+from .unread import check_storages, note_rest
 from .zip.archive_reader import Member
 
 _UNSET = object()
@@ -67,6 +69,8 @@ class PtReader:
         """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; filled by `read`."""
         self.constants: Any = None
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
+        self.notes: list[Note] = []
+        """What the file holds and the value does not; filled by `read`."""
 
     def __enter__(self) -> PtReader:
         return self
@@ -100,7 +104,7 @@ class PtReader:
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
             from .legacy import is_legacy
 
-            return "legacy" if is_legacy(head) else "pickle"
+            return "legacy" if is_legacy(self.source, self._start, self._limits) else "pickle"
         raise UnknownFormatError(
             f"is {signature.title}" if signature else "is no file of PyTorch",
             file=self.source.name,
@@ -144,28 +148,46 @@ class PtReader:
 
     def _read(self) -> Any:
         if self._archive is not None:
-            if self.kind == "zip":
-                return self._archive.unpickle(DATA_MEMBER)
-            from .json_archive import read_json_archive
-            from .pt2 import read_pt2
-            from .torchscript import read_modules
-
-            if self.kind == "pt2":
-                found = read_pt2(self._archive, self._limits, self._nested)
-                self.attributes = found.attributes
-                return found.state_dict
-            read = read_json_archive if self.kind == "json-archive" else read_modules
-            found = read(self._archive, self._limits)
-            self.attributes, self.constants = found.attributes, found.constants
-            return found.with_attributes() if self.kind == "cpp" else found.state_dict
+            value = self._read_archive(self._archive)
+            for member, rest in self._archive.rests.items():
+                self.notes += note_rest(rest, member)
+            if self.kind != "pt2":
+                self.notes += check_storages(self._archive)
+            return value
         if self.kind == "tar":
             from .tar import read_tar
 
-            return read_tar(self.source, self._limits, self._new_meaning)
-        from .legacy import read_legacy, read_pickle
+            value, rest = read_tar(self.source, self._limits, self._new_meaning)
+            self.notes += note_rest(rest, "pickle")
+            return value
+        from .legacy import read_stream
 
-        read_one = read_legacy if self.kind == "legacy" else read_pickle
-        return read_one(self.source, self._start, self._limits, self._new_meaning)
+        stream = read_stream(self.source, self._start, self._limits, self._new_meaning)
+        self.kind = "legacy" if stream.is_legacy else "pickle"
+        self.notes += note_rest(stream.rest)
+        return stream.value
+
+    def _read_archive(self, archive: PtArchive) -> Any:
+        if self.kind == "zip":
+            return archive.unpickle(DATA_MEMBER)
+        from .json_archive import read_json_archive
+        from .pt2 import read_pt2
+        from .torchscript import read_modules
+
+        if self.kind == "pt2":
+            found = read_pt2(archive, self._limits, self._nested)
+            self.attributes = found.attributes
+            return found.state_dict
+        read = read_json_archive if self.kind == "json-archive" else read_modules
+        found = read(archive, self._limits)
+        self.attributes, self.constants = found.attributes, found.constants
+        self.notes += found.notes
+        return found.with_attributes() if self.kind == "cpp" else found.state_dict
+
+    def read_others(self) -> None:
+        """Read the pickles of an archive that `read` does not look at, for `foreign`; other files have none."""
+        if self._archive is not None:
+            self._archive.read_others()
 
     def _new_meaning(self, table: StorageTable, persistent: Callable[[Any], Any] | None) -> PtMeaning:
         self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
@@ -173,9 +195,14 @@ class PtReader:
 
     @property
     def foreign(self) -> list[str]:
-        """The globals that have no meaning here, `posix.system` say, in the order they were met by `read`."""
+        """The globals that are neither PyTorch's data nor harmless classes, in the order they were met by `read`."""
+        return list(self.judged)
+
+    @property
+    def judged(self) -> dict[str, str]:
+        """These globals with what they are: `forbidden`, which run code or reach the system, or `foreign`."""
         known = self._archive or self._meaning
-        return list({**(known.foreign if known else {}), **self._nested.foreign})
+        return {**(known.foreign if known else {}), **self._nested.foreign}
 
     # The parts of a zip archive
 
@@ -249,7 +276,7 @@ class _Nested:
     """Reads files that stand in a pickle as bytes. Knows no reader, as its reader knows it: no circle keeps either.
 
     Attributes:
-        foreign: globals that have no meaning here, of all files.
+        foreign: globals that are neither PyTorch's data nor harmless classes, of all files.
     """
 
     def __init__(self, name: str, limits: Limits, forbid: bool, depth: int) -> None:
@@ -257,7 +284,7 @@ class _Nested:
         self._limits = limits
         self._forbid = forbid
         self._depth = depth
-        self.foreign: dict[str, None] = {}
+        self.foreign: dict[str, str] = {}
 
     def __call__(self, data: bytes) -> Any:
         """The value of one."""
@@ -270,4 +297,4 @@ class _Nested:
         try:
             return inner.read()
         finally:
-            self.foreign.update(dict.fromkeys(inner.foreign))
+            self.foreign.update(inner.judged)

@@ -43,7 +43,7 @@ def read_pickle_with(
 
         inner = PtReader(part, limits=limits, forbid=forbid, _depth=1)
         value = inner.read()
-        meaning.foreign.update(dict.fromkeys(inner.foreign))
+        meaning.foreign.update(inner.judged)
         return value
 
     meaning = PtMeaning(table, named, nested, limits, len(data), forbid)

@@ -43,10 +43,14 @@ class StorageTable:
 
     Args:
         locate: finds the bytes of a key; None where they stand behind the pickle and `place` gives them later.
+        one_type: whether a key that is named with two classes of storage is refused: PyTorch takes the first for both,
+            in files that Python wrote.
     """
 
-    def __init__(self, locate: Locate | None = None) -> None:
+    def __init__(self, locate: Locate | None = None, *, one_type: bool = False) -> None:
         self._locate = locate
+        self._one_type = one_type
+        self._classes: dict[Hashable, ElementType | None] = {}
         self.roots: dict[Hashable, Storage] = {}
         self._views: dict[tuple[int, str, int, int], Storage] = {}
         self._untyped: dict[Hashable, tuple[UntypedStorage, int, str]] = {}
@@ -97,7 +101,18 @@ class StorageTable:
         return self.retype(storage, element or storage.element)
 
     def of_id(self, found: StorageId) -> Storage | UntypedStorage:
-        """The storage that a persistent id names."""
+        """Return the storage that a persistent id names.
+
+        Raises:
+            CorruptError: the key was named with another class.
+        """
+        first = self._classes.setdefault(found.key, found.element)
+        if self._one_type and found.element not in (None, first):
+            raise CorruptError(
+                "a storage is named with two classes",
+                expected="one, as PyTorch takes the first for both",
+                found=f"key {found.key!s:.60}",
+            )
         if found.element is None:
             return self.untyped(found.key, found.count, found.device)
         storage = self.get(found.key, found.element, found.count, found.device)

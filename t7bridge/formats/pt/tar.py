@@ -23,7 +23,7 @@ from ...graph.storage import Span
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
-from .legacy import NewMeaning, check_room
+from .legacy import NewMeaning, Rest, check_room, read_rest
 from .pickle.rebuild_tensors import view
 from .pickle.unpickler import Unpickler
 from .storages import StorageTable, is_count, shown, storage_element, text
@@ -266,7 +266,7 @@ def _meant(known: dict[Hashable, Any], saved_id: Any) -> Any:
     return known[key]
 
 
-def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> Any:
+def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> tuple[Any, Rest]:
     """Read a file in the tar layout.
 
     Args:
@@ -275,7 +275,7 @@ def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> Any
         new_meaning: gives the names in it a meaning.
 
     Returns:
-        Its value.
+        Its value, and what stands behind it in its member.
 
     Raises:
         FormatError: the file is damaged, or is another tar archive.
@@ -283,5 +283,6 @@ def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> Any
     tar = _Tar(source, limits, new_meaning)
     tar.read_storages()
     tar.read_tensors()
-    pickles, _ = tar.pickles("pickle")
-    return pickles.load()
+    pickles, end = tar.pickles("pickle")
+    value = pickles.load()
+    return value, read_rest(pickles, end)

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import evolve, field
 
 from ...data import define
 from ...errors import CorruptError, LimitError
-from ...graph.python import PythonObject, QuantizedTensor, SparseTensor
+from ...graph.python import UNSET, PythonObject, QuantizedTensor, SparseTensor
 from ...graph.tensor import Tensor
 from ...limits import STEPS_PER_NODE, Limits
+from ...report import Note
 from .checkpoint import CONSTANTS_MEMBER, PtArchive
 from .layout import DATA_MEMBER
 from .storages import shown
+
+BYTECODE_MEMBER = "bytecode.pkl"
 
 _CLASS = re.compile(r"^class (\w+)(?:\(([\w.]*)\))?:[^\n]*\n((?:[ \t][^\n]*\n|\n)*)", re.MULTILINE)
 _LIST = re.compile(r"^  (__parameters__|__buffers__) = \[([^\n]*)\]", re.MULTILINE)
@@ -135,24 +139,55 @@ class ScriptModule:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
             attributes, then the same of its submodules.
         constants: what its code refers to.
+        inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
+            there, and no names for them.
+        notes: what is not in the state dict.
     """
 
     entries: list[ScriptEntry]
     constants: Any = None
+    inlined: OrderedDict[str, Any] = field(factory=OrderedDict)
+    notes: list[Note] = field(factory=list)
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Parameters and buffers, as `state_dict()` gives them: detached."""
-        return OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
+        """Parameters and buffers, as `state_dict()` gives them: detached; then the constants."""
+        state = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
+        state.update(self.inlined)
+        return state
 
     @property
     def attributes(self) -> dict[str, Any]:
         """All others."""
         return {entry.name: entry.value for entry in self.entries if not entry.in_state}
 
+    def note_left_out(self) -> None:
+        """Note the constants, and the tensors that no state dict has."""
+        if self.inlined:
+            count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
+            self.notes.append(
+                Note("info", "", f"the module has {count} as constants of its code, without names: constants.0 …")
+            )
+        state = {_place(entry.value) for entry in self.entries if entry.in_state}
+        others = [
+            path
+            for entry in self.entries
+            if not entry.in_state
+            for path, tensor in iter_tensors(entry.value, entry.name)
+            if _place(tensor) not in state
+        ]
+        if others:
+            shown_paths = ", ".join(path[:60] for path in others[:5]) + (", …" if len(others) > 5 else "")
+            what = "tensor is an attribute" if len(others) == 1 else "tensors are attributes"
+            self.notes.append(
+                Note("warning", "", f"{len(others)} {what} and no parameter or buffer, and left out: {shown_paths}")
+            )
+
     def with_attributes(self) -> OrderedDict[str, Any]:
         """Everything, in the order of `entries`."""
-        return OrderedDict((entry.name, detached(entry.value)) for entry in self.entries)
+        found = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries)
+        found.update(self.inlined)
+        return found
 
 
 def detached(value: Any) -> Any:
@@ -180,6 +215,9 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
     found = ScriptModule([])
     if archive.has(CONSTANTS_MEMBER):
         found.constants = archive.unpickle(CONSTANTS_MEMBER, "constants/")
+        _add_inlined(found, found.constants, "constants")
+    if archive.has(BYTECODE_MEMBER):
+        _add_inlined(found, archive.unpickle(BYTECODE_MEMBER, "constants/"), "bytecode")
     if not isinstance(root, PythonObject) or not isinstance(root.state, dict):
         raise CorruptError("the archive's value is no module", found=type(root).__name__)
     code = _Code(archive)
@@ -218,7 +256,44 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
         found.entries += [entry for entry in states if entry.name[start:] not in parameters]
         found.entries += others
         stack.extend(reversed(inner))
+    found.note_left_out()
     return found
+
+
+def _add_inlined(found: ScriptModule, value: Any, name: str) -> None:
+    """Add the tensors of a value under the paths to them, those first met elsewhere left out."""
+    known = {id(tensor) for tensor in found.inlined.values()}
+    known_places = {_place(tensor) for tensor in found.inlined.values()}
+    for path, tensor in iter_tensors(value, name):
+        if id(tensor) not in known and _place(tensor) not in known_places:
+            found.inlined[path] = detached(tensor)
+
+
+def _place(value: Any) -> Any:
+    """Return what tells a tensor from others in an archive: its view of a storage."""
+    if isinstance(value, Tensor) and value.storage is not None:
+        return (id(value.storage), value.offset, value.size, value.stride)
+    return id(value)
+
+
+def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors inside a value of builtins and objects, each once, under the dotted path to it."""
+    stack: list[tuple[str, Any]] = [(name, value)]
+    seen: set[int] = set()
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, (list, tuple, dict, PythonObject, Tensor, SparseTensor, QuantizedTensor)):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+        if is_tensor(item):
+            yield path, item
+        elif isinstance(item, dict):
+            stack += [(f"{path[-1000:]}.{key!s:.100}", inner) for key, inner in reversed(list(item.items()))]
+        elif isinstance(item, (list, tuple)):
+            stack += [(f"{path[-1000:]}.{number}", inner) for number, inner in reversed(list(enumerate(item)))]
+        elif isinstance(item, PythonObject):
+            stack += [(path, inner) for inner in (item.args, item.state) if inner is not UNSET]
 
 
 def _is_module(value: Any, code: _Code) -> bool:

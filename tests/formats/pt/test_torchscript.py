@@ -132,14 +132,17 @@ def test_attributes_are_data():
 
 
 def test_constants():
-    """The constants of traced code are there, on storages of their own."""
+    """The constants of traced code are tensors of the value, as frozen modules have no others; a note says so."""
     extra = torch.arange(3.0)
     traced = torch.jit.trace(lambda x: x + extra, torch.ones(3))
     file = io.BytesIO()
     torch.jit.save(traced, file)
     reader = PtReader(file.getvalue())
 
-    assert reader.read() == {}
+    value = reader.read()
+    assert list(value) == ["constants.0"]
+    assert value["constants.0"].numpy().tolist() == [0, 1, 2]
+    assert ["constants of its code" in note.message for note in reader.notes] == [True]
     assert [constant.numpy().tolist() for constant in reader.constants] == [[0, 1, 2]]
 
 

@@ -8,7 +8,6 @@ Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (what is known to be dat
 
 from __future__ import annotations
 
-import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +29,8 @@ from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from ....limits import DEFAULT_LIMITS, Limits
 from ..storages import StorageTable, element_named, storage_element
-from .denylist import is_forbidden
-from .opcodes import SIMPLE_KEYS, check_key
+from .budget import SIMPLE_KEYS, Work, check_key
+from .names import FORBIDDEN, FOREIGN, standing
 
 Handler = Callable[["PtMeaning", tuple[Any, ...]], Any]
 """Gives the value of a call, or `NotImplemented` where it has no meaning and stays an opaque object."""
@@ -64,27 +63,13 @@ CONSTANTS: dict[str, TorchConstant] = {
     for name in names
 }
 
-# Classes and functions of PyTorch and Python that files of trusted origin name, and that only ever stay names.
-_HARMLESS_MODULE = re.compile(r"torch\.(nn\.modules|nn\.parameter|optim|cuda|nn\.backends)(\.\w+)*\Z|torch\Z")
-_HARMLESS = frozenset(
+_FILLED_LATER = frozenset(
     {
-        "builtins.int",
-        "builtins.float",
-        "builtins.str",
-        "builtins.bool",
-        "builtins.object",
-        "builtins.slice",
-        "builtins.range",
-        "numpy.ndarray",
-        "torch.nn.backends.thnn._get_thnn_function_backend",
-        "torch._utils._rebuild_meta_tensor_no_storage",
-        "torch._utils._rebuild_nested_tensor",
-        "torch._utils._rebuild_wrapper_subclass",
-        "torch.autograd.variable.Variable",
-        "collections.deque",
+        "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.list", "builtins.set",
+        "builtins.dict", "builtins.bytearray",
     }
-)
-_CLASS_NAME = re.compile(r"_?[A-Z]\w*\Z")
+)  # fmt: skip
+"""Classes whose `__new__` ignores its arguments: NEWOBJ makes them empty."""
 
 
 class PtMeaning:
@@ -97,9 +82,12 @@ class PtMeaning:
         limits: what the file may cost.
         size: bytes of the file, which bound what it can hold.
         forbid: whether names that run code or reach the system are refused.
+        script: whether the file is a TorchScript archive, whose own classes are below `__torch__`.
 
     Attributes:
-        foreign: globals that have no meaning here, as `posix.system`, in the order in which they were met.
+        foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
+            `FORBIDDEN` or `FOREIGN`.
+        work: what calls may copy.
     """
 
     def __init__(
@@ -110,6 +98,7 @@ class PtMeaning:
         limits: Limits = DEFAULT_LIMITS,
         size: int = 0,
         forbid: bool = False,
+        script: bool = False,
     ) -> None:
         self.storages = storages
         self.nested = nested
@@ -118,7 +107,9 @@ class PtMeaning:
         self._forbid = forbid
         self.tensors: list[Tensor] = []
         """What `torch.jit._pickle.build_tensor_from_id` numbers."""
-        self.foreign: dict[str, None] = {}
+        self.foreign: dict[str, str] = {}
+        self.work = Work(size)
+        self._script = script
         self._persistent = persistent
         self._globals: dict[tuple[str, str], Any] = {}
         self._handlers: dict[int, Handler] = {}
@@ -137,15 +128,23 @@ class PtMeaning:
             handler = handlers().get(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
             if handler:
                 self._handlers[id(value)] = handler
-            elif not _is_harmless(value):
-                if self._forbid and is_forbidden(value.module, value.name):
-                    raise ForbiddenGlobalError(
-                        f"the pickle names {value.path}, which runs code or reaches the system",
-                        hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
-                    )
-                self.foreign[value.path] = None
+            else:
+                self._judge(value)
         self._globals[module, name] = value
         return value
+
+    def _judge(self, value: PythonGlobal) -> None:
+        """Refuse or note a name that has no meaning here."""
+        if self._script and value.module.partition(".")[0] == "__torch__":
+            return
+        found = standing(value.module, value.name)
+        if found == FORBIDDEN and self._forbid:
+            raise ForbiddenGlobalError(
+                f"the pickle names {value.path:.200}, which runs code or reaches the system",
+                hint="Do not load this file in PyTorch; `t7bridge scan` lists all that it names.",
+            )
+        if found in (FORBIDDEN, FOREIGN):
+            self.foreign[value.path] = found
 
     @staticmethod
     def _typed_handler(value: PythonGlobal) -> Handler | None:
@@ -168,6 +167,8 @@ class PtMeaning:
         if handler is not None and not kwargs:
             if type(args) is not tuple:
                 raise CorruptError(f"{constructor.path} is called with no tuple of arguments")
+            if how == "newobj" and constructor.path in _FILLED_LATER:
+                args = ()
             value = handler(self, args)
             if value is not NotImplemented:
                 return value
@@ -186,6 +187,7 @@ class PtMeaning:
                 raise CorruptError("an object is given its state twice")
             value.state = state
         elif isinstance(value, OrderedDict):
+            self.work.spend(len(state) if isinstance(state, dict) else 0)
             _set_attributes(value, state)
         elif isinstance(value, Tensor):
             from .rebuild_tensors import set_tensor_state
@@ -199,12 +201,6 @@ class PtMeaning:
             named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
             raise CorruptError(f"{named} is given a state, and has none")
         return value
-
-
-def _is_harmless(value: PythonGlobal) -> bool:
-    if value.path in _HARMLESS or value.module.partition(".")[0] == "__torch__":
-        return True
-    return bool(_HARMLESS_MODULE.match(value.module) and _CLASS_NAME.match(value.name))
 
 
 def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:
@@ -223,10 +219,10 @@ def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:
 
 
 def _ordered_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    return _filled(OrderedDict(), args)
+    return _filled(meaning, OrderedDict(), args)
 
 
-def _filled(target: Any, args: tuple[Any, ...]) -> Any:
+def _filled(meaning: PtMeaning, target: Any, args: tuple[Any, ...]) -> Any:
     """A dict with what its constructor is given: nothing, a dict, or a list of pairs."""
     if len(args) > 1:
         return NotImplemented
@@ -235,25 +231,26 @@ def _filled(target: Any, args: tuple[Any, ...]) -> Any:
         source = list(source.items())
     if not isinstance(source, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in source):
         return NotImplemented
+    meaning.work.spend(len(source))
     for key, item in source:
-        target[_key(key)] = item
+        target[_key(meaning, key)] = item
     return target
 
 
-def _key(key: Any) -> Any:
+def _key(meaning: PtMeaning, key: Any) -> Any:
     if type(key) not in SIMPLE_KEYS:
-        check_key(key)
+        meaning.work.spend(check_key(key))
     return key
 
 
 def _default_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    return _filled(DefaultDict(args[0] if args else None), args[1:])
+    return _filled(meaning, DefaultDict(args[0] if args else None), args[1:])
 
 
 def _counter(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     if args and not isinstance(args[0], dict):
         return NotImplemented
-    return _filled(Counter(), args)
+    return _filled(meaning, Counter(), args)
 
 
 def _collection(kind: Callable[[Any], Any]) -> Handler:
@@ -262,22 +259,24 @@ def _collection(kind: Callable[[Any], Any]) -> Handler:
             return kind(())
         if len(args) > 1 or not isinstance(args[0], (list, tuple, set, frozenset)):
             return NotImplemented
+        meaning.work.spend(len(args[0]))
         if kind in (set, frozenset):
             for item in args[0]:
-                _key(item)
+                _key(meaning, item)
         return kind(args[0])
 
     return handler
 
 
 def _dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    return _filled({}, args)
+    return _filled(meaning, {}, args)
 
 
 def _bytearray(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     if not args:
         return bytearray()
     if isinstance(args[0], (bytes, bytearray)) and len(args) == 1:
+        meaning.work.spend(len(args[0]))
         return bytearray(args[0])
     encoded = _encode(meaning, args)
     return encoded if encoded is NotImplemented else bytearray(encoded)
@@ -286,7 +285,10 @@ def _bytearray(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 def _bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     if not args:
         return b""
-    return bytes(args[0]) if isinstance(args[0], (bytes, bytearray)) and len(args) == 1 else NotImplemented
+    if len(args) > 1 or not isinstance(args[0], (bytes, bytearray)):
+        return NotImplemented
+    meaning.work.spend(len(args[0]))
+    return bytes(args[0])
 
 
 def _complex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
@@ -299,6 +301,7 @@ def _encode(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     """How protocol 2 writes bytes: text of which each character is a byte."""
     if len(args) != 2 or type(args[0]) is not str or args[1] not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
         return NotImplemented
+    meaning.work.spend(len(args[0]))
     return args[0].encode(args[1])
 
 
@@ -325,6 +328,7 @@ def _is_copyreg(value: Any) -> bool:
 def _size(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     if len(args) > 1 or (args and not isinstance(args[0], (list, tuple))):
         return NotImplemented
+    meaning.work.spend(len(args[0]) if args else 0)
     return TorchSize(args[0] if args else ())
 
 
@@ -346,6 +350,7 @@ def _load_from_bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     """How a storage is pickled by anything but `torch.save`: as a file of its own."""
     if len(args) != 1 or not isinstance(args[0], (bytes, bytearray)) or meaning.nested is None:
         return NotImplemented
+    meaning.work.spend(len(args[0]))
     value = meaning.nested(bytes(args[0]))
     if isinstance(value, Storage):
         return value

@@ -58,6 +58,7 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
     if type(offset) is not int:
         raise _wrong("an offset that is no integer", offset)
+    meaning.work.spend(len(size))
     if len(size) > meaning.limits.dimensions:
         raise LimitError(
             "a tensor has too many dimensions",
@@ -232,6 +233,7 @@ def tensor_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...])
     from ..numpy_tensors import contiguous_stride, elements_of_list
 
     shape, span = elements_of_list(args[0], element, meaning.size)
+    meaning.work.spend(math.prod(shape))
     storage = Storage(element, math.prod(shape), span, device)
     return Tensor(element, storage, shape, contiguous_stride(shape), device=device)
 
@@ -248,6 +250,7 @@ def storage_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...]
     from ..numpy_tensors import elements_of_list
 
     shape, span = elements_of_list(args[0], element, meaning.size)
+    meaning.work.spend(math.prod(shape))
     return Storage(element, shape[0], span, device) if len(shape) == 1 else NotImplemented
 
 

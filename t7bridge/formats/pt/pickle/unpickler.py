@@ -4,22 +4,62 @@ All opcodes of protocols 0 to 5 are understood, but for the two kinds that point
 and out-of-band buffers. What a global, a call or a state means is decided by a `Meaning`: plain data in, plain data
 out.
 
-Source: CPython 3.11 `Lib/pickletools.py` (what every opcode does), `Lib/pickle.py` (how text is decoded).
+Where CPython's own unpicklers disagree about a pickle, or read another value than its bytes say, it is refused:
+
+- Nothing crosses the end of a FRAME: CPython drops what of a text line, a number or an inner frame lies inside.
+- Numbers in text are decimal and have one form: CPython takes `010` for 8, and stops at a zero byte.
+
+Pickles that CPython refuses for taking values from below the topmost mark are read: no other reader takes them.
+
+Source: CPython 3.11 `Lib/pickletools.py` (what every opcode does), `Lib/pickle.py` (how text is decoded),
+`Modules/_pickle.c` (`_Unpickler_ReadImpl`, `_Unpickler_Readline`, `load_frame`).
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ....errors import CorruptError, FormatError, T7BridgeError, TruncatedError
-from .opcodes import CHUNK_BYTES, MARGIN_BYTES, Machine, unpack_i4, unpack_u2, unpack_u4
+from ....errors import CorruptError, FormatError, LimitError, T7BridgeError, TruncatedError, UnsupportedError
+from ....graph.python import PythonObject
+from ....io.source import ByteSource
+from ....limits import OBJECT_BYTES, Limits
+from . import opcodes
+from .budget import SIMPLE_KEYS, Work, check_key
+from .text import parse_float, parse_index, parse_int, parse_long, parse_string, python2_text
 
-STOP = b"."
+_CHUNK_BYTES = 1 << 16
+_MARGIN_BYTES = 16
+"""No opcode has a fixed argument longer than this: inside of it, arguments are read without asking for more bytes."""
+_MAX_INTEGER_BYTES = 1024
+_FREE_SETS = 100_000
+
+_unpack_u2 = struct.Struct("<H").unpack_from
+_unpack_u4 = struct.Struct("<I").unpack_from
+_unpack_i4 = struct.Struct("<i").unpack_from
+_unpack_u8 = struct.Struct("<Q").unpack_from
 _unpack_f8 = struct.Struct(">d").unpack_from
 
 
-class Unpickler(Machine):
+class Meaning(Protocol):
+    """The meaning of the names in a pickle."""
+
+    def find(self, module: str, name: str) -> Any:
+        """Return the value of a global."""
+
+    def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
+        """Return the value of a call, `how` as in `PythonObject`."""
+
+    def build(self, value: Any, state: Any) -> Any:
+        """Return the value, once it was given a state."""
+
+    def persistent(self, saved_id: Any) -> Any:
+        """Return the value of a persistent id."""
+
+
+class Unpickler:
     """Reads pickles that follow one another in a source.
 
     Args:
@@ -34,6 +74,41 @@ class Unpickler(Machine):
         position: offset in the source just behind the last pickle that was read.
     """
 
+    def __init__(
+        self, source: ByteSource, position: int, end: int, meaning: Meaning, limits: Limits, member: str = ""
+    ) -> None:
+        self._source = source
+        self._base = position
+        self._end = end
+        self._frame_end = 0
+        self._meaning = meaning
+        self._member = member
+        self._limits = limits
+        self._ceiling = "pickle_operations"
+        self._budget = limits.pickle_operations
+        self.restrict(limits.allocated_bytes // OBJECT_BYTES, "allocated_bytes")
+        self._work = Work(end - position)
+        self._sets = 0
+        self._longest = limits.string_bytes
+        self._buffer = b""
+        self._safe = 0
+        self._at = 0
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self.position = position
+
+    def restrict(self, operations: int, limit: str = "inflated_operations") -> None:
+        """Allow no more operations than this, on account of a limit."""
+        if operations < self._budget:
+            self._budget, self._ceiling = operations, limit
+
+    def skip(self, count: int) -> None:
+        """Resume reading `count` bytes further on."""
+        self.position += count
+        if self.position > self._base + len(self._buffer):
+            self._base, self._buffer, self._safe = self.position, b"", 0
+
     def load(self) -> Any:
         """Read one pickle.
 
@@ -45,6 +120,7 @@ class Unpickler(Machine):
         self._stack.clear()
         self._marks.clear()
         self._memo = {}
+        self._frame_end = 0
         self._at = self.position - self._base
         try:
             return self._run()
@@ -55,115 +131,471 @@ class Unpickler(Machine):
                 error.offset = self._base + self._at
             raise
         except (IndexError, struct.error) as error:
-            ends = self._base + len(self._buffer) >= self._end and self._buffer[-1:] != STOP
-            if ends and self._at >= len(self._buffer) - MARGIN_BYTES:
+            ends = self._base + len(self._buffer) >= self._end and self._buffer[-1:] != opcodes.STOP
+            if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
                 raise self._fault(TruncatedError, "the pickle ends in the middle") from error
             raise self._fault(CorruptError, "the pickle takes a value from an empty stack") from error
         except KeyError as error:
             raise self._fault(CorruptError, f"the pickle refers to object {error}, which it never numbered") from error
         except (ValueError, TypeError, OverflowError) as error:
-            raise self._fault(CorruptError, f"the pickle is damaged: {error}") from error
+            raise self._fault(CorruptError, f"the pickle is damaged: {error!s:.200}") from error
 
     def _fault(self, kind: type[FormatError], message: str) -> FormatError:
         return kind(message, file=self._source.name, offset=self._base + self._at, trail=self._member)
 
     def _run(self) -> Any:
-        # The order of the branches is that of how often the opcodes are met in checkpoints.
+        # Names of opcodes are locals, which cost as little as numbers. The order is that of how often they are met.
+        (
+            BINPUT, BININT1, BINGET, BINUNICODE, MARK, TUPLE, LONG_BINPUT, REDUCE, MEMOIZE, SHORT_BINUNICODE,
+            BINPERSID, EMPTY_TUPLE, LONG_BINGET, BINFLOAT, BININT2, BININT, NEWFALSE, TUPLE1, TUPLE2, NONE,
+            EMPTY_LIST, APPENDS, EMPTY_DICT, SETITEMS, STOP,
+        ) = _FREQUENT  # fmt: skip
         meaning, stack, marks, memo = self._meaning, self._stack, self._marks, self._memo
-        push, pop, make = stack.append, stack.pop, meaning.make
-        if self._longest < CHUNK_BYTES + MARGIN_BYTES:
-            push = self._push_checked
+        push, pop, make, longest = stack.append, stack.pop, meaning.make, self._longest
         buffer, safe, pos = self._buffer, self._safe, self._at
         for number in range(self._budget):
             if pos >= safe:
-                pos = self._need(pos, 1)
+                pos = self._advance(pos)
                 buffer, safe = self._buffer, self._safe
             self._at = pos
             op = buffer[pos]
             pos += 1
-            if op == 0x71:  # BINPUT
+            if op == BINPUT:
                 memo[buffer[pos]] = stack[-1]
                 pos += 1
-            elif op == 0x4B:  # BININT1
+            elif op == BININT1:
                 push(buffer[pos])
                 pos += 1
-            elif op == 0x68:  # BINGET
+            elif op == BINGET:
                 push(memo[buffer[pos]])
                 pos += 1
-            elif op == 0x58:  # BINUNICODE
-                stop = pos + 4 + unpack_u4(buffer, pos)[0]
+            elif op == BINUNICODE:
+                size = _unpack_u4(buffer, pos)[0]
+                stop = pos + 4 + size
                 if stop > len(buffer):
                     stop -= pos
                     pos = self._need(pos, stop)
-                    self._check_length(stop - 4)
                     buffer, safe = self._buffer, self._safe
+                if size > longest:
+                    raise self._too_long(size)
                 push(buffer[pos + 4 : stop].decode("utf-8", "surrogatepass"))
                 pos = stop
-            elif op == 0x28:  # MARK
+            elif op == MARK:
                 marks.append(len(stack))
-            elif op == 0x74:  # TUPLE
+            elif op == TUPLE:
                 start = marks.pop()
                 items = tuple(stack[start:])
                 del stack[start:]
                 push(items)
-            elif op == 0x72:  # LONG_BINPUT
-                memo[unpack_u4(buffer, pos)[0]] = stack[-1]
+            elif op == LONG_BINPUT:
+                memo[_unpack_u4(buffer, pos)[0]] = stack[-1]
                 pos += 4
-            elif op == 0x52:  # REDUCE
+            elif op == REDUCE:
                 args = pop()
                 stack[-1] = make(stack[-1], args, "reduce")
-            elif op == 0x94:  # MEMOIZE
+            elif op == MEMOIZE:
                 memo[len(memo)] = stack[-1]
-            elif op == 0x8C:  # SHORT_BINUNICODE
+            elif op == SHORT_BINUNICODE:
                 stop = pos + 1 + buffer[pos]
+                if stop - pos > longest:
+                    raise self._too_long(stop - pos - 1)
                 if stop > len(buffer):
                     stop -= pos
                     pos = self._need(pos, stop)
                     buffer, safe = self._buffer, self._safe
                 push(buffer[pos + 1 : stop].decode("utf-8", "surrogatepass"))
                 pos = stop
-            elif op == 0x51:  # BINPERSID
+            elif op == BINPERSID:
                 stack[-1] = meaning.persistent(stack[-1])
-            elif op == 0x29:  # EMPTY_TUPLE
+            elif op == EMPTY_TUPLE:
                 push(())
-            elif op == 0x6A:  # LONG_BINGET
-                push(memo[unpack_u4(buffer, pos)[0]])
+            elif op == LONG_BINGET:
+                push(memo[_unpack_u4(buffer, pos)[0]])
                 pos += 4
-            elif op == 0x47:  # BINFLOAT
+            elif op == BINFLOAT:
                 push(_unpack_f8(buffer, pos)[0])
                 pos += 8
-            elif op == 0x4D:  # BININT2
-                push(unpack_u2(buffer, pos)[0])
+            elif op == BININT2:
+                push(_unpack_u2(buffer, pos)[0])
                 pos += 2
-            elif op == 0x4A:  # BININT
-                push(unpack_i4(buffer, pos)[0])
+            elif op == BININT:
+                push(_unpack_i4(buffer, pos)[0])
                 pos += 4
-            elif op == 0x89:  # NEWFALSE
+            elif op == NEWFALSE:
                 push(False)
-            elif op == 0x85:  # TUPLE1
+            elif op == TUPLE1:
                 stack[-1] = (stack[-1],)
-            elif op == 0x86:  # TUPLE2
+            elif op == TUPLE2:
                 last = pop()
                 stack[-1] = (stack[-1], last)
-            elif op == 0x4E:  # NONE
+            elif op == NONE:
                 push(None)
-            elif op == 0x5D:  # EMPTY_LIST
+            elif op == EMPTY_LIST:
                 push([])
-            elif op == 0x65:  # APPENDS
+            elif op == APPENDS:
                 start = marks.pop()
                 self._extend(stack[start - 1], stack[start:])
                 del stack[start:]
-            elif op == 0x7D:  # EMPTY_DICT
+            elif op == EMPTY_DICT:
                 push({})
-            elif op == 0x75:  # SETITEMS
+            elif op == SETITEMS:
                 start = marks.pop()
                 self._set_items(stack[start - 1], stack[start:])
                 del stack[start:]
-            elif op == 0x2E:  # STOP
+            elif op == STOP:
+                if self._base + pos < self._frame_end:
+                    raise self._crossed()
                 self._budget -= number
                 self.position = self._base + pos
                 return pop()
             else:
-                pos = self._rare(op, pos)
+                rare = _RARE.get(op)
+                if rare is None:
+                    raise CorruptError(f"0x{op:02x} is no operation of a pickle")
+                pos = rare(self, op, pos)
                 buffer, safe = self._buffer, self._safe
         raise self._too_many()
+
+    # The window on the file
+
+    def _advance(self, pos: int) -> int:
+        """Have the next opcode in the buffer, or leave the frame that ends here; returns where `pos` is now."""
+        if self._frame_end:
+            if self._base + pos > self._frame_end:
+                raise self._crossed()
+            if self._base + pos == self._frame_end:
+                self._frame_end = 0
+        self._set_safe()
+        return self._need(pos, 1) if pos >= self._safe else pos
+
+    def _crossed(self) -> CorruptError:
+        return CorruptError(
+            "an operation of the pickle crosses the end of a frame",
+            expected=f"the end of an operation at byte {self._frame_end}",
+            hint="Do not trust it: CPython reads another value from such a pickle than its bytes say.",
+        )
+
+    def _need(self, pos: int, count: int) -> int:
+        """Have `count` bytes from `pos` on in the buffer; returns where `pos` is now."""
+        if self._base + pos + count > self._end:
+            self._at = pos
+            raise TruncatedError(
+                "the pickle ends in the middle", expected=f"{count} bytes", found=f"{self._end - self._base - pos}"
+            )
+        rest = self._buffer[pos:]
+        start = self._base + pos + len(rest)
+        wanted = min(max(count - len(rest), _CHUNK_BYTES), self._end - start)
+        self._buffer = rest + self._source.read_exact(start, wanted, "a pickle")
+        self._base += pos
+        self._set_safe()
+        return 0
+
+    def _set_safe(self) -> None:
+        """Opcodes that begin before `_safe` have their fixed arguments in the buffer, and are inside the frame."""
+        stop = self._base + len(self._buffer)
+        safe = len(self._buffer) - (0 if stop >= self._end else _MARGIN_BYTES)
+        self._safe = min(safe, self._frame_end - self._base) if self._frame_end else safe
+
+    def _line(self, pos: int) -> tuple[bytes, int]:
+        """Return the text up to the next newline, and the position behind it."""
+        while True:
+            stop = self._buffer.find(b"\n", pos)
+            if stop >= 0:
+                self._check_length(stop - pos)
+                return self._buffer[pos:stop], stop + 1
+            have = len(self._buffer) - pos
+            self._check_length(have)
+            left = self._end - self._base - pos
+            pos = self._need(pos, min(2 * have + _CHUNK_BYTES, left) if left > have else left + 1)
+
+    def _too_many(self) -> LimitError:
+        value = getattr(self._limits, self._ceiling)
+        return LimitError("the pickle has too many operations", limit=self._ceiling, value=value)
+
+    def _too_long(self, length: int) -> LimitError:
+        return LimitError(
+            "the pickle holds a string that is too long",
+            found=f"{length} bytes",
+            limit="string_bytes",
+            value=self._longest,
+        )
+
+    def _check_length(self, length: int) -> None:
+        if length > self._longest:
+            raise self._too_long(length)
+
+    # Containers
+
+    def _extend(self, target: Any, items: list[Any]) -> None:
+        if type(target) is list:
+            target.extend(items)
+        elif isinstance(target, PythonObject):
+            target.items.extend(items)
+        else:
+            raise CorruptError(f"the pickle appends to a {type(target).__name__}")
+
+    def _set_items(self, target: Any, items: list[Any]) -> None:
+        if len(items) % 2:
+            raise CorruptError("the pickle has a key without a value")
+        if isinstance(target, PythonObject):
+            target.pairs.extend(zip(items[::2], items[1::2]))
+        elif isinstance(target, dict):
+            keys = self._hashable(items[::2])
+            if type(target) is Counter:  # whose own `update` counts
+                dict.update(target, zip(keys, items[1::2]))
+            else:
+                target.update(zip(keys, items[1::2]))
+        else:
+            raise CorruptError(f"the pickle sets an item of a {type(target).__name__}")
+
+    def _hashable(self, items: list[Any]) -> list[Any]:
+        for item in items:
+            if type(item) not in SIMPLE_KEYS:
+                self._work.spend(check_key(item))
+        return items
+
+    def _popped_mark(self) -> list[Any]:
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
+        return items
+
+    # The opcodes that are met less often: each is given the opcode and where its argument is, and returns where the
+    # next opcode is
+
+    def _global(self, op: int, pos: int) -> int:
+        module, pos = self._line(pos)
+        name, pos = self._line(pos)
+        self._stack.append(self._meaning.find(module.decode(), name.decode()))
+        return pos
+
+    def _stack_global(self, op: int, pos: int) -> int:
+        name, module = self._stack.pop(), self._stack.pop()
+        if type(name) is not str or type(module) is not str:
+            raise CorruptError("the name of a global is no text")
+        self._stack.append(self._meaning.find(module, name))
+        return pos
+
+    def _new_true(self, op: int, pos: int) -> int:
+        self._stack.append(True)
+        return pos
+
+    def _tuple3(self, op: int, pos: int) -> int:
+        items = tuple(self._stack[-3:])
+        if len(items) != 3:
+            raise IndexError
+        del self._stack[-3:]
+        self._stack.append(items)
+        return pos
+
+    def _set_item(self, op: int, pos: int) -> int:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._set_items(self._stack[-1], [key, value])
+        return pos
+
+    def _append(self, op: int, pos: int) -> int:
+        value = self._stack.pop()
+        self._extend(self._stack[-1], [value])
+        return pos
+
+    def _build(self, op: int, pos: int) -> int:
+        state = self._stack.pop()
+        self._stack[-1] = self._meaning.build(self._stack[-1], state)
+        return pos
+
+    def _new_object(self, op: int, pos: int) -> int:
+        args = self._stack.pop()
+        self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj")
+        return pos
+
+    def _new_object_ex(self, op: int, pos: int) -> int:
+        kwargs, args = self._stack.pop(), self._stack.pop()
+        self._stack[-1] = self._meaning.make(self._stack[-1], args, "newobj_ex", kwargs)
+        return pos
+
+    def _proto(self, op: int, pos: int) -> int:
+        if self._buffer[pos] > opcodes.HIGHEST_PROTOCOL:
+            raise UnsupportedError(f"the pickle is of protocol {self._buffer[pos]}, and only 0 to 5 are known")
+        return pos + 1
+
+    def _frame(self, op: int, pos: int) -> int:
+        length = _unpack_u8(self._buffer, pos)[0]
+        pos += 8
+        frame_end = self._base + pos + length
+        if frame_end > self._end:
+            raise TruncatedError("a frame of the pickle goes beyond its end")
+        if self._frame_end > self._base + pos:
+            raise CorruptError("a frame of the pickle begins inside another")
+        if self._frame_end and self._base + pos > self._frame_end:
+            raise self._crossed()
+        self._frame_end = frame_end if length else 0
+        self._set_safe()
+        return pos
+
+    def _integer(self, op: int, pos: int) -> int:
+        width = 1 if op == opcodes.LONG1[0] else 4
+        count = self._buffer[pos] if width == 1 else _unpack_i4(self._buffer, pos)[0]
+        if not 0 <= count <= _MAX_INTEGER_BYTES:
+            raise LimitError(
+                "the pickle holds an integer of too many bytes",
+                expected=f"at most {_MAX_INTEGER_BYTES}, which is fixed",
+                found=f"{count}",
+            )
+        pos = self._need(pos, width + count) if pos + width + count > len(self._buffer) else pos
+        self._stack.append(int.from_bytes(self._buffer[pos + width : pos + width + count], "little", signed=True))
+        return pos + width + count
+
+    def _string(self, op: int, pos: int) -> int:
+        """Read an opcode with a length and that many bytes."""
+        kind, width = _STRINGS[op]
+        wide = _unpack_u4 if width == 4 else _unpack_u8
+        count = self._buffer[pos] if width == 1 else wide(self._buffer, pos)[0]
+        if pos + width + count > len(self._buffer):
+            pos = self._need(pos, width + count)
+        self._check_length(count)
+        data = self._buffer[pos + width : pos + width + count]
+        value: Any = data
+        if kind == "text":
+            value = data.decode("utf-8", "surrogatepass")
+        elif kind == "python2":
+            value = python2_text(data)
+        elif kind == "bytearray":
+            value = bytearray(data)
+        self._stack.append(value)
+        return pos + width + count
+
+    def _empty_set(self, op: int, pos: int) -> int:
+        self._sets += 1  # an empty set takes more memory than anything else that is one byte here
+        if 4 * self._sets > min(self._budget, _FREE_SETS + self._end - self._base):
+            raise self._too_many()
+        self._stack.append(set())
+        return pos
+
+    def _add_items(self, op: int, pos: int) -> int:
+        items = self._popped_mark()
+        target = self._stack[-1]
+        if type(target) is set:
+            target.update(self._hashable(items))
+        elif isinstance(target, PythonObject):
+            target.items.extend(items)
+        else:
+            raise CorruptError(f"the pickle adds to a {type(target).__name__}")
+        return pos
+
+    def _frozen_set(self, op: int, pos: int) -> int:
+        self._stack.append(frozenset(self._hashable(self._popped_mark())))
+        return pos
+
+    def _list(self, op: int, pos: int) -> int:
+        self._stack.append(self._popped_mark())
+        return pos
+
+    def _dict(self, op: int, pos: int) -> int:
+        items = self._popped_mark()
+        self._stack.append({})
+        self._set_items(self._stack[-1], items)
+        return pos
+
+    def _pop(self, op: int, pos: int) -> int:
+        if self._marks and self._marks[-1] == len(self._stack):
+            self._marks.pop()
+        else:
+            self._stack.pop()
+        return pos
+
+    def _pop_mark(self, op: int, pos: int) -> int:
+        del self._stack[self._marks.pop() :]
+        return pos
+
+    def _dup(self, op: int, pos: int) -> int:
+        self._stack.append(self._stack[-1])
+        return pos
+
+    def _obj(self, op: int, pos: int) -> int:
+        cls, *args = self._popped_mark()
+        self._stack.append(self._meaning.make(cls, tuple(args), "inst"))
+        return pos
+
+    def _extension(self, op: int, pos: int) -> int:
+        raise UnsupportedError("the pickle names a class by an extension code, which only its writer can resolve")
+
+    def _outside(self, op: int, pos: int) -> int:
+        raise UnsupportedError("the pickle has its data in buffers outside the file")
+
+    def _text(self, op: int, pos: int) -> int:
+        """Read an opcode whose argument is a line of text."""
+        line, pos = self._line(pos)
+        code = bytes((op,))
+        if code in _LINES:
+            self._stack.append(_LINES[code](line))
+        elif code == opcodes.UNICODE:
+            self._stack.append(line.decode("raw-unicode-escape"))
+        elif code == opcodes.PERSID:
+            self._stack.append(self._meaning.persistent(line.decode("ascii")))
+        elif code == opcodes.PUT:
+            self._memo[parse_index(line)] = self._stack[-1]
+        elif code == opcodes.GET:
+            self._stack.append(self._memo[parse_index(line)])
+        else:  # INST
+            name, pos = self._line(pos)
+            args = tuple(self._popped_mark())
+            found = self._meaning.find(line.decode(), name.decode())
+            self._stack.append(self._meaning.make(found, args, "inst"))
+        return pos
+
+
+_NAMES = """
+BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
+LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
+"""
+_FREQUENT = tuple(getattr(opcodes, name)[0] for name in _NAMES.split())
+
+_LINES: dict[bytes, Callable[[bytes], Any]] = {
+    opcodes.INT: parse_int,
+    opcodes.LONG: parse_long,
+    opcodes.FLOAT: parse_float,
+    opcodes.STRING: parse_string,
+}
+
+_STRINGS: dict[int, tuple[str, int]] = {
+    opcodes.BINBYTES[0]: ("bytes", 4),
+    opcodes.SHORT_BINBYTES[0]: ("bytes", 1),
+    opcodes.BINBYTES8[0]: ("bytes", 8),
+    opcodes.BINUNICODE8[0]: ("text", 8),
+    opcodes.BINSTRING[0]: ("python2", 4),
+    opcodes.SHORT_BINSTRING[0]: ("python2", 1),
+    opcodes.BYTEARRAY8[0]: ("bytearray", 8),
+}
+
+_RARE: dict[int, Callable[[Unpickler, int, int], int]] = {
+    code[0]: handler
+    for codes, handler in (
+        ((opcodes.GLOBAL,), Unpickler._global),
+        ((opcodes.STACK_GLOBAL,), Unpickler._stack_global),
+        ((opcodes.NEWTRUE,), Unpickler._new_true),
+        ((opcodes.TUPLE3,), Unpickler._tuple3),
+        ((opcodes.SETITEM,), Unpickler._set_item),
+        ((opcodes.APPEND,), Unpickler._append),
+        ((opcodes.BUILD,), Unpickler._build),
+        ((opcodes.NEWOBJ,), Unpickler._new_object),
+        ((opcodes.NEWOBJ_EX,), Unpickler._new_object_ex),
+        ((opcodes.PROTO,), Unpickler._proto),
+        ((opcodes.FRAME,), Unpickler._frame),
+        ((opcodes.LONG1, opcodes.LONG4), Unpickler._integer),
+        (tuple(bytes((code,)) for code in _STRINGS), Unpickler._string),
+        ((opcodes.EMPTY_SET,), Unpickler._empty_set),
+        ((opcodes.ADDITEMS,), Unpickler._add_items),
+        ((opcodes.FROZENSET,), Unpickler._frozen_set),
+        ((opcodes.LIST,), Unpickler._list),
+        ((opcodes.DICT,), Unpickler._dict),
+        ((opcodes.POP,), Unpickler._pop),
+        ((opcodes.POP_MARK,), Unpickler._pop_mark),
+        ((opcodes.DUP,), Unpickler._dup),
+        ((opcodes.OBJ,), Unpickler._obj),
+        ((opcodes.EXT1, opcodes.EXT2, opcodes.EXT4), Unpickler._extension),
+        ((opcodes.NEXT_BUFFER, opcodes.READONLY_BUFFER), Unpickler._outside),
+        (tuple(_LINES), Unpickler._text),
+        ((opcodes.UNICODE, opcodes.PERSID, opcodes.PUT, opcodes.GET, opcodes.INST), Unpickler._text),
+    )
+    for code in codes
+}

@@ -66,6 +66,7 @@ class ZipArchive:
 
     Attributes:
         members: by name, in the order of the directory; folders are left out.
+        first: name of the directory's first entry, a folder perhaps: PyTorch takes the root folder from it.
 
     Raises:
         FormatError: it is no sound zip archive.
@@ -77,6 +78,7 @@ class ZipArchive:
         self._inflatable = max(limits.inflate_bytes, limits.inflate_ratio * source.size)
         self._starts: dict[str, int] = {}
         self._inflated: dict[str, ByteSource] = {}
+        self.first = ""
         self.members = self._directory()
 
     def __contains__(self, name: object) -> bool:
@@ -185,10 +187,18 @@ class ZipArchive:
         if len(following) != len(entries):
             raise CorruptError("two members stand at one place in the archive", file=self.source.name)
         members: dict[str, Member] = {}
+        folded: set[bytes] = set()
+        self.first = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=following.get(entry.header, 0))
             if member.name in members:
                 raise self._fault(member, "stands twice in the archive")
+            if "\0" in member.name:
+                raise self._fault(member, "has a zero byte in its name, at which other readers stop")
+            name = _folded(member.name)
+            if name in folded:
+                raise self._fault(member, "stands twice in the archive to PyTorch, which reads names without case")
+            folded.add(name)
             if member.header + _LOCAL_BYTES + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
@@ -199,13 +209,17 @@ class ZipArchive:
         source = self.source
         tail_start = max(0, source.size - _END_BYTES - _MAX_COMMENT_BYTES)
         tail = source.read(tail_start, source.size - tail_start)
-        place = tail.rfind(_END)
-        while place >= 0:
-            if place + _END_BYTES <= len(tail):
-                (comment,) = struct.unpack_from("<H", tail, place + 20)
-                if place + _END_BYTES + comment == len(tail):
-                    break
-            place = tail.rfind(_END, 0, place)
+        # PyTorch takes the last one that has room for its fields, whatever length it gives its comment.
+        place = tail.rfind(_END, 0, max(0, len(tail) - _END_BYTES + len(_END)))
+        if place >= 0 and place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") != len(tail):
+            if _ends_before(tail, place):
+                raise CorruptError(
+                    "the archive has two ends, of which each reader takes another",
+                    file=source.name,
+                    offset=tail_start + place,
+                    hint="Do not trust it: such files are made to deceive.",
+                )
+            place = -1
         if place < 0:
             raise TruncatedError(
                 "the archive's directory is missing",
@@ -358,6 +372,21 @@ class ZipArchive:
         if not unpacker.eof or unpacker.unused_data or place < end or left:
             raise self._fault(member, "does not end where its deflated bytes do")
         self._check(member, crc)
+
+
+def _folded(name: str) -> bytes:
+    """Return a name as PyTorch compares names: miniz finds members without regard to the case of ASCII letters."""
+    return name.encode("utf-8", "surrogateescape").lower()
+
+
+def _ends_before(tail: bytes, place: int) -> bool:
+    """Return whether another end record stands before one, whose comment the rest of the file is."""
+    place = tail.rfind(_END, 0, place)
+    while place >= 0:
+        if place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") == len(tail):
+            return True
+        place = tail.rfind(_END, 0, place)
+    return False
 
 
 def _zip64(extra: bytes, wanted: list[bool]) -> tuple[int | None, int | None, int | None] | None:

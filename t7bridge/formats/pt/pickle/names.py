@@ -1,0 +1,164 @@
+"""The names that pickles may hold, by what they mean to a reader that imports and calls them: one list for all verbs.
+
+`standing` is the one answer to what a name is. Reading refuses the forbidden; `scan` reports these and the foreign;
+writing names nothing but what is `safe`, `torch` or `data`, unless it is asked for more.
+
+Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`, `_blocklisted_modules`), CPython 3.11
+`Lib/_compat_pickle.py`; the names that published exploits use. The list of the forbidden cannot be complete, and
+nothing depends on it: pickles are never executed here.
+"""
+
+from __future__ import annotations
+
+import re
+
+SAFE, DATA, TORCH, FORBIDDEN, FOREIGN = "safe", "data", "torch", "forbidden", "foreign"
+"""Read by `torch.load(weights_only=True)`; a harmless class of Python or numpy; PyTorch's own; runs code or reaches the
+system; anything else."""
+
+
+def _words(text: str, prefix: str = "") -> frozenset[str]:
+    return frozenset(prefix + word for word in text.split())
+
+
+_KINDS = "BFloat16 Bool Byte Char Double Float Half Int Long Short"
+_SPARSE = " ".join(f"{kind}Tensor" for kind in _KINDS.split() if kind != "Bool")
+_BOTH = " ".join(f"{kind}{what}" for kind in f"{_KINDS}".split() for what in ("Tensor", "Storage"))
+_COMPLEX = "ComplexDoubleStorage ComplexFloatStorage"
+_TORCH = f"""
+{_BOTH} {_COMPLEX} QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage Size Tensor device
+bfloat16 bool bits16 bits1x8 bits2x4 bits4x2 bits8 complex128 complex32 complex64 float16 float32 float64
+float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
+int1 int2 int3 int4 int5 int6 int7 int8 int16 int32 int64
+uint1 uint2 uint3 uint4 uint5 uint6 uint7 uint8 uint16 uint32 uint64
+per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
+qint32 qint8 quint2x4 quint4x2 quint8 _tensor._rebuild_from_type_v2 nn.parameter.Parameter serialization._get_layout
+storage.TypedStorage storage.UntypedStorage
+"""
+_REBUILD = """
+device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter
+parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass
+"""
+WEIGHTS_ONLY = (
+    _words(_TORCH, "torch.")
+    | _words(_REBUILD, "torch._utils._rebuild_")
+    | _words(f"{_BOTH} {_COMPLEX}", "torch.cuda.")
+    | _words(_SPARSE, "torch.sparse.")
+    | _words(_SPARSE, "torch.cuda.sparse.")
+    | _words("_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter")
+    | {"collections.OrderedDict"}
+)
+"""The globals that `torch.load(weights_only=True)` of PyTorch 2.13 allows."""
+
+_DATA = (
+    _words("bool bytes dict float frozenset int list object range slice str tuple type", "builtins.")
+    | _words("ChainMap UserDict UserList UserString defaultdict deque", "collections.")
+    | _words("date datetime time timedelta timezone", "datetime.")
+    | _words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib.")
+    | _words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib._local.")
+    | _words("MT19937 PCG64 PCG64DXSM Philox SFC64", "numpy.random._bit_generator.")
+    | _words("__bit_generator_ctor __generator_ctor __randomstate_ctor", "numpy.random._pickle.")
+    | _words("_reconstruct scalar", "numpy.core.multiarray.")
+    | _words("_reconstruct scalar", "numpy._core.multiarray.")
+    | _words("numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer numpy.ma.core.MaskedArray")
+    | _words("numpy.ma.core._mareconstruct numpy.matrix numpy.recarray numpy.rec.recarray numpy.record")
+    | _words("numpy.random.mtrand.RandomState numpy.random._mt19937.MT19937 numpy.random._pcg64.PCG64")
+    | _words("argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID")
+    | _words("copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__ zoneinfo.ZoneInfo")
+)
+_NUMPY = re.compile(
+    r"numpy\.(?:ndarray|dtype|bool_?|str_|bytes_|void|object_|u?int(?:8|16|32|64|p|c)?_?|float(?:16|32|64|96|128)?_?"
+    r"|complex(?:64|128|192|256)?_?|longlong|ulonglong|longdouble|clongdouble|half|single|double|datetime64"
+    r"|timedelta64|dtypes\.\w+DType)\Z"
+)
+"""Scalars, arrays and dtypes, by the names of all releases."""
+
+# PyTorch's classes: an object of them is its attributes. `torch.nn.functional` and its like are pure functions.
+_TORCH_CLASS = re.compile(
+    r"torch\.(?:(?:nn|optim|autograd|distributions|ao\.nn|legacy|cuda|utils\.data)\.(?:[a-z_]\w*\.)*_?[A-Z]\w*"
+    r"|(?:ao\.)?quantization\.(?:[a-z_]\w*\.)*\w*(?:Observer|FakeQuantize\w*|Stub|QConfig)"
+    r"|(?:nn\.modules\.)?\w*Tensor|storage\._?(?:Typed|Untyped)Storage|nn\.quantized\.(?:[a-z_]\w*\.)*[A-Z]\w*"
+    r"|_tensor\.Tensor|tensor\.Tensor|_tensor\._rebuild_from_type|tensor\._rebuild_from_type|Generator|Parameter"
+    r"|storage\._load_from_bytes|_utils\._rebuild_\w+|jit\._pickle\.\w+|nn\.backends\.\w+\._get_thnn_function_backend"
+    r"|(?:nn\.functional|_C\._nn|_C\._VariableFunctions)?\.?(?:relu6?|r?relu_?|gelu|tanh|sigmoid|silu|mish|elu|selu|celu"
+    r"|softmax|log_softmax|logsigmoid|softplus|softsign|tanhshrink|hardtanh|hardsigmoid|hardswish|hardshrink"
+    r"|softshrink|leaky_relu|prelu|glu|threshold|dropout|normalize)"
+    r"|strided|sparse_(?:coo|csr|csc|bsr|bsc)|_mkldnn|jagged|contiguous_format|preserve_format|channels_last(?:_3d)?)\Z"
+)
+
+_MODULES = _words(
+    """
+    _ctypes _frozen_importlib _io _pickle _posixsubprocess _thread _winapi asyncio atexit bdb bz2 cProfile cPickle code
+    codeop commands concurrent ctypes distutils doctest ensurepip ftplib gc gzip http httplib idlelib imaplib imp
+    importlib inspect lib2to3 linecache lzma mailcap marshal mmap msvcrt multiprocessing nt os pdb pickle pickletools
+    pip pkgutil platform popen2 poplib posix profile pty pydoc requests runpy select setuptools shelve shutil signal
+    site smtplib socket socketserver sqlite3 ssl subprocess sys tarfile telnetlib tempfile threading timeit trace turtle
+    urllib urllib2 urllib3 uuid venv webbrowser winreg xmlrpc zipfile zipimport
+    """
+)
+"""Modules of which every name is forbidden, but for those that are data."""
+_PREFIXES = (
+    _words(
+        "__import__ apply breakpoint compile delattr eval exec execfile exit file globals help input locals open quit "
+        "raw_input reload setattr vars",
+        "builtins.",
+    )
+    | _words("operator.attrgetter operator.itemgetter operator.methodcaller")
+    | _words("types.CodeType types.FunctionType types.ModuleType")
+    | _words("load hub ops classes save _ops _classes package _inductor", "torch.")
+    | _words("serialization.load serialization.save jit.load jit.save jit.unsupported_tensor_ops", "torch.")
+    | _words("utils.cpp_extension utils.bottleneck utils.collect_env utils._config_module", "torch.")
+    | _words("fx.graph_module.reduce_graph_module fx.graph_module._exec_with_source", "torch.")
+    | _words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
+)
+"""Names of which everything that begins with them is forbidden: `numpy.f2py.crackfortran.myeval`."""
+_DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
+
+
+def is_forbidden(module: str, name: str) -> bool:
+    """Return whether a global runs code or reaches the system.
+
+    Args:
+        module: what would be imported, `numpy.f2py.crackfortran`.
+        name: what would be looked up in it; one with dots is a path, `torch.nn` or `os.system`.
+    """
+    return standing(module, name) == FORBIDDEN
+
+
+def standing(module: str, name: str) -> str:
+    """Return what a global is: `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`."""
+    path = f"{module}.{name}"
+    if path in WEIGHTS_ONLY:
+        return SAFE
+    if path in _DATA or _NUMPY.match(path):
+        return DATA
+    if _is_forbidden(module, name):
+        return FORBIDDEN
+    python3 = _renamed(module, name)
+    if python3 != (module, name):
+        return standing(*python3)
+    return TORCH if "." not in name and _TORCH_CLASS.match(path) else FOREIGN
+
+
+def _is_forbidden(module: str, name: str) -> bool:
+    if module.partition(".")[0] in _MODULES or not _MODULES.isdisjoint(name.split(".")):
+        return True
+    prefix = ""
+    for word in f"{module}.{name}".split(".", _DEEPEST)[:_DEEPEST]:
+        prefix = f"{prefix}.{word}" if prefix else word
+        if prefix in _PREFIXES:
+            return True
+    return False
+
+
+def _renamed(module: str, name: str) -> tuple[str, str]:
+    """Return the name that Python 3 has for one of Python 2, as every unpickler of protocols 0 to 2 looks it up."""
+    import _compat_pickle
+
+    new = _compat_pickle.NAME_MAPPING.get((module, name))
+    return new or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
+
+
+def is_torch(module: str) -> bool:
+    """Return whether a name is PyTorch's own, whatever it does."""
+    return module == "torch" or module.startswith("torch.")

@@ -1,0 +1,64 @@
+"""The parts of a file that its value does not have: members that nobody read, bytes behind the value."""
+
+from __future__ import annotations
+
+from ...errors import CorruptError
+from ...report import Note
+from .checkpoint import PtArchive
+from .layout import RECORD_MEMBER
+from .legacy import Rest
+
+_WEIGHT_FOLDERS = ("data", "constants", "weights", "tensors", "xl_model_weights")
+_SHOWN = 5
+
+
+def unread_storages(archive: PtArchive) -> list[str]:
+    """Return the members that look like storages and that no pickle refers to, below the root folder."""
+    located = archive.located
+    root = len(archive.root)
+    return [
+        name[root:]
+        for name, member in archive.zip.members.items()
+        if member.size
+        and name not in located
+        and name.startswith(archive.root)
+        and name[root:].partition("/")[0] in _WEIGHT_FOLDERS
+        and "/" in name[root:]
+    ]
+
+
+def check_storages(archive: PtArchive) -> list[Note]:
+    """Name the storages that the value does not have.
+
+    A `.pt` that was made from a `.t7` may have storages that only its record needs.
+
+    Returns:
+        A note where there are some.
+
+    Raises:
+        CorruptError: the archive has storages, and the value has none of them.
+    """
+    unread = [] if archive.has(RECORD_MEMBER) else unread_storages(archive)
+    if not unread:
+        return []
+    size = sum(archive.zip.members[archive.root + name].size for name in unread)
+    shown = ", ".join(name[:60] for name in unread[:_SHOWN]) + (", …" if len(unread) > _SHOWN else "")
+    if not any(archive.zip.members[name].size for name in archive.located if name in archive.zip):
+        raise CorruptError(
+            "holds weights, and its value refers to none of them",
+            file=archive.zip.source.name,
+            expected="a pickle that refers to them",
+            found=f"{len(unread)} members of {size} bytes that nothing reads: {shown}",
+            hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
+        )
+    what = "member of the archive is" if len(unread) == 1 else "members of the archive are"
+    return [Note("warning", "", f"{len(unread)} {what} no part of its value and left out: {shown} ({size} bytes)")]
+
+
+def note_rest(rest: Rest, member: str = "") -> list[Note]:
+    """Name the bytes behind a value, if there are any."""
+    if not rest.nbytes:
+        return []
+    where = f" of {member}" if member else ""
+    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)} among them," if rest.pickles else ""
+    return [Note("warning", "", f"{rest.nbytes} bytes behind the value{where}{pickles} are left out")]
