@@ -10,7 +10,6 @@ Where CPython's own unpicklers disagree about a pickle, or read another value th
 - Numbers in text are decimal and have one form: CPython takes `010` for 8, and stops at a zero byte.
 
 Pickles that CPython refuses for taking values from below the topmost mark are read: no other reader takes them.
-
 Source: CPython 3.11 `Lib/pickletools.py` (what every opcode does), `Lib/pickle.py` (how text is decoded),
 `Modules/_pickle.c` (`_Unpickler_ReadImpl`, `_Unpickler_Readline`, `load_frame`).
 """
