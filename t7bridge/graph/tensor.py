@@ -151,13 +151,7 @@ class Tensor(Shown):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        if self.numel != 1:
-            raise ModelError(
-                "the truth of a tensor is that of its one element",
-                found=f"{self.numel} elements",
-                hint="Compare with None, or ask for numel.",
-            )
-        return bool(self.item())
+        return True  # as in Lua: a field that holds a tensor is set, whatever its elements are
 
     def __float__(self) -> float:
         return float(self.item())  # type: ignore[arg-type]  # complex raises TypeError, as it should

@@ -28,7 +28,7 @@ def sources() -> dict[str, str]:
         if not path.name.endswith((".io.t7", ".grad.t7")):
             for trail, module in find_modules(read(path)):
                 found[f"{path.stem}_{trail}.py".replace("root.", "")] = generate(module, trail).text
-    for name, case in read(TESTFILES / "nn_options.t7").items():
+    for name, case in read(TESTFILES / "nn_options.t7").raw_items():
         found[f"option_{name.decode()}.py"] = generate(case[b"module"]).text
     return found
 

@@ -89,7 +89,7 @@ def test_headless(layout, torch5):
     data = two_layers(LAYOUTS[layout], torch5=torch5).data
     root = check_read_write(data)
     assert root.class_name == "nn.Sequential"
-    assert [bytes(key) for key in root.fields] == [b"gradInput", b"output", b"modules"]
+    assert [bytes(key) for key in root.fields.raw_keys] == [b"gradInput", b"output", b"modules"]
     threshold, linear = root["modules"].raw_values
     assert (threshold.class_name, threshold["threshold"], threshold["val"]) == ("nn.Threshold", 0.25, -1.0)
     assert linear["weight"].numpy().tolist() == [1.0, 2.0]

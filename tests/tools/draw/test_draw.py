@@ -120,7 +120,7 @@ def _hands_on(data: Table, graph: TorchObject) -> bool:
 def _sources(data: Table) -> list[Table]:
     """What a node takes, in order. `mapindex` leads back from each to its number as well."""
     found = data.get("mapindex") or Table()
-    return [value for key, value in found.items() if isinstance(key, float)]
+    return [value for key, value in found.items() if isinstance(key, int)]
 
 
 def _id_of(data: Table, graph: TorchObject) -> str:
