@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import errors
+    from . import errors, torchfile
     from .conversion.convert import convert
     from .conversion.plain import to_python, to_torch
     from .errors import T7BridgeError
@@ -83,7 +83,7 @@ _HOMES = {
 }
 
 _OTHER_NAMES = {"Value": "LuaValue"}
-_MODULES = frozenset(("errors",))
+_MODULES = frozenset(("errors", "torchfile"))
 
 __all__ = [
     "Key",
@@ -123,6 +123,7 @@ __all__ = [
     "state_dict",
     "to_python",
     "to_torch",
+    "torchfile",
     "verify",
     "write_module",
 ]

@@ -6,6 +6,7 @@ found and what to do next. All fields are keywords with defaults, so that an err
 
 from __future__ import annotations
 
+from errno import ENOENT
 from typing import Any
 
 from .text import printable_lines
@@ -57,6 +58,15 @@ class T7BridgeError(Exception):
         if self.found:
             text += f"; found {self.found}"
         return printable_lines(f"{text}. {self.hint}" if self.hint else text)
+
+
+class MissingFileError(T7BridgeError, FileNotFoundError):
+    """There is no such file; `errno` and `filename` are those of every `FileNotFoundError`."""
+
+    def __init__(self, message: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.errno = ENOENT
+        self.filename = self.file
 
 
 class FormatError(T7BridgeError, ValueError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import fields
+
 from .data import define
 from .errors import LimitError
 
@@ -53,6 +55,10 @@ class Limits:
     inflate_ratio: int = 100
     inflate_bytes: int = 1 << 28
     work: int = 1_000_000
+
+    def __repr__(self) -> str:
+        changed = [each for each in fields(Limits) if getattr(self, each.name) != each.default]
+        return f"Limits({', '.join(f'{each.name}={getattr(self, each.name)!r}' for each in changed)})"
 
 
 DEFAULT_LIMITS = Limits()

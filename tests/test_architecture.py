@@ -18,7 +18,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # another one, and a tool in a folder is a floor of its own.
 FLOOR = {"data", "errors", "garbage", "limits", "report", "text", "version"}
 GRAPH = FLOOR | {"io", "graph"}
-FORMATS = {f"formats/{name}" for name in ("t7", "pt", "safetensors", "hdf5", "torchfile", "signatures")} | {"formats"}
+FORMATS = {
+    f"formats/{name}" for name in ("t7", "pt", "safetensors", "hdf5", "torchfile", "torchfile_values", "signatures")
+} | {"formats"}
 BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion"}
 ALLOWED: dict[str, set[str]] = {
     **{room: {"data"} for room in FLOOR},
@@ -34,7 +36,9 @@ ALLOWED: dict[str, set[str]] = {
     "formats/pt": GRAPH | {"formats/signatures"},
     "formats/safetensors": GRAPH,
     "formats/hdf5": GRAPH | {"formats/safetensors"},
-    "formats/torchfile": GRAPH | {"formats/t7"},
+    "formats/torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
+    "formats/torchfile_values": GRAPH,
+    "torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
     "nn": GRAPH | {"values"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
@@ -55,6 +59,7 @@ NUMPY_MODULES = {
     "formats/t7/bulk.py",
     "formats/pt/numpy_tensors.py",
     "formats/torchfile.py",
+    "formats/torchfile_values.py",
     "formats/safetensors.py",
     "formats/hdf5.py",
     "torchmodules",

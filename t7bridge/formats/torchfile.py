@@ -21,6 +21,7 @@ from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from .t7.layout import T7Layout
 from .t7.reader import T7Reader
+from .torchfile_values import Builder, Kinds
 
 
 def load_as_torchfile(
@@ -50,106 +51,8 @@ def load_as_torchfile(
         FormatError: the file is damaged, or is no `.t7`.
     """
     value = T7Reader(source, limits=limits, **layout).read_object()
-    return _Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings).run(value)
-
-
-class _Builder:
-    """Builds torchfile's values with an explicit stack. What is inside an object is complete before its owner."""
-
-    def __init__(self, lists: bool, ints: bool, text: bool) -> None:
-        self._lists = lists
-        self._ints = ints
-        self._text = text
-        self._built: dict[int, Any] = {}
-        self._arrays: dict[int, np.ndarray] = {}
-
-    def run(self, root: Value) -> Any:
-        visits = list(walk(root))
-        for visit in visits:
-            self._built[id(visit.value)] = self._shell(visit.value)
-        for visit in reversed(visits):
-            if isinstance(visit.value, LuaFunction):  # a named tuple, which must have its upvalues when it is made
-                function = visit.value
-                self._built[id(function)] = torchfile.LuaFunction(
-                    len(function.code), function.code, self._value(function.upvalues)
-                )
-        for visit in visits:
-            self._fill(visit.value)
-        return self._value(root)
-
-    def _value(self, value: Value) -> Any:
-        if isinstance(value, float):
-            return int(value) if self._ints and value.is_integer() else value
-        if isinstance(value, bytes):
-            return value.decode() if self._text else value
-        return self._built.get(id(value), value)
-
-    def _is_list(self, table: Table) -> bool:
-        return self._lists and (not table.raw_keys or (self._ints and table.sequence() is not None))
-
-    def _shell(self, value: Value) -> Any:
-        if isinstance(value, Table):
-            return [] if self._is_list(value) else torchfile.hashable_uniq_dict()
-        if isinstance(value, TdsVec):
-            return []
-        if isinstance(value, TdsHash):
-            return torchfile.hashable_uniq_dict()
-        if isinstance(value, TorchObject):
-            return torchfile.TorchObject(value.class_name.encode(), version_number=value.version or 0)
-        if isinstance(value, Storage):
-            return self._array(value)
-        if isinstance(value, Tensor):
-            return self._view(value)
-        return None
-
-    def _array(self, storage: Storage) -> np.ndarray:
-        """A storage as a writeable array, one for each storage."""
-        array = self._arrays.get(id(storage))
-        if array is None:
-            array = storage.array
-            array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
-        return array
-
-    def _view(self, tensor: Tensor) -> np.ndarray:
-        if tensor.storage is None or not tensor.size:
-            return np.empty(0, tensor.element.code)
-        base = self._array(tensor.storage)
-        strides = [step * base.itemsize for step in tensor.stride]
-        return np.lib.stride_tricks.as_strided(base[tensor.offset :], tensor.size, strides)
-
-    def _fill(self, value: Value) -> None:
-        built = self._built[id(value)]
-        if isinstance(value, Table):
-            if self._is_list(value):
-                built.extend(self._value(item) for item in value.sequence() or ())
-            else:
-                self._fill_dict(built, value)
-        elif isinstance(value, TdsVec):
-            built.extend(self._value(item) for item in value.elements)
-        elif isinstance(value, TdsHash):
-            self._fill_dict(built, value.content)
-        elif isinstance(value, TorchObject):
-            # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            built._obj = self._fields(value)
-
-    def _fields(self, obj: TorchObject) -> Any:
-        if obj.fields is None:
-            return obj.payload
-        if self._is_list(obj.fields):
-            return [self._value(item) for item in obj.fields.sequence() or ()]
-        return self._fill_dict(torchfile.hashable_uniq_dict(), obj.fields)
-
-    def _fill_dict(self, target: Any, table: Table) -> Any:
-        for key, item in table.raw_items():
-            target[self._key(key)] = self._value(item)
-        return target
-
-    def _key(self, key: Value) -> Any:
-        """A key as torchfile has it; what Python cannot hash stands for itself by identity."""
-        built = self._value(key)
-        if isinstance(built, (list, np.ndarray)):
-            return key
-        return built
+    kinds = Kinds(torchfile.hashable_uniq_dict, torchfile.TorchObject, torchfile.LuaFunction)
+    return Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings, kinds).run(value)
 
 
 def can_read(layout: T7Layout) -> bool:

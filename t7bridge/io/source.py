@@ -9,7 +9,7 @@ import weakref
 import zlib
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import T7BridgeError, TruncatedError
+from ..errors import MissingFileError, T7BridgeError, TruncatedError
 
 if TYPE_CHECKING:
     import mmap
@@ -43,6 +43,7 @@ class ByteSource:
         """Open a file for reading.
 
         Raises:
+            MissingFileError: there is no such file.
             T7BridgeError: the file cannot be opened.
         """
         name = os.fspath(path)
@@ -50,6 +51,8 @@ class ByteSource:
             # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
             flags = [getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK")]
             fd = os.open(name, os.O_RDONLY | sum(flags))
+        except FileNotFoundError as error:
+            raise MissingFileError(f"cannot be read: {error.strerror}", file=name) from error
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
         except ValueError as error:
