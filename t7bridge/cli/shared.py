@@ -62,7 +62,12 @@ def add_conversion(parser: argparse.ArgumentParser | argparse._ArgumentGroup) ->
         "--no-record", dest="record", action="store_false", help="leave out, and leave unused, what gives SRC back"
     )
     parser.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
-    parser.add_argument("--pt-format", choices=("zip", "legacy"), default="zip", help="legacy: for PyTorch 0.2 to 1.5")
+    parser.add_argument(
+        "--pt-format",
+        choices=("zip", "legacy", "torchscript"),
+        default="zip",
+        help="legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++",
+    )
     parser.add_argument(
         "--template",
         metavar="FILE",

@@ -68,7 +68,8 @@ def convert(
         record: whether the target gets the record from which the source can be made again, and whether the record
             of a source is used.
         nested: whether a `.t7` made from a `.pt` has `t.conv1.weight` instead of `t["conv1.weight"]`.
-        pt_format: of a `.pt` that is written: `zip`, or `legacy` for PyTorch 0.2 to 1.5.
+        pt_format: of a `.pt` that is written: `zip`, `legacy` for PyTorch 0.2 to 1.5, or
+            `torchscript` for `torch.jit.load` and C++, which holds named tensors only.
         template: of a `.t7` made from a `.pt`: the `.t7` whose models get the state dicts of the `.pt`, under the keys
             that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
         partial: whether a state dict may lack keys of the template, and have keys that the template does not.
@@ -229,6 +230,10 @@ def _pt_writer(output: Output, options: Options) -> PtWriter | LegacyPtWriter:
         from ..formats.pt.legacy_writer import LegacyPtWriter
 
         return LegacyPtWriter(output, keep_device=options.keep_device)
+    if options.pt_format == "torchscript":
+        from ..formats.pt.script_writer import ScriptWriter
+
+        return ScriptWriter(output, keep_device=options.keep_device, limits=options.limits)
     from ..formats.pt.writer import PtWriter
 
     return PtWriter(output, keep_device=options.keep_device)

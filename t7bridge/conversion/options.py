@@ -13,7 +13,7 @@ from ..report import Report
 CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": ("auto", "tree"),
     "format": ("t7", "pt"),
-    ".pt format": ("zip", "legacy"),
+    ".pt format": ("zip", "legacy", "torchscript"),
     "encoding": ("binary", "ascii"),
     "byte_order": ("little", "big"),
     "long_size": (4, 8),

@@ -97,6 +97,8 @@ class PtWriter:
             WriteError: the output does not take the bytes.
         """
         self._add(layout.DATA_MEMBER, self._pickle)
+        for name, data in self._members():
+            self._add(name, data)
         self._add(layout.FORMAT_MEMBER, b"1")
         self._add(layout.ALIGNMENT_MEMBER, b"%d" % layout.ALIGNMENT_BYTES)
         self._add(layout.BYTEORDER_MEMBER, b"little")
@@ -111,6 +113,10 @@ class PtWriter:
             self._add(layout.RECORD_MEMBER, record(content_id(members)))
         self._zip.finish()
         self._output.flush()
+
+    def _members(self) -> list[tuple[str, bytes]]:
+        """Members that belong to the value beside its pickle, by name below the root folder."""
+        return []
 
     def _add(self, name: str, content: Content, size: int | None = None) -> None:
         self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)

@@ -156,9 +156,12 @@ class PickleWriter:
         how = lower(value)
         self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
         if isinstance(how, Call):
-            self._stack += (_EndCall(value, how), how.args, how.constructor)
+            self._call(value, how)
         else:
             self._object(how)
+
+    def _call(self, value: Any, call: Call) -> None:
+        self._stack += (_EndCall(value, call), call.args, call.constructor)
 
     def _end_call(self, value: Any, call: Call) -> None:
         if id(value) in self._memo:  # it was made on the way, by an argument that refers to it

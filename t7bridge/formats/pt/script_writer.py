@@ -1,0 +1,183 @@
+"""ScriptWriter: named tensors as an archive that `torch.jit.load` and the C++ API of PyTorch read.
+
+The layout is that of C++'s `torch::serialize::OutputArchive`: a tree of objects of classes `__torch__.Module`,
+`__torch__.___torch_mangle_0.Module` and so on, each with the source of its class, which has attributes and no methods.
+So `torch::load(module, path)` finds parameters, buffers and submodules by name, `torch::load(tensor, path)` a tensor
+called `0`, and `torch.jit.load(path).state_dict()` all of them.
+
+Source: PyTorch 2.13 `torch/csrc/api/src/serialize/output-archive.cpp`, `input-archive.cpp`,
+`torch/csrc/jit/serialization/python_print.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from attrs import evolve, field
+
+from ...data import define
+from ...errors import LimitError, ModelError, UnsupportedError
+from ...graph.tensor import Tensor
+from ...io.output import Output
+from ...limits import DEFAULT_LIMITS, Limits
+from .checkpoint import CONSTANTS_MEMBER
+from .pickle.pickler import PickleWriter
+from .pickle.reductions import Call, Global
+from .storages import shown
+from .writer import PtWriter
+
+_BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""Buffers of PyTorch's own modules that are floats, or that every reader takes for buffers."""
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+
+@define(eq=False)
+class _Module:
+    """One module of the archive.
+
+    Attributes:
+        number: of its class.
+        tensors: its parameters and buffers by name.
+        modules: its submodules by name.
+    """
+
+    number: int
+    tensors: dict[str, Tensor] = field(factory=dict)
+    modules: dict[str, _Module] = field(factory=dict)
+
+    @property
+    def module(self) -> str:
+        """The Python module that its class is in."""
+        return f"__torch__.___torch_mangle_{self.number - 1}" if self.number else "__torch__"
+
+    def source(self) -> str:
+        """The source of its class, as PyTorch prints it."""
+        buffers = [name for name, tensor in self.tensors.items() if is_buffer(name, tensor)]
+        parameters = [name for name in self.tensors if name not in buffers]
+        lines = [
+            "class Module(Module):",
+            f"  __parameters__ = [{''.join(f'{quoted(name)}, ' for name in parameters)}]",
+            f"  __buffers__ = [{''.join(f'{quoted(name)}, ' for name in buffers)}]",
+        ]
+        kinds = [(name, "Tensor") for name in self.tensors]
+        kinds += [(name, f"{inner.module}.Module") for name, inner in self.modules.items()]
+        # As annotations any name will do, keywords too.
+        lines.append("  __annotations__ = []")
+        lines += [f"  __annotations__[{quoted(name)}] = {kind}" for name, kind in kinds]
+        return "\n".join(lines) + "\n"
+
+
+class _ModulePickle(PickleWriter):
+    """A pickle in which a `_Module` is an object of its class."""
+
+    def _lowered(self, value: Any) -> None:
+        if isinstance(value, _Module):
+            state = {**value.tensors, **value.modules}
+            self._call(value, Call(Global(f"{value.module} Module"), (), new=True, state=state))
+        else:
+            super()._lowered(value)
+
+
+class ScriptWriter(PtWriter):
+    """Writes named tensors as an archive for `torch.jit.load` and for C++.
+
+    Dots in names make modules: `conv1.weight` is the parameter `weight` of the submodule `conv1`. Offsets and strides
+    are kept. Names of one view of a storage are names of one tensor, as tied weights are; PyTorch reads different
+    views of a storage as copies.
+
+    Args:
+        target: a binary file object.
+        keep_device: write the devices that tensors name (`cuda:0`); otherwise all are on the CPU.
+        limits: resource limits, of which `module_depth` counts.
+    """
+
+    def __init__(
+        self, target: IO[bytes] | Output, *, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        super().__init__(target, keep_device=keep_device)
+        self._limits = limits
+        self._modules: list[_Module] = []
+        self._tensors: dict[tuple[Any, ...], Tensor] = {}
+
+    def write(self, value: Any) -> None:
+        """Take the tensors. `finish` writes them.
+
+        Args:
+            value: a state dict, or dictionaries of these; or one tensor, which is called `0` as in C++.
+
+        Raises:
+            UnsupportedError: it holds something else than named tensors.
+            ModelError: a name is empty, or is that of a tensor and of a module.
+        """
+        root = self._tree({"0": value} if isinstance(value, Tensor) else value)
+        writer = _ModulePickle(self._keys.ref)
+        self._pickle = writer.dumps(root)
+        self.tensors = writer.tensors
+
+    def _tree(self, value: Any) -> _Module:
+        root = self._new()
+        stack: list[tuple[_Module, Any, str]] = [(root, value, "root")]
+        while stack:
+            module, item, path = stack.pop()
+            if not isinstance(item, Mapping):
+                raise UnsupportedError(
+                    "TorchScript archives hold named tensors only", trail=path, found=shown(item), expected="a tensor"
+                )
+            for key, inner in item.items():
+                if not isinstance(key, str) or not all(key.split(".")):
+                    raise ModelError("is not the name of a tensor", trail=path, found=shown(key))
+                *parents, name = key.split(".")
+                if len(parents) > self._limits.module_depth:
+                    raise LimitError(
+                        "modules are nested too deep", trail=path, limit="module_depth", value=self._limits.module_depth
+                    )
+                home = module
+                for parent in parents:
+                    home = self._inside(home, parent, f"{path}[{key!r}]")
+                if isinstance(inner, Tensor):
+                    if name in home.modules or name in home.tensors:
+                        raise ModelError("two values have one name", trail=f"{path}[{key!r}]")
+                    home.tensors[name] = self._tensor(inner, trained=not is_buffer(name, inner))
+                else:
+                    stack.append((self._inside(home, name, f"{path}[{key!r}]"), inner, f"{path}[{key!r}]"))
+        return root
+
+    def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
+        """The one tensor of a view: PyTorch shares only what the pickle names as one object."""
+        key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, trained)
+        if tensor.extras is not None or key not in self._tensors:
+            self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained)
+        return self._tensors[key]
+
+    def _new(self) -> _Module:
+        self._modules.append(_Module(len(self._modules)))
+        return self._modules[-1]
+
+    def _inside(self, home: _Module, name: str, path: str) -> _Module:
+        if name in home.tensors:
+            raise ModelError("is the name of a tensor and of a module", trail=path, found=name)
+        if name not in home.modules:
+            home.modules[name] = self._new()
+        return home.modules[name]
+
+    def _members(self) -> list[tuple[str, bytes]]:
+        code = [(f"code/{each.module.replace('.', '/')}.py", each.source().encode()) for each in self._modules]
+        return [*code, (CONSTANTS_MEMBER, b"\x80\x02).")]
+
+
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    """Tell whether a tensor of a state dict is a buffer: by its name, or as no gradient can have its type."""
+    return name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
+
+
+def quoted(name: str) -> str:
+    """Return a name as TorchScript writes a string literal.
+
+    Raises:
+        UnsupportedError: it has characters that TorchScript's literals cannot have.
+    """
+    text = "".join(_ESCAPES.get(char, char) for char in name)
+    if not all(char.isprintable() for char in name if char not in _ESCAPES) or "\0" in name:
+        raise UnsupportedError("a name has characters that TorchScript cannot write", found=ascii(name))
+    return f'"{text}"'
