@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from .code import Call, Lit, Param
+from .code import Call, Lit, Name, Param
 from .flow import Block
 from .statements import Writer
 
@@ -13,7 +13,7 @@ _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_
 """What an argument is called that is two things at once."""
 
 
-def merge_alike(blocks: list[Block], taken: Container[str]) -> list[Block]:
+def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     """Give every block the name of its class, and keep one block for each class.
 
     Args:
@@ -34,11 +34,13 @@ def merge_alike(blocks: list[Block], taken: Container[str]) -> list[Block]:
         heights[id(block)] = 1 + max(inner, default=0)
     kept: list[Block] = []
     names: dict[str, int] = {}
-    for height in sorted(set(heights.values())):
+    levels: dict[int, list[Block]] = {}
+    for block in blocks:
+        levels.setdefault(heights[id(block)], []).append(block)
+    for _, level in sorted(levels.items()):
         groups: dict[str, list[Block]] = {}
-        for block in blocks:
-            if heights[id(block)] == height:
-                groups.setdefault(_shape(block), []).append(block)
+        for block in level:
+            groups.setdefault(_shape(block), []).append(block)
         for group in groups.values():
             block = group[0]
             names[block.base] = names.get(block.base, 0) + 1
@@ -48,7 +50,7 @@ def merge_alike(blocks: list[Block], taken: Container[str]) -> list[Block]:
             kept.append(block)
             _parametrize(group, users)
     for block in kept:  # a number only where there are several
-        if names[block.base] == 1 and block.base not in taken:
+        if names[block.base] == 1 and (block.base not in taken or block is blocks[-1]):
             block.name = block.base
     for calls in users.values():
         for call in calls:
@@ -75,7 +77,7 @@ def _shape(block: Block) -> str:
     def masked(node: Any) -> str:
         if isinstance(node, Lit):
             return "0" if _numeric(node.value) else node.text
-        if isinstance(node, Param):
+        if isinstance(node, Name):
             return node.name
         name = node.block.name if node.block is not None else node.name
         named = (f"{key}={masked(value)}" for key, value in node.kwargs.items())
@@ -83,7 +85,7 @@ def _shape(block: Block) -> str:
 
     writer = Writer(block)
     modules = [f"{attribute.name}={masked(attribute.call)}" for attribute in block.attributes]
-    return "\n".join((block.base, *modules, *writer.unpacked, *writer.lines, str(writer.returned)))
+    return "\n".join((block.base, *modules, writer.text))
 
 
 def _numeric(value: Any) -> bool:
@@ -96,13 +98,16 @@ def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
     first = group[0]
     rows = [[each for call in _outer(block) for each in call.literals()] for block in group]
-    chosen: dict[tuple[Any, ...], tuple[str, Any]] = {}
-    wanted: dict[tuple[Any, ...], list[str]] = {}
-    for column in zip(*rows):
-        values = tuple(literal.value for _, _, literal in column)
-        if len({repr(value) for value in values}) > 1:
-            wanted.setdefault(values, []).append(column[0][2].name)
-    for values, names in wanted.items():
+    # Kept by what is written: 1, 1.0 and True are equal, and are not the same.
+    chosen: dict[tuple[str, ...], tuple[str, tuple[Any, ...]]] = {}
+    wanted: dict[tuple[str, ...], list[str]] = {}
+    columns = [[literal.value for _, _, literal in column] for column in zip(*rows)]
+    keys = [tuple(map(repr, values)) for values in columns]
+    for key, column in zip(keys, zip(*rows)):
+        if len(set(key)) > 1:
+            wanted.setdefault(key, []).append(column[0][2].name)
+    given = dict(zip(keys, columns))
+    for key, names in wanted.items():
         name = _BOTH.get(frozenset(names[:2]), "") if len(names) > 1 else ""
         name = name or next((each for each in names if each), "size")
         taken = {each for each, _ in chosen.values()}
@@ -110,15 +115,14 @@ def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
         while name in taken:
             name = f"{name.rstrip('0123456789')}{number}"
             number += 1
-        chosen[values] = (name, values)
-    for column in zip(*rows):
-        values = tuple(literal.value for _, _, literal in column)
-        if values in chosen and len({repr(value) for value in values}) > 1:
+        chosen[key] = (name, tuple(given[key]))
+    for key, column in zip(keys, zip(*rows)):
+        if key in chosen:
             owner, place, _ = column[0]
             if isinstance(place, int):
-                owner.args[place] = Param(chosen[values][0])
+                owner.args[place] = Param(chosen[key][0])
             else:
-                owner.kwargs[place] = Param(chosen[values][0])
+                owner.kwargs[place] = Param(chosen[key][0])
     first.parameters = {name: _annotation(values) for name, values in chosen.values()}
     for number, block in enumerate(group):
         for call in users.get(id(block), []):

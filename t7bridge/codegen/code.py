@@ -1,17 +1,41 @@
-"""Expressions that construct modules, and how they are laid out on lines."""
+"""Source as a syntax tree: literals, checked names, calls, operators; printed as Black and Ruff would lay it out.
+
+Nothing else becomes source: no text is put into text. How tightly an expression holds together is known to the tree,
+which puts parentheses where they are needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import keyword
+import math
+import unicodedata
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import field
 
 from ..data import define
+from ..errors import ModelError
 from ..nn.plan.spec import ModuleSpec
 
 WIDTH = 88
 """Characters of a line, the default of Black and Ruff."""
+SUM, PRODUCT, UNARY, ATOM = 1, 2, 3, 4
+"""How tightly an expression holds together."""
+OPERATORS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT}
+MAX_DIGITS = 400
+"""Digits of a whole number; more than a number of Lua can have."""
+
+
+def checked_name(name: str) -> str:
+    """A name that Python reads as it is written.
+
+    Raises:
+        ModelError: it is no identifier, a keyword, or one that Python normalizes.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
+        raise ModelError("a name is no identifier of Python", found=f"{name!r:.60}")
+    return name
 
 
 @define(eq=False)
@@ -27,16 +51,27 @@ class Lit:
     name: str = ""
 
     @property
+    def level(self) -> int:
+        """How tightly it holds together."""
+        value = self.value
+        negative = isinstance(value, (int, float)) and not isinstance(value, bool) and math.copysign(1, value) < 0
+        return UNARY if negative and not _is_special(value) else ATOM
+
+    @property
     def text(self) -> str:
         """As Python source."""
         return literal(self.value)
 
 
-@define(eq=False)
-class Param:
-    """A parameter of the constructor that the expression is in."""
+@define(eq=False, slots=True)
+class Name:
+    """A variable, class, function or package."""
 
     name: str
+    level = ATOM
+
+    def __attrs_post_init__(self) -> None:
+        checked_name(self.name)
 
     @property
     def text(self) -> str:
@@ -44,12 +79,92 @@ class Param:
         return self.name
 
 
+class Param(Name):
+    """A parameter of the constructor that the expression is in."""
+
+
+@define(eq=False)
+class Attr:
+    """An attribute: `self.conv`, `x.mT`."""
+
+    value: Node
+    name: str
+    level = ATOM
+    text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.text = f"{operand(self.value, ATOM)}.{checked_name(self.name)}"
+
+
+@define(eq=False)
+class Item:
+    """An element: `inputs[0]`, `x["mean"]`."""
+
+    value: Node
+    index: Node
+    level = ATOM
+    text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.text = f"{operand(self.value, ATOM)}[{self.index.text}]"
+
+
+@define(eq=False)
+class Apply:
+    """A call of anything but a constructor of modules."""
+
+    function: Node
+    args: tuple[Node, ...] = ()
+    kwargs: Mapping[str, Node] = field(factory=dict)
+    level = ATOM
+    text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        inner = [before + node.text for before, node in self.shown()]
+        self.text = f"{operand(self.function, ATOM)}({', '.join(inner)})"
+
+    def shown(self) -> list[tuple[str, Node]]:
+        """The arguments, with what stands before each."""
+        named = [(f"{checked_name(name)}=", node) for name, node in self.kwargs.items()]
+        return [*(("", node) for node in self.args), *named]
+
+
+@define(eq=False)
+class Binary:
+    """An operator and its two operands."""
+
+    left: Node
+    symbol: str
+    right: Node
+    text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.text = f"{operand(self.left, self.level)} {self.symbol} {operand(self.right, self.level + 1)}"
+
+    @property
+    def level(self) -> int:
+        """How tightly it holds together."""
+        return OPERATORS[self.symbol]
+
+
+@define(eq=False)
+class Listed:
+    """A list."""
+
+    items: tuple[Node, ...]
+    level = ATOM
+    text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.text = f"[{', '.join(item.text for item in self.items)}]"
+
+
 @define(eq=False)
 class Call:
     """The construction of a module.
 
     Attributes:
-        name: the class, as the source names it.
+        name: the class, as the source names it: `nn.Linear`, `Residual`.
         args: positional arguments.
         kwargs: arguments by keyword.
         defaults: arguments by keyword that are not written as long as they have these values.
@@ -58,6 +173,7 @@ class Call:
         block: the class, where it is one of the source's own; an object with `attributes`.
         origin: the block made for this very module; `block` may come to be that of one alike.
         spread: whether every argument gets a line of its own.
+        depth: how many constructions stand inside one another in it.
     """
 
     name: str
@@ -69,20 +185,27 @@ class Call:
     block: Any = field(default=None, repr=False)
     origin: Any = field(default=None, repr=False)
     spread: bool = False
+    depth: int = 1
+    level = ATOM
+
+    def hold(self, name: str, call: Call) -> None:
+        """Say that a construction among the arguments makes the module of a name inside."""
+        self.inside.append((name, call))
+        self.depth = max(self.depth, 1 + call.depth)
 
     def shown(self) -> list[tuple[str, Node]]:
         """The arguments that are written, with what stands before each."""
-        written = [("", node) for node in self.args]
+        written: list[tuple[str, Node]] = [("", node) for node in self.args]
         for name, node in self.kwargs.items():
-            default = name in self.defaults and isinstance(node, Lit) and node.value == self.defaults[name]
+            default = name in self.defaults and isinstance(node, Lit) and same_literal(node.value, self.defaults[name])
             if not default:
-                written.append((f"{name}=", node))
+                written.append((f"{checked_name(name)}=", node))
         return written
 
     @property
     def text(self) -> str:
         """As Python source, on one line."""
-        return f"{self.name}({', '.join(before + node.text for before, node in self.shown())})"
+        return f"{dotted(self.name).text}({', '.join(before + node.text for before, node in self.shown())})"
 
     def literals(self) -> Iterator[tuple[Call, str | int, Lit]]:
         """All values in it, with the place of each, in order."""
@@ -94,25 +217,129 @@ class Call:
                 yield from node.literals()
 
 
-Node = Lit | Param | Call
+Node = Lit | Name | Attr | Item | Apply | Binary | Listed | Call
+
+
+@define(frozen=True)
+class Assign:
+    """A statement that assigns a value, or only computes it.
+
+    Attributes:
+        target: the variable or attribute; `None` where the result is not used.
+        value: the expression.
+    """
+
+    target: Node | None
+    value: Node
+
+    def lines(self, indent: int) -> list[str]:
+        """As Python source."""
+        return laid_out(f"{self.target.text} = " if self.target else "", self.value, "", indent)
+
+
+def operand(node: Node, level: int) -> str:
+    """An expression as part of another that needs it to hold together; in parentheses where it does not."""
+    number = level == ATOM and isinstance(node, Lit) and not isinstance(node.value, str)
+    return f"({node.text})" if node.level < level or number else node.text
+
+
+def dotted(name: str) -> Node:
+    """A name with dots in it: `torch.nn.Linear`."""
+    first, *rest = name.split(".")
+    node: Node = Name(first)
+    for each in rest:
+        node = Attr(node, each)
+    return node
+
+
+def method(value: Node, name: str, *args: Any, **kwargs: Any) -> Apply:
+    """A call of a method; arguments that are no nodes are literals."""
+    return apply(Attr(value, name), *args, **kwargs)
+
+
+def apply(function: Node | str, *args: Any, **kwargs: Any) -> Apply:
+    """A call of a function, by its dotted name; arguments that are no nodes are literals."""
+    called = dotted(function) if isinstance(function, str) else function
+    return Apply(called, tuple(map(_node, args)), {name: _node(value) for name, value in kwargs.items()})
+
+
+def _node(value: Any) -> Node:
+    return value if isinstance(value, Node) else Lit(value)
+
+
+def names_in(node: Node) -> Iterator[str]:
+    """The variables that an expression reads, and whatever else it names without a dot."""
+    stack: list[Node] = [node]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Name):
+            yield node.name
+        elif isinstance(node, (Attr, Item)):
+            stack.append(node.value)
+        elif isinstance(node, Binary):
+            stack += (node.left, node.right)
+        elif isinstance(node, Listed):
+            stack += node.items
+        elif isinstance(node, Apply):
+            stack += (node.function, *node.args, *node.kwargs.values())
 
 
 def sequential(calls: list[Call], spec: ModuleSpec | None = None) -> Call:
     """An `nn.Sequential` of several modules."""
-    inside = [(str(number), call) for number, call in enumerate(calls)]
-    return Call("nn.Sequential", list(calls), spec=spec, inside=inside, spread=len(calls) > 2)
+    made = Call("nn.Sequential", list(calls), spec=spec, spread=len(calls) > 2)
+    for number, call in enumerate(calls):
+        made.hold(str(number), call)
+    return made
+
+
+# Literals
+
+
+def _is_special(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def same_literal(value: Any, other: Any) -> bool:
+    """Whether two literals are the same value of the same kind: 1, 1.0 and True are three."""
+    return type(value) is type(other) and repr(value) == repr(other)
 
 
 def literal(value: Any) -> str:
-    """A value as Python source."""
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    if isinstance(value, str):
-        return '"' + repr(value)[1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
-    if isinstance(value, tuple):
-        inner = ", ".join(literal(item) for item in value)
+    """A value as Python source.
+
+    Raises:
+        ModelError: it is nothing that a literal can be.
+    """
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if type(value) is float:
+        return f'float("{value}")' if _is_special(value) else repr(value)
+    if type(value) is int and value.bit_length() < 3 * MAX_DIGITS:
+        return repr(value)
+    if type(value) is str:
+        return _quoted(value)
+    if type(value) is tuple:
+        inner = ", ".join(map(literal, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
-    return repr(value)
+    raise ModelError("a value cannot be written in a source file", found=type(value).__name__)
+
+
+def _quoted(value: str) -> str:
+    """A string in double quotes; in single ones where that saves escapes, as Ruff has it."""
+    quote = "'" if '"' in value and "'" not in value else '"'
+    return quote + "".join(map(_escaped, value)).replace(quote, f"\\{quote}") + quote
+
+
+def _escaped(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    if char.isprintable():
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+# Lines
 
 
 def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[str]:
@@ -126,16 +353,46 @@ def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[
     """
     pad = " " * indent
     line = f"{pad}{before}{node.text}{after}"
-    if not isinstance(node, Call) or (len(line) <= WIDTH and not _spreads(node)):
+    spread = _spreads(node)
+    if len(line) <= WIDTH and not spread:
         return [line]
-    arguments = [text + inner.text for text, inner in node.shown()]
-    joined = f"{pad}    {', '.join(arguments)}"
-    if len(joined) <= WIDTH and not _spreads(node):
-        return [f"{pad}{before}{node.name}(", joined, f"{pad}){after}"]
-    lines = [f"{pad}{before}{node.name}("]
-    for text, inner in node.shown():
+    if isinstance(node, Binary):
+        return _operands(before, node, after, indent)
+    opening, arguments, closing = _brackets(node)
+    if not arguments:
+        return [line]
+    joined = f"{pad}    {', '.join(text + inner.text for text, inner in arguments)}"
+    if len(joined) <= WIDTH and not spread and opening != "[":
+        return [f"{pad}{before}{opening}", joined, f"{pad}{closing}{after}"]
+    lines = [f"{pad}{before}{opening}"]
+    for text, inner in arguments:
         lines += laid_out(text, inner, ",", indent + 4)
-    return [*lines, f"{pad}){after}"]
+    return [*lines, f"{pad}{closing}{after}"]
+
+
+def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
+    """What stands before the brackets of an expression, in them and behind them."""
+    if isinstance(node, Call):
+        return f"{dotted(node.name).text}(", node.shown(), ")"
+    if isinstance(node, Apply):
+        return f"{operand(node.function, ATOM)}(", node.shown(), ")"
+    if isinstance(node, Listed):
+        return "[", [("", item) for item in node.items], "]"
+    return "", [], ""
+
+
+def _operands(before: str, node: Binary, after: str, indent: int) -> list[str]:
+    """A sum or product that is too long for a line, in parentheses."""
+    pad = " " * indent
+    if len(f"{pad}    {node.text}") <= WIDTH:
+        return [f"{pad}{before}(", f"{pad}    {node.text}", f"{pad}){after}"]
+    parts: list[str] = []
+    left: Node = node
+    while isinstance(left, Binary) and left.level == node.level:
+        parts.append(f"{pad}    {left.symbol} {operand(left.right, left.level + 1)}")
+        left = left.left
+    parts.append(f"{pad}    {operand(left, node.level)}")
+    return [f"{pad}{before}(", *reversed(parts), f"{pad}){after}"]
 
 
 def _spreads(node: Node) -> bool:

@@ -30,6 +30,7 @@ class Copied:
         inputs: for a layer, how many inputs it takes.
         remembers: for a layer, whether it keeps something from call to call, or is told something between them.
         defaults: for a layer, the arguments of its constructor that may be left out, and their values.
+        inherits: for a layer without a constructor, the class of torch.nn that has it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Copied:
     inputs: int = 1
     remembers: bool = False
     defaults: Mapping[str, Any] = field(factory=dict)
+    inherits: str = ""
 
 
 def pieces(target: str) -> list[Copied]:
@@ -105,6 +107,7 @@ def _file(module: str) -> dict[str, Copied]:
             *_forward(statement),
             _remembers(statement),
             _defaults(statement),
+            _inherits(statement),
         )
     return found
 
@@ -138,6 +141,15 @@ def _defaults(statement: ast.stmt) -> dict[str, Any]:
             pairs = [*zip(plain, inner.args.defaults), *zip(inner.args.kwonlyargs, inner.args.kw_defaults)]
             return {each.arg: ast.literal_eval(value) for each, value in pairs if value and _is_literal(value)}
     return {}
+
+
+def _inherits(statement: ast.stmt) -> str:
+    """The class of torch.nn that a class without a constructor has its own from: `BatchNorm1d`."""
+    if not isinstance(statement, ast.ClassDef) or len(statement.bases) != 1:
+        return ""
+    own = any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in statement.body)
+    base = ast.unparse(statement.bases[0])
+    return base.removeprefix("nn.") if base.startswith("nn.") and not own else ""
 
 
 def _is_literal(value: ast.expr) -> bool:

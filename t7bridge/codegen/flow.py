@@ -7,14 +7,17 @@ from itertools import pairwise
 from attrs import field
 
 from ..data import define
+from ..errors import ModelError, UnsupportedError
+from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from .code import Call, Lit, Node, sequential
+from .code import Call, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
-from .idioms import around_module, as_expression, as_module, function_of, short
+from .idioms import around_module, as_expression, as_module, function_of, rank_of_copy, short
 from .lists import CONTAINERS, FLOWS, OPENED, gives_list, takes_list
-from .memory import effects
-from .steps import APPLY, SUM, Attribute, Ref, Step, Value
-from .torch_classes import base_name
+from .memory import Memory
+from .steps import Attribute, Ref, Step, Value, Write, applied, refs
+from .torch_classes import base_name, defaults_of
 
 
 @define(eq=False)
@@ -43,6 +46,14 @@ class Block:
     parameters: dict[str, str] = field(factory=dict)
 
 
+_MOST_NESTED = 60
+"""How many constructions may stand inside one another; Python's parser takes 200 brackets."""
+
+
+def _with_target(module: Node, value: Node) -> Node:
+    return apply(module, value, Name("target"))
+
+
 class Builder:
     """Makes the blocks of a model and remembers which layers have to come along.
 
@@ -50,10 +61,16 @@ class Builder:
         blocks: all blocks, those first that others contain.
         copied: the layers that come along, by name.
         foreign: classes of others, by what they are called: their modules.
+        torch: the classes of torch.nn, by their names there.
+        budget: what generating may cost.
+        memory: what modules do to memory.
     """
 
-    def __init__(self, shared: set[int]) -> None:
+    def __init__(self, shared: set[int], limits: Limits = DEFAULT_LIMITS, free: int = 0) -> None:
         self.blocks: list[Block] = []
+        self.torch: set[str] = {"Sequential"}
+        self.budget = Budget(limits, "writing the model as source", free)
+        self.memory = Memory()
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, str] = {}
         self._shared = shared
@@ -65,20 +82,38 @@ class Builder:
             return self._block(spec, None, "Model")[0]
         block = Block(spec, "Model")
         call = self.copy(spec)
-        template = "{m}({0}, target)" if self.copied[call.name].inputs > 1 else APPLY
-        block.result = Body(self, block, None).module(spec, call, Ref(0), "criterion", None, template)
+        compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
+        block.result = Body(self, block, None).module(
+            spec, call, Ref(0), "criterion", None, _with_target if compared else applied
+        )
         self.blocks.append(block)
         return block
 
     def construct(self, spec: ModuleSpec, rank: int | None = None) -> tuple[Call, int | None]:
         """The construction of a module, and the rank of what it gives."""
+        self.budget.spend()
         module = self._module(spec, rank)
         if module is not None:
-            return module
+            return self._checked(module[0]), module[1]
         if spec.target == SEQUENTIAL or short(spec) in CONTAINERS:
             block, rank_after = self._block(spec, rank, _block_base(spec))
             return Call(block.base, spec=spec, block=block, origin=block), rank_after
-        return self.copy(spec), None
+        return self._checked(self.copy(spec)), rank_of_copy(spec, rank)
+
+    def _checked(self, call: Call) -> Call:
+        """A construction that Python's parser can read.
+
+        Raises:
+            UnsupportedError: too many stand inside one another.
+        """
+        if call.depth > _MOST_NESTED:
+            raise UnsupportedError(
+                "the modules of this model are nested too deep to be written down",
+                trail=call.spec.trail if call.spec else "",
+                expected=f"at most {_MOST_NESTED} modules inside one another",
+                hint="`t7bridge convert` gives the weights.",
+            )
+        return call
 
     def _module(self, spec: ModuleSpec, rank: int | None) -> tuple[Call, int | None] | None:
         if spec.target == SEQUENTIAL:
@@ -119,19 +154,22 @@ class Builder:
     def copy(self, spec: ModuleSpec) -> Call:
         """A layer whose source comes along, with the modules in it."""
         home, _, name = spec.target.rpartition(".")
-        if home.startswith("t7bridge."):
+        if spec.target.startswith(LAYERS):
             self.copied.update((piece.name, piece) for piece in pieces(spec.target))
         else:
-            self.foreign[name] = home
+            dotted(spec.target)
+            if self.foreign.setdefault(name, home) != home or not home:
+                raise ModelError(f"two classes are called {name}", trail=spec.trail, found=spec.target)
         known = self.copied.get(name)
-        call = Call(name, defaults=dict(known.defaults) if known else {}, spec=spec)
+        call = Call(name, defaults=defaults_of(known) if known else {}, spec=spec)
         for key, child in spec.children.items():
             inner = self.construct(child)[0]
-            call.inside.append((key, inner))
+            call.hold(key, inner)
             if key.isdigit():
                 call.args.append(inner)
             else:
                 call.kwargs[key] = inner
+        self.budget.spend(len(spec.args))
         call.args += [Lit(value) for value in spec.args]
         given: dict[str, Node] = {key: Lit(value, key) for key, value in spec.kwargs.items()}
         call.kwargs.update(given)
@@ -155,7 +193,7 @@ class Body:
         self.builder = builder
         self.block = block
         self._held: dict[int, Attribute] = {}
-        block.steps.append(Step("", [], rank=rank))
+        block.steps.append(Step(applied, [], rank=rank))
 
     def rank(self, value: Value) -> int | None:
         """Dimensions of one example of a value."""
@@ -166,9 +204,17 @@ class Body:
 
     def add(self, step: Step) -> Ref:
         """Add a step."""
-        step.needs += [SUM] * (len(step.takes) - len(step.needs))
+        self.builder.budget.spend(1)
+        for taken in step.takes:
+            self._measure(taken)
         self.block.steps.append(step)
         return Ref(len(self.block.steps) - 1)
+
+    def _measure(self, value: Value) -> None:
+        """Charge what a list is when it is written out, with lists in it that it has several times."""
+        if isinstance(value, list):
+            for _ in refs(value):
+                self.builder.budget.spend(1)
 
     def sequence(self, spec: ModuleSpec, value: Value) -> Value:
         """The modules of a Sequential, one after the other."""
@@ -187,7 +233,10 @@ class Body:
             following: the module that what it gives goes to, where that helps to name things.
         """
         name = short(spec)
-        if name in FLOWS and (name != "graph.Graph" or spec is self.block.spec):
+        self.builder.budget.spend(1)
+        # What is at several places is written once, as a module; but for the layers on lists, which are no modules.
+        again = name in CONTAINERS and (name == "graph.Graph" or self.builder.is_shared(spec))
+        if name in FLOWS and (not again or spec is self.block.spec):
             done = FLOWS[name](self, spec, value, following)
             if done is not None:
                 return done
@@ -198,15 +247,15 @@ class Body:
         rank = self.rank(value)
         around = around_module(spec)
         if around is not None:
-            call, template, rank_after = around
-            return self.module(spec, call, value, base, rank_after, template)
+            call, write, rank_after = around
+            return self.module(spec, call, value, base, rank_after, write)
         if spec.plain and (isinstance(value, list) or spec is self.block.spec):
             return self.module(spec, self.builder.copy(spec), value, base, None)
         if spec.target != SEQUENTIAL and as_module(spec, rank) is None:
             expression = as_expression(spec, rank)
             if expression is not None:
-                template, need, level, rank_after = expression
-                return self.add(Step(template, [value], [need], level, rank=rank_after, same=effects(spec)[1]))
+                write, rank_after = expression
+                return self.add(Step(write, [value], rank=rank_after, same=self.builder.memory.effects(spec)[1]))
         call, rank_after = self.builder.construct(spec, rank)
         return self.module(spec, call, value, base, rank_after)
 
@@ -217,7 +266,7 @@ class Body:
         value: Value,
         base: str,
         rank: int | None,
-        template: str = APPLY,
+        write: Write = applied,
     ) -> Ref:
         """A step that applies a module; a module that is applied before is not held twice."""
         attribute = self._held.get(id(spec))
@@ -227,12 +276,12 @@ class Body:
             attribute = Attribute(base or base_name(call.name), [call], own=self.builder.is_shared(spec))
             self._held[id(spec)] = attribute
             self.block.attributes.append(attribute)
-        function = "" if attribute.own else function_of(call)
-        inplace, handed_on = effects(spec)
+        function = None if attribute.own else function_of(call)
+        inplace, handed_on = self.builder.memory.effects(spec)
         kind = self.builder.annotation(call) if call.block is None else "Any"
         return self.add(
             Step(
-                template,
+                write,
                 [value],
                 attribute=attribute,
                 function=function,

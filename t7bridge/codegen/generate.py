@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..data import define
-from ..errors import UnsupportedError
+from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
@@ -14,12 +14,29 @@ from ..nn.plan.spec import ModuleSpec, Plan
 from ..nn.registry import layer_of
 from ..nn.weights.state_dict import StateDict, state_dict
 from ..report import Note
+from .code import Assign, method
+from .construction import check_construction
 from .flow import Builder
-from .keys import Owned, expression, module_paths, owned_tensors, shared_specs, unify_tied, view_of
+from .keys import (
+    Owned,
+    check_tensors,
+    expression,
+    module_paths,
+    owned_tensors,
+    shared_specs,
+    unify_tied,
+    view_of,
+)
 from .model_file import Extra, model_source, prepared
+from .page import check_page
+from .settle import check_depth, check_size, explained, settle
 
 _METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
 """Methods of torch.nn.Module that change the element type of all parameters and buffers that have a point."""
+
+
+_FREE = 20
+"""Steps that one module, argument or link of a plan explains."""
 
 
 @define(eq=False)
@@ -74,11 +91,19 @@ def generate(
 
 
 def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
+    if not isinstance(value, TorchObject):
+        raise ModelError("source is made from an nn module", trail=trail, found=type(value).__name__)
+    check_depth(value, trail, limits)
     state = state_dict(value, trail, limits)
     plan = build_plan(value, trail, index_base, limits, state)
+    check_size(state.tensors, limits)
     owned = owned_tensors(plan, state.tensors)
-    unify_tied(plan, owned)
-    builder = Builder(shared_specs(plan))
+    computed = {id(state.tensors[key]) for key, origin in state.origins.items() if origin.tensor is None}
+    unify_tied(plan, owned, computed)
+    check_construction(plan, owned)
+    shared = shared_specs(plan)
+    settle(plan, shared)
+    builder = Builder(shared, limits, free=_FREE * explained(plan))
     layer = layer_of(value.class_name)
     root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)
@@ -86,6 +111,7 @@ def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, s
     tensors = {
         ".".join((*path, name)): tensor for path, spec in paths for name, tensor in owned.get(id(spec), {}).items()
     }
+    check_tensors(plan, state.tensors, paths, tensors)
     found: dict[object, list[str]] = {}
     for key, tensor in tensors.items():
         found.setdefault(view_of(tensor), []).append(key)
@@ -93,13 +119,14 @@ def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, s
     connections = [*_shared(paths, owned), *_referring(paths), *_ties(paths, owned, plan, state)]
     dtype, dtypes = _dtypes(paths, owned)
     text = model_source(builder, blocks, Extra(tuple(connections), dtype, tuple(dtypes)), source, weights)
+    check_page(text, builder, blocks, tensors)
     return Generated(text, tensors, keys, state.notes)
 
 
 Paths = list[tuple[tuple[str, ...], ModuleSpec]]
 
 
-def _shared(paths: Paths, owned: Owned) -> list[str]:
+def _shared(paths: Paths, owned: Owned) -> list[Assign]:
     """A module that is at several places of the classes is constructed at each, and then made one."""
     first: dict[int, tuple[str, ...]] = {}
     lines = []
@@ -109,25 +136,25 @@ def _shared(paths: Paths, owned: Owned) -> list[str]:
         if known == path or any(path[: len(above)] == above for above in done):
             continue
         if any(each[: len(path)] == path and owned.get(id(inner)) for each, inner in paths):
-            lines.append(f"{expression(path)} = {expression(known)}")
+            lines.append(Assign(expression(path), expression(known)))
             done.append(path)
     return lines
 
 
-def _referring(paths: Paths) -> list[str]:
+def _referring(paths: Paths) -> list[Assign]:
     """Modules that others refer to without containing them."""
     first: dict[int, tuple[str, ...]] = {}
     for path, spec in paths:
         first.setdefault(id(spec), path)
     return [
-        f"{expression(path)}.refer({name}={expression(first[id(other)])})"
+        Assign(None, method(expression(path), "refer", **{name: expression(first[id(other)])}))
         for path, spec in paths
         for name, other in spec.refers.items()
         if id(other) in first
     ]
 
 
-def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[str]:
+def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[Assign]:
     """Parameters of different modules that are one in Lua."""
     learned = {id(state.tensors[key]) for key in plan.parameters}
     first: dict[object, tuple[tuple[str, ...], int]] = {}
@@ -138,11 +165,11 @@ def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[str]
                 continue
             known, owner = first.setdefault(view_of(tensor), ((*path, name), id(spec)))
             if owner != id(spec) and known != (*path, name):
-                lines.append(f"{expression((*path, name))} = {expression(known)}")
+                lines.append(Assign(expression((*path, name)), expression(known)))
     return lines
 
 
-def _dtypes(paths: Paths, owned: Owned) -> tuple[str, list[str]]:
+def _dtypes(paths: Paths, owned: Owned) -> tuple[str, list[Assign]]:
     """The method that gives most modules their element type, and statements for the others."""
     counts: Counter[str] = Counter()
     kinds: list[tuple[tuple[str, ...], set[str]]] = []
@@ -152,7 +179,7 @@ def _dtypes(paths: Paths, owned: Owned) -> tuple[str, list[str]]:
         counts.update(found)
     usual = counts.most_common(1)[0][0] if counts else "float32"
     lines = [
-        f"{expression(path, 'model')}.{_METHODS[found.pop()]}()"
+        Assign(None, method(expression(path, "model"), _METHODS[found.pop()]))
         for path, found in kinds
         if len(found) == 1 and usual not in found
     ]

@@ -13,14 +13,14 @@ from typing import Any
 
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import ModuleSpec
-from .code import Call, literal
-from .steps import ATOM, PRODUCT, SUM
+from .code import Attr, Binary, Call, Lit, Node, apply, dotted, method
+from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
 
 Rank = int | None
 Module = tuple[Call, Rank]
-Expression = tuple[str, int, int, Rank]
-"""A template, how tightly its operand must hold, how tightly it holds, and the rank of the result."""
+Expression = tuple[Write, Rank]
+"""Makes an expression of one operand, and the rank of the result."""
 
 
 def short(spec: ModuleSpec) -> str:
@@ -39,7 +39,7 @@ def as_module(spec: ModuleSpec, rank: Rank) -> Module | None:
     if spec.target.startswith("torch.nn."):
         call = torch_call(spec.target.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
         return call, _rank_after(call, rank)
-    if name in _SOFT and rank:
+    if name in _SOFT and rank in (1, 3):
         return torch_call(_SOFT[name], (-rank,), {}, spec), rank
     if name == "activation.ExampleSoftmax" and rank == 1:
         return torch_call("LogSoftmax" if spec.kwargs.get("log") else "Softmax", (-1,), {}, spec), rank
@@ -49,7 +49,7 @@ def as_module(spec: ModuleSpec, rank: Rank) -> Module | None:
         return _reshape(spec, rank)
     if name == "shape.Contiguous":
         return torch_call("Identity", (), {}, spec), rank
-    if name in _PLAIN:
+    if name in _PLAIN and spec.plain:
         call = torch_call(spec.plain.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
         return call, _rank_after(call, rank)
     return None
@@ -60,6 +60,8 @@ _PLAIN = {
     *("conv.FullConvolution2d", "conv.FullConvolution3d", "activation.PReLU"),
     *("norm.BatchNorm1d", "norm.BatchNorm2d", "norm.BatchNorm3d"),
 }
+# Their dimension is the first of 1 or 3, the second of 2 or 4: counted from the end it is the same with and without a
+# batch where one example has 1 or 3. Lua takes a sequence (time, features) for a batch, a volume for one of images.
 _SOFT = {
     "activation.Softmax": "Softmax",
     "activation.LogSoftmax": "LogSoftmax",
@@ -72,6 +74,13 @@ def _rank_after(call: Call, rank: Rank) -> Rank:
     if known is None or known.base == "embedding":
         return None
     return rank if known.rank == SAME else known.rank
+
+
+def rank_of_copy(spec: ModuleSpec, rank: Rank) -> Rank:
+    """The rank of what a layer gives whose own class comes along, where a class of torch.nn tells."""
+    if short(spec) not in _PLAIN:
+        return None
+    return _rank_after(Call(f"nn.{short(spec).partition('.')[2].replace('FullConvolution', 'ConvTranspose')}"), rank)
 
 
 def _flattened(dims: int, spec: ModuleSpec) -> Module:
@@ -109,20 +118,20 @@ def as_expression(spec: ModuleSpec, rank: Rank) -> Expression | None:
     return build(spec, rank) if build else None
 
 
-def _method(text: str, rank_after: Callable[[Rank], Rank] = lambda rank: rank) -> Any:
-    return lambda spec, rank: (f"{{0}}.{text}", ATOM, ATOM, rank_after(rank))
+def _method(name: str, *args: Any) -> Any:
+    return lambda spec, rank: (lambda x: method(x, name, *args), rank)
 
 
 def _power(spec: ModuleSpec, rank: Rank) -> Expression:
-    return f"{{0}}.pow({literal(spec.args[0])})", ATOM, ATOM, rank
+    return lambda x: method(x, "pow", spec.args[0]), rank
 
 
-def _with_constant(symbol: str, level: int) -> Any:
+def _with_constant(symbol: str) -> Any:
     def build(spec: ModuleSpec, rank: Rank) -> Expression | None:
         constant = spec.args[0]
         if not isinstance(constant, (int, float)):
             return None
-        return f"{{0}} {symbol} {literal(constant)}", level, level, rank
+        return lambda x: Binary(x, symbol, Lit(constant)), rank
 
     return build
 
@@ -134,88 +143,118 @@ def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
 
 def _unsqueeze(spec: ModuleSpec, rank: Rank) -> Expression:
     dim, dims = _arguments(spec, "dim", "n_input_dims")
-    return f"{{0}}.unsqueeze({_from_end(dim, dims, 1)})", ATOM, ATOM, None if dims is None else dims + 1
+    return lambda x: method(x, "unsqueeze", _from_end(dim, dims, 1)), None if dims is None else dims + 1
 
 
-def _transpose(spec: ModuleSpec, rank: Rank) -> Expression:
+def _transpose(spec: ModuleSpec, rank: Rank) -> Expression | None:
     dims = spec.kwargs.get("n_input_dims")
-    pairs = [(_from_end(first, dims), _from_end(second, dims)) for first, second in spec.args]
-    return "{0}" + "".join(f".transpose({first}, {second})" for first, second in pairs), ATOM, ATOM, dims
+    if len(spec.args) > _CHAINED:
+        return None
+
+    def write(x: Node) -> Node:
+        for first, second in spec.args:
+            x = method(x, "transpose", _from_end(first, dims), _from_end(second, dims))
+        return x
+
+    return write, dims
+
+
+_CHAINED = 8
+"""How many methods may follow one another in one expression."""
 
 
 def _select(spec: ModuleSpec, rank: Rank) -> Expression:
     dim, index = _arguments(spec, "dim", "index")
-    return f"{{0}}.select({dim}, {index})", ATOM, ATOM, None
+    return lambda x: method(x, "select", dim, index), None
 
 
 def _narrow(spec: ModuleSpec, rank: Rank) -> Expression | None:
     dim, start, length = _arguments(spec, "dim", "start", "length")
     if start < 0 or length < 0:
         return None
-    return f"{{0}}.narrow({dim}, {start}, {length})", ATOM, ATOM, rank
+    return lambda x: method(x, "narrow", dim, start, length), rank
 
 
-def _reduced(name: Callable[[ModuleSpec], str]) -> Any:
+def _reduced(name: Callable[[ModuleSpec], str], values: bool = False) -> Any:
     def build(spec: ModuleSpec, rank: Rank) -> Expression | None:
         dim, dims = _arguments(spec, "dim", "n_input_dims")
         # Of a vector Lua leaves one number in one dimension, PyTorch none.
         if not rank or rank < 2 or dims not in (None, rank) or spec.kwargs.get("squeeze") is False:
             return None
-        return "{0}." + name(spec).format(_from_end(dim, dims)), ATOM, ATOM, rank - 1 if dims else None
+
+        def write(x: Node) -> Node:
+            reduced = method(x, name(spec), _from_end(dim, dims))
+            return Attr(reduced, "values") if values else reduced
+
+        return write, rank - 1 if dims else None
 
     return build
 
 
 def _pool_in_time(spec: ModuleSpec, rank: Rank) -> Expression:
     size, stride = spec.args
-    after = "" if size == stride else f", stride={stride}"
-    return f"F.max_pool1d({{0}}.mT, {size}{after}).mT", ATOM, ATOM, 2
+    strides = {} if size == stride else {"stride": stride}
+    return lambda x: Attr(apply("F.max_pool1d", Attr(x, "mT"), size, **strides), "mT"), 2
 
 
 def _cast(spec: ModuleSpec, rank: Rank) -> Expression:
-    return f"{{0}}.to(torch.{spec.args[0]})", ATOM, ATOM, rank
+    return lambda x: method(x, "to", dotted(f"torch.{spec.args[0]}")), rank
+
+
+def _flip(spec: ModuleSpec, rank: Rank) -> Expression:
+    return lambda x: method(x, "flip", spec.args[0]), rank
 
 
 _EXPRESSIONS: dict[str, Callable[[ModuleSpec, Rank], Expression | None]] = {
-    "activation.Abs": _method("abs()"),
-    "activation.Exp": _method("exp()"),
-    "activation.Log": _method("log()"),
-    "activation.Square": _method("square()"),
+    "activation.Abs": _method("abs"),
+    "activation.Exp": _method("exp"),
+    "activation.Log": _method("log"),
+    "activation.Square": _method("square"),
     "activation.Power": _power,
-    "linear.MulConstant": _with_constant("*", PRODUCT),
-    "linear.AddConstant": _with_constant("+", SUM),
+    "linear.MulConstant": _with_constant("*"),
+    "linear.AddConstant": _with_constant("+"),
     "shape.Cast": _cast,
     "shape.Unsqueeze": _unsqueeze,
     "shape.Transpose": _transpose,
     "pick.Select": _select,
     "pick.Narrow": _narrow,
-    "pick.Reverse": lambda spec, rank: (f"{{0}}.flip({spec.args[0]})", ATOM, ATOM, rank),
-    "pick.Sum": _reduced(lambda spec: "mean({0})" if spec.kwargs.get("average") else "sum({0})"),
-    "pick.Max": _reduced(lambda spec: "max({0}).values"),
-    "pick.Min": _reduced(lambda spec: "min({0}).values"),
+    "pick.Reverse": _flip,
+    "pick.Sum": _reduced(lambda spec: "mean" if spec.kwargs.get("average") else "sum"),
+    "pick.Max": _reduced(lambda spec: "max", values=True),
+    "pick.Min": _reduced(lambda spec: "min", values=True),
     "temporal.TemporalMaxPool": _pool_in_time,
 }
 
 
-def around_module(spec: ModuleSpec) -> tuple[Call, str, Rank] | None:
-    """A module of torch.nn with what is to be done before and after it: the call, a template, the rank that results."""
+def around_module(spec: ModuleSpec) -> tuple[Call, Write, Rank] | None:
+    """A module of torch.nn with what is done before and after it: the call, the expression, the rank that results."""
     name = short(spec)
     if name == "embedding.LookupTable":
         kwargs = dict(spec.kwargs)
         base = kwargs.pop("index_base", 1)
-        numbers = "{0}.long()" + (f" - {base}" if base else "")
-        return torch_call("Embedding", spec.args, kwargs, spec), f"{{m}}({numbers})", None
+
+        def look_up(module: Node, x: Node) -> Node:
+            numbers = method(x, "long")
+            return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
+
+        return torch_call("Embedding", spec.args, kwargs, spec), look_up, None
     if name == "temporal.TemporalConv":
-        return torch_call("Conv1d", spec.args, dict(spec.kwargs), spec), "{m}({0}.mT).mT", 2
+        call = torch_call("Conv1d", spec.args, dict(spec.kwargs), spec)
+        return call, lambda module, x: Attr(apply(module, Attr(x, "mT")), "mT"), 2
     return None
 
 
-def function_of(call: Call) -> str:
-    """The template of a function that does what a module of torch.nn does; empty where there is none to prefer."""
+def function_of(call: Call) -> Write | None:
+    """The expression of a function that does what a module of torch.nn does; `None` where there is none to prefer."""
     known = TORCH.get(call.name.removeprefix("nn."))
-    if known is None or not call.name.startswith("nn.") or "inplace=True" in call.text:
-        return ""
-    template = known.function
-    for argument, node in [*zip(known.arguments, call.args), *call.kwargs.items()]:
-        template = template.replace(f"{{{argument}}}", node.text)
-    return template
+    if known is None or not known.function or not call.name.startswith("nn."):
+        return None
+    nodes = {**dict(zip(known.arguments, call.args)), **call.kwargs}
+    inplace = nodes.get("inplace")
+    if isinstance(inplace, Lit) and inplace.value:
+        return None
+    given = [nodes[name] for name in known.given]
+    name = known.function
+    if name.startswith("."):
+        return lambda x: method(x, name[1:], *given)
+    return lambda x: apply(name, x, *given)

@@ -2,68 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar
 
+from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import ModuleSpec, Plan
-from .code import Call
+from .code import Attr, Call, Item, Lit, Name, Node
 from .copied import pieces
 from .flow import Block
 
+T = TypeVar("T")
+_MOST_COMPARED = 64
+"""Elements of a computed tensor that is compared by its values; larger ones are one only if they are one object."""
+
 Owned = dict[int, dict[str, Tensor]]
 """The tensors of each module by its own names for them, by the module's id."""
+
+
+def cached_by_spec(function: Callable[[Any, ModuleSpec], T]) -> Callable[[Any, ModuleSpec], T]:
+    """Remember the answer of a method for each module; modules live as long as the plan."""
+    name = f"_known{function.__name__}"
+
+    @wraps(function)
+    def ask(self: Any, spec: ModuleSpec) -> T:
+        known: dict[int, T] = self.__dict__.setdefault(name, {})
+        if id(spec) not in known:
+            known[id(spec)] = function(self, spec)
+        return known[id(spec)]
+
+    return ask
 
 
 def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
     """Which module each tensor of a state dict belongs to."""
     owned: Owned = {}
     for key, tensor in tensors.items():
-        spec, rest = plan.root, key.split(".")
-        while len(rest) > 1 and rest[0] in spec.children:
-            spec = spec.children[rest.pop(0)]
-        owned.setdefault(id(spec), {})[".".join(rest)] = tensor
+        spec, name = owner_of(plan, key)
+        owned.setdefault(id(spec), {})[name] = tensor
     return owned
 
 
-def unify_tied(plan: Plan, owned: Owned) -> None:
-    """Make modules that are the same, down to the memory of all their tensors, one module at several places."""
-    known: dict[Any, ModuleSpec] = {}
-    done: dict[int, Any] = {}
-
-    def signature(spec: ModuleSpec) -> Any:
-        if id(spec) not in done:
-            inner = tuple((name, signature(child)) for name, child in spec.children.items())
-            views = tuple(
-                (name, view_of(tensor)) for name, tensor in owned.get(id(spec), {}).items() if tensor.numel > 1
-            )
-            done[id(spec)] = (spec.target, spec.args, repr(sorted(spec.kwargs.items())), inner, views)
-        return done[id(spec)]
-
-    def visit(spec: ModuleSpec) -> None:
-        for name, child in spec.children.items():
-            if any(True for _ in _own(child, owned)) and not _remembers(child):
-                spec.children[name] = known.setdefault(signature(child), child)
-            if spec.children[name] is child:
-                visit(child)
-
-    visit(plan.root)
+def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
+    """The module that a key of a state dict leads to, and the name of the tensor there."""
+    spec, rest = plan.root, key.split(".")
+    at = 0
+    while at < len(rest) - 1 and rest[at] in spec.children:
+        spec = spec.children[rest[at]]
+        at += 1
+    return spec, ".".join(rest[at:])
 
 
-def _own(spec: ModuleSpec, owned: Owned) -> Iterator[str]:
-    yield from owned.get(id(spec), ())
-    for child in spec.children.values():
-        yield from _own(child, owned)
+def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
+    """Make modules that are the same, down to the memory of all their tensors, one module at several places.
+
+    Args:
+        plan: the plan, which is changed.
+        owned: the tensors of its modules.
+        computed: the tensors, by id, that are no view of the file's memory; they are compared by what they hold.
+    """
+    _Unifier(owned, computed).visit(plan.root)
 
 
-def _remembers(spec: ModuleSpec) -> bool:
-    """Whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
-    if spec.target.startswith(LAYERS):
-        own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
-    else:
-        own = not spec.target.startswith("torch.nn.")
-    return own or any(map(_remembers, spec.children.values()))
+class _Unifier:
+    def __init__(self, owned: Owned, computed: set[int]) -> None:
+        self._owned = owned
+        self._computed = computed
+        self._numbers: dict[Any, int] = {}
+        """Signature → its number, so that comparing a container does not compare all that is in it again."""
+        self._first: dict[int, ModuleSpec] = {}
+
+    def visit(self, spec: ModuleSpec) -> None:
+        """Unify what is in a module, outermost first."""
+        seen: set[int] = set()
+        stack = [spec]
+        while stack:
+            spec = stack.pop()
+            if id(spec) in seen:
+                continue
+            seen.add(id(spec))
+            for name, child in spec.children.items():
+                if self._is_mergeable(child):
+                    spec.children[name] = self._first.setdefault(self._signature(child), child)
+            stack += reversed(spec.children.values())
+
+    def _is_mergeable(self, spec: ModuleSpec) -> bool:
+        """Whether a module has tensors, and keeps nothing besides."""
+        return self._has_tensors(spec) and not self._remembers(spec)
+
+    @cached_by_spec
+    def _has_tensors(self, spec: ModuleSpec) -> bool:
+        return bool(self._owned.get(id(spec))) or any(map(self._has_tensors, spec.children.values()))
+
+    @cached_by_spec
+    def _remembers(self, spec: ModuleSpec) -> bool:
+        """Whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
+        if spec.target.startswith(LAYERS):
+            own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
+        else:
+            own = not spec.target.startswith("torch.nn.")
+        return own or any(map(self._remembers, spec.children.values()))
+
+    @cached_by_spec
+    def _signature(self, spec: ModuleSpec) -> int:
+        """A number that two modules have in common if they are the same in everything."""
+        children = tuple((name, self._signature(child)) for name, child in spec.children.items())
+        refers = tuple((name, id(other)) for name, other in spec.refers.items())
+        views = tuple((name, self._content(tensor)) for name, tensor in self._owned.get(id(spec), {}).items())
+        said = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+        return self._numbers.setdefault((said, children, refers, views), len(self._numbers))
+
+    def _content(self, tensor: Tensor) -> Any:
+        """The memory that a tensor views; of one that was computed, or is empty, what there is of it."""
+        if not tensor.numel or (id(tensor) in self._computed and tensor.numel <= _MOST_COMPARED):
+            return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
+        return id(tensor) if id(tensor) in self._computed else view_of(tensor)
 
 
 def view_of(tensor: Tensor) -> Any:
@@ -74,32 +130,27 @@ def view_of(tensor: Tensor) -> Any:
 
 
 def shared_specs(plan: Plan) -> set[int]:
-    """The modules that are at several places, by id."""
-    seen: dict[int, int] = {}
-
-    def visit(spec: ModuleSpec) -> None:
-        seen[id(spec)] = seen.get(id(spec), 0) + 1
-        if seen[id(spec)] == 1:
-            for child in spec.children.values():
-                visit(child)
-
-    visit(plan.root)
-    counted = {key for key, times in seen.items() if times > 1}
-    return counted | _applied_twice(plan.root, set())
+    """The modules that are at several places, or that several nodes of a graph apply, by id."""
+    times: Counter[int] = Counter()
+    applied: set[int] = set()
+    for spec in all_specs(plan):
+        times.update(id(child) for child in spec.children.values())
+        if spec.graph is not None:
+            nodes = Counter(node.module for node in spec.graph.nodes if node.module is not None)
+            applied.update(id(spec.children[name]) for name, number in nodes.items() if number > 1)
+    return {key for key, number in times.items() if number > 1} | applied
 
 
-def _applied_twice(spec: ModuleSpec, seen: set[int]) -> set[int]:
-    """Modules that several nodes of a graph apply."""
-    if id(spec) in seen:
-        return set()
-    seen.add(id(spec))
-    found: set[int] = set()
-    if spec.graph is not None:
-        names = [node.module for node in spec.graph.nodes if node.module is not None]
-        found |= {id(spec.children[name]) for name in names if names.count(name) > 1}
-    for child in spec.children.values():
-        found |= _applied_twice(child, seen)
-    return found
+def all_specs(plan: Plan) -> Iterator[ModuleSpec]:
+    """Every module of a plan once, in the order of its first place."""
+    seen: set[int] = set()
+    stack = [plan.root]
+    while stack:
+        spec = stack.pop()
+        if id(spec) not in seen:
+            seen.add(id(spec))
+            yield spec
+            stack += reversed(spec.children.values())
 
 
 def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
@@ -120,6 +171,47 @@ def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
     return list(held(root, ()))
 
 
-def expression(path: tuple[str, ...], start: str = "self") -> str:
-    """A path as Python source: `self.layers[3].weight`."""
-    return start + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path)
+def expression(path: tuple[str, ...], start: str = "self") -> Node:
+    """A path as an expression: `self.layers[3].weight`."""
+    node: Node = Name(start)
+    for name in path:
+        node = Item(node, Lit(int(name))) if name.isdigit() else Attr(node, name)
+    return node
+
+
+def check_tensors(
+    plan: Plan, source: dict[str, Tensor], paths: list[tuple[tuple[str, ...], ModuleSpec]], made: dict[str, Tensor]
+) -> None:
+    """Compare every tensor of a model's file with the Lua tensor that its place stands for.
+
+    Args:
+        plan: the plan, after modules were unified.
+        source: the state dict of the Lua model.
+        paths: where the modules are in the classes of the page.
+        made: what is written.
+
+    Raises:
+        ModelError: a tensor has no place, or the tensor that is written there is another one.
+    """
+    places: dict[int, list[tuple[str, ...]]] = {}
+    for path, spec in paths:
+        places.setdefault(id(spec), []).append(path)
+    for key, tensor in source.items():
+        spec, name = owner_of(plan, key)
+        found = [made.get(".".join((*path, name))) for path in places.get(id(spec), ())]
+        if not found or not all(other is not None and _same(tensor, other) for other in found):
+            raise ModelError(
+                "a tensor would be lost or replaced by another one in model.pt",
+                trail=f"{spec.trail}.{name}",
+                expected=f"the values of {key}",
+                found="another tensor" if found else "no place for it in the source",
+            )
+
+
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same view of the same memory, or hold the same bytes."""
+    if tensor is other or view_of(tensor) == view_of(other):
+        return True
+    if tensor.element != other.element or tensor.shape != other.shape:
+        return False
+    return bool(tensor.numpy().tobytes() == other.numpy().tobytes())

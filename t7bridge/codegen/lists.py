@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from .code import Binary, Node, apply, method
 from .idioms import short
-from .steps import ATOM, PRODUCT, SUM, Ref, Step, Value, pick
+from .names import usable_name
+from .steps import Ref, Step, Value, pick
 
 if TYPE_CHECKING:
     from .flow import Body
@@ -44,14 +47,13 @@ def _concat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
     parts = _branches(body, spec, value, None)
     assert isinstance(parts, list)
     ranks = {body.rank(part) for part in parts}
-    return body.add(
-        Step(f"torch.cat({{0}}, {spec.kwargs['dim']})", [parts], rank=ranks.pop() if len(ranks) == 1 else None)
-    )
+    dim = spec.kwargs["dim"]
+    return body.add(Step(lambda x: apply("torch.cat", x, dim), [parts], rank=ranks.pop() if len(ranks) == 1 else None))
 
 
 def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
     if value == Ref(0):
-        body.block.width = len(spec.children)
+        body.block.width = _unpacked(len(spec.children))
     return [body.apply(child, pick(value, at), "branch") for at, child in enumerate(spec.children.values())]
 
 
@@ -61,6 +63,15 @@ def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
         return None
     call, rank = body.builder.construct(child)
     return [body.module(child, call, item, "", rank) for item in value]
+
+
+_MOST_UNPACKED = 100
+"""How many elements of an input may get names of their own."""
+
+
+def _unpacked(width: int) -> int:
+    """How many elements an input is taken apart into; 0 where they stay in the list."""
+    return width if width <= _MOST_UNPACKED else 0
 
 
 def _flowing(spec: ModuleSpec) -> bool:
@@ -73,7 +84,9 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
     values: list[Value] = [value]
     links = [link for node in graph.nodes for link in node.takes] + list(graph.gives)
     if all(path for source, path in links if not source):
-        body.block.width = 1 + max((path[0] for source, path in links if not source), default=-1)
+        body.block.width = _unpacked(1 + max((path[0] for source, path in links if not source), default=-1))
+
+    body.builder.budget.spend(sum(len(path) for _, path in links))
 
     def fetch(link: tuple[int, tuple[int, ...]]) -> Value:
         found = values[link[0]]
@@ -83,8 +96,7 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
 
     for node in graph.nodes:
         taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
-        # Names that begin so are Python's and PyTorch's own: `_modules`, `__class__`.
-        name = node.name if node.name.isidentifier() and not node.name.startswith("_") else ""
+        name = usable_name(node.name)
         if node.module is None or spec.children[node.module].target == "torch.nn.Identity":
             values.append(taken)
             if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:
@@ -105,19 +117,25 @@ def _name_last(body: Body, value: Value, name: str) -> None:
             step.attribute.own = True
 
 
-def _folded(symbol: str, level: int, right: int) -> Callable[..., Value | None]:
+_MOST_FOLDED = 50
+"""How many operands may stand in one expression; Python's parser fails at some thousand."""
+
+
+def _folded(symbol: str) -> Callable[..., Value | None]:
     def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list) or not 0 < len(value) <= _MOST_FOLDED or spec.kwargs.get("inplace"):
             return None
         ranks = {body.rank(item) for item in value} - {None}
         if len(ranks) > 1:  # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes
             return None
         rank = ranks.pop() if ranks else None
         if len(value) == 1:
-            return body.add(Step("{0}.clone()", list(value), [ATOM], rank=rank))
-        template = f" {symbol} ".join(f"{{{at}}}" for at in range(len(value)))
-        needs = [level] + [right] * (len(value) - 1)
-        return body.add(Step(template, list(value), needs, level, rank=rank))
+            return body.add(Step(lambda x: method(x, "clone"), list(value), rank=rank))
+
+        def write(*operands: Node) -> Node:
+            return reduce(lambda left, right: Binary(left, symbol, right), operands)
+
+        return body.add(Step(write, list(value), rank=rank))
 
     return build
 
@@ -126,7 +144,7 @@ def _extreme(function: str) -> Callable[..., Value | None]:
     def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
         if not isinstance(value, list) or len(value) != 2:
             return None
-        return body.add(Step(f"torch.{function}({{0}}, {{1}})", list(value), rank=body.rank(value[0])))
+        return body.add(Step(lambda *operands: apply(function, *operands), list(value), rank=body.rank(value[0])))
 
     return build
 
@@ -144,14 +162,16 @@ def _join(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | No
     dim = _dimension(spec, rank)
     if dim is None:
         return None
-    return body.add(Step(f"torch.cat({{0}}, {dim})", [value], rank=rank))
+    return body.add(Step(lambda x: apply("torch.cat", x, dim), [value], rank=rank))
 
 
 def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
     dim = _dimension(spec, body.rank(value))
     if dim is None:
         return None
-    return body.add(Step(f"{{0}}.unbind({dim})", [value], [ATOM], kind="tuple[Tensor, ...]", hint="parts", same=True))
+    return body.add(
+        Step(lambda x: method(x, "unbind", dim), [value], kind="tuple[Tensor, ...]", hint="parts", same=True)
+    )
 
 
 def _picked(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
@@ -201,12 +221,12 @@ FLOWS: dict[str, Callable[[Body, ModuleSpec, Value, ModuleSpec | None], Value | 
     "containers.Concat": _concat,
     "containers.MapTable": _mapped,
     "containers.SharedParallelTable": _mapped,
-    "table.CAddTable": _folded("+", SUM, SUM),
-    "table.CSubTable": _folded("-", SUM, PRODUCT),
-    "table.CMulTable": _folded("*", PRODUCT, PRODUCT),
-    "table.CDivTable": _folded("/", PRODUCT, ATOM),
-    "table.CMaxTable": _extreme("maximum"),
-    "table.CMinTable": _extreme("minimum"),
+    "table.CAddTable": _folded("+"),
+    "table.CSubTable": _folded("-"),
+    "table.CMulTable": _folded("*"),
+    "table.CDivTable": _folded("/"),
+    "table.CMaxTable": _extreme("torch.maximum"),
+    "table.CMinTable": _extreme("torch.minimum"),
     "table.JoinTable": _join,
     "table.SplitTable": _split,
     "table.SelectTable": _picked,

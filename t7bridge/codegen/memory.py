@@ -21,31 +21,41 @@ _HANDING_ON = {
 }
 
 
-def effects(spec: ModuleSpec) -> Effects:
-    """What a module may do to memory."""
-    children = list(spec.children.values())
-    if spec.graph is not None:
-        return _of_graph(spec)
-    if spec.target == SEQUENTIAL:
-        changes, same = False, True
-        for child in children:
-            changed, handed_on = effects(child)
-            changes |= same and changed
-            same &= handed_on
-        return changes, same
-    if children:
-        found = [effects(child) for child in children]
-        return any(changed for changed, _ in found), short(spec) != "containers.Concat"
-    inplace = bool(spec.kwargs.get("inplace"))
-    return inplace, inplace or short(spec) in _HANDING_ON
+class Memory:
+    """What the modules of one model do to memory; each is asked once."""
 
+    def __init__(self) -> None:
+        self._known: dict[int, Effects] = {}
 
-def _of_graph(spec: ModuleSpec) -> Effects:
-    assert spec.graph is not None
-    changes, same = False, [True]
-    for node in spec.graph.nodes:
-        given = any(same[number] for number, _ in node.takes)
-        changed, handed_on = (False, True) if node.module is None else effects(spec.children[node.module])
-        changes |= given and changed
-        same.append(given and handed_on)
-    return changes, any(same[number] for number, _ in spec.graph.gives)
+    def effects(self, spec: ModuleSpec) -> Effects:
+        """What a module may do to memory."""
+        if id(spec) not in self._known:
+            self._known[id(spec)] = self._found(spec)
+        return self._known[id(spec)]
+
+    def _found(self, spec: ModuleSpec) -> Effects:
+        children = list(spec.children.values())
+        if spec.graph is not None:
+            return self._of_graph(spec)
+        if spec.target == SEQUENTIAL:
+            changes, same = False, True
+            for child in children:
+                changed, handed_on = self.effects(child)
+                changes |= same and changed
+                same &= handed_on
+            return changes, same
+        if children:
+            found = [self.effects(child) for child in children]
+            return any(changed for changed, _ in found), short(spec) != "containers.Concat"
+        inplace = bool(spec.kwargs.get("inplace"))
+        return inplace, inplace or short(spec) in _HANDING_ON
+
+    def _of_graph(self, spec: ModuleSpec) -> Effects:
+        assert spec.graph is not None
+        changes, same = False, [True]
+        for node in spec.graph.nodes:
+            given = any(same[number] for number, _ in node.takes)
+            changed, handed_on = (False, True) if node.module is None else self.effects(spec.children[node.module])
+            changes |= given and changed
+            same.append(given and handed_on)
+        return changes, any(same[number] for number, _ in spec.graph.gives)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from ..data import define
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from ..version import __version__
 from .alike import merge_alike
-from .code import WIDTH, bracketed, laid_out
+from .code import WIDTH, Assign, Attr, Listed, Name, apply, bracketed, checked_name, laid_out, method
 from .copied import import_lines
 from .flow import Block, Builder
+from .names import TAKEN
 from .statements import Writer, tidy
 
 _BASE_IMPORTS = {
-    ("pathlib", "Path", ""),
-    ("torch", "", ""),
-    ("torch", "Tensor", ""),
-    ("torch", "nn", ""),
-    ("torch.nn", "functional", "F"),
-    ("typing", "Any", ""),
+    "Path": ("pathlib", "Path", ""),
+    "torch": ("torch", "", ""),
+    "Tensor": ("torch", "Tensor", ""),
+    "nn": ("torch", "nn", ""),
+    "F": ("torch.nn", "functional", "F"),
+    "Any": ("typing", "Any", ""),
 }
+"""What a page may name, and how it is imported."""
 
 
 @define(frozen=True)
@@ -33,9 +36,9 @@ class Extra:
         dtypes: statements of `load` about modules that are of another type.
     """
 
-    connections: tuple[str, ...] = ()
+    connections: tuple[Assign, ...] = ()
     dtype: str = ""
-    dtypes: tuple[str, ...] = ()
+    dtypes: tuple[Assign, ...] = ()
 
 
 def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
@@ -51,11 +54,13 @@ def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: st
     body: list[str] = []
     for piece in builder.copied.values():
         body += ["", "", piece.text]
+    taken = frozenset((*builder.copied, *builder.foreign, *(block.name for block in blocks)))
     for block in blocks:
-        body += ["", "", *_class(block, extra.connections if block is blocks[-1] else ())]
+        body += ["", "", *_class(block, Writer(block, taken), extra.connections if block is blocks[-1] else ())]
     body += ["", "", *_load(extra, weights)]
     text = "\n".join(body)
-    imports = {each for each in _BASE_IMPORTS if re.search(rf"\b{each[2] or each[1] or each[0]}\b", _code(text))}
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
     for piece in builder.copied.values():
         imports |= piece.imports
     imports |= {(home, name, "") for name, home in builder.foreign.items()}
@@ -69,26 +74,21 @@ def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: st
     return "\n".join(head) + "\n" + text + "\n"
 
 
-def _code(text: str) -> str:
-    """Source without its docstrings."""
-    return re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
-
-
 def _safe(name: str) -> str:
+    """A name of a file as part of a docstring."""
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
-def _class(block: Block, connections: tuple[str, ...]) -> list[str]:
-    writer = Writer(block)
-    parameters = "".join(f", {name}: {kind}" for name, kind in block.parameters.items())
-    lines = [f"class {block.name}(nn.Module):", f'    """{_summary(block)}"""', ""]
+def _class(block: Block, writer: Writer, connections: tuple[Assign, ...]) -> list[str]:
+    parameters = "".join(f", {checked_name(name)}: {kind}" for name, kind in block.parameters.items())
+    lines = [f"class {checked_name(block.name)}(nn.Module):", f'    """{_summary(block)}"""', ""]
     if not block.attributes:
         return lines + _forward(block, writer)
     lines += _signature(f"def __init__(self{parameters}) -> None:")
     lines.append("        super().__init__()")
     for attribute in block.attributes:
-        lines += laid_out(f"self.{attribute.name} = ", attribute.call, "", 8)
-    lines += [f"        {statement}" for statement in connections]
+        lines += Assign(Attr(Name("self"), attribute.name), attribute.call).lines(8)
+    lines += [line for statement in connections for line in statement.lines(8)]
     lines += ["", *_forward(block, writer)]
     return lines
 
@@ -103,7 +103,7 @@ def _signature(text: str) -> list[str]:
 
 def _summary(block: Block) -> str:
     return {
-        "Model": f"An {block.spec.class_name} of Lua Torch." if block.spec.class_name else "The model.",
+        "Model": f"An {_safe(block.spec.class_name)} of Lua Torch." if block.spec.class_name else "The model.",
         "Residual": "Two branches of one input, added up.",
         "Branches": "Several branches of one input.",
         "Graph": "A graph of modules.",
@@ -112,18 +112,16 @@ def _summary(block: Block) -> str:
 
 def _forward(block: Block, writer: Writer) -> list[str]:
     names = writer.unpacked
-    source = "inputs" if names or "inputs" in " ".join([*writer.lines, str(writer.returned)]) else "input"
-    taken = "list[Tensor]" if names else "Any" if source == "inputs" else "Tensor"
-    target = ", target: Any = None" if "target" in f"{writer.lines} {writer.returned}" else ""
-    lines = [f"    def forward(self, {source}: {taken}{target}) -> {_returns(block, writer)}:"]
+    taken = "list[Tensor]" if names else "Any" if writer.source == "inputs" else "Tensor"
+    target = ", target: Any = None" if writer.reads("target") else ""
+    lines = [f"    def forward(self, {writer.source}: {taken}{target}) -> {_returns(block, writer)}:"]
     lines.append(f'        """{_takes(block, names)}"""')
     if names:
         joined = f"        {', '.join(names)}{',' if len(names) == 1 else ''} = inputs"
         lines += [joined] if len(joined) <= WIDTH else bracketed("(", names, ") = inputs", 8)
-    lines += [f"        {line}" for line in writer.lines]
-    if isinstance(writer.returned, list):
-        return lines + bracketed("return [", writer.returned, "]", 8)
-    return [*lines, f"        return {writer.returned}"]
+    lines += [line for statement in writer.statements for line in statement.lines(8)]
+    returned = Listed(tuple(writer.returned)) if isinstance(writer.returned, list) else writer.returned
+    return [*lines, *laid_out("return ", returned, "", 8)]
 
 
 def _returns(block: Block, writer: Writer) -> str:
@@ -162,14 +160,19 @@ def _first(spec: ModuleSpec) -> ModuleSpec | None:
 
 
 def _load(extra: Extra, weights: str) -> list[str]:
-    make = f"model = Model(){f'.{extra.dtype}()' if extra.dtype else ''}"
+    made = apply("Model")
+    beside = method(apply("Path", Name("__file__")), "with_name", weights)
+    statements = [
+        Assign(Name("model"), method(made, extra.dtype) if extra.dtype else made),
+        *extra.dtypes,
+    ]
+    state = apply("torch.load", Name("path"), weights_only=True)
     return [
         "def load(weights: str | Path | None = None) -> Model:",
-        f'    """Return the model in evaluation mode, with these weights or those of {weights}."""',
-        f"    {make}",
-        *(f"    {statement}" for statement in extra.dtypes),
-        f'    path = weights or Path(__file__).with_name("{weights}")',
-        "    model.load_state_dict(torch.load(path, weights_only=True))",
+        f'    """Return the model in evaluation mode, with these weights or those of {_safe(weights)}."""',
+        *(line for statement in statements for line in statement.lines(4)),
+        f"    path = weights or {beside.text}",
+        *Assign(None, method(Name("model"), "load_state_dict", state)).lines(4),
         "    return model.eval()",
     ]
 
@@ -178,4 +181,4 @@ def prepared(builder: Builder) -> list[Block]:
     """The classes of a model, tidied and merged, those first that others contain."""
     for block in builder.blocks:
         tidy(block)
-    return merge_alike(builder.blocks, {*builder.copied, *builder.foreign})
+    return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))

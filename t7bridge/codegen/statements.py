@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import keyword
-import re
+from collections import Counter
 
-from ..nn.plan.names import RESERVED
-from .code import WIDTH
+from ..errors import LimitError
+from .code import WIDTH, Assign, Attr, Item, Listed, Lit, Name, Node, apply, names_in
 from .flow import Block
-from .steps import APPLY, ATOM, Attribute, Ref, Step, Value, count_uses, refs
+from .names import free_attribute, free_variable
+from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
 
 _TEXT = WIDTH - 24
 """How long an expression may grow by taking others in."""
+_MOST_VARIABLES = 1000
+"""How many values of one `forward` may be waiting for their last use."""
 
 
 def tidy(block: Block) -> None:
@@ -19,9 +21,7 @@ def tidy(block: Block) -> None:
     _join_chains(block)
     for step in block.steps:
         if step is not None and step.function and step.attribute is not None and len(step.attribute.calls) == 1:
-            step.template, step.attribute, step.inplace = step.function, None, False
-            if step.template.startswith("{0}."):
-                step.needs = [ATOM]
+            step.write, step.attribute, step.inplace = step.function, None, False
     held = {id(step.attribute) for step in block.steps if step is not None}
     block.attributes = [attribute for attribute in block.attributes if id(attribute) in held]
     _name(block.attributes)
@@ -30,7 +30,10 @@ def tidy(block: Block) -> None:
 def _join_chains(block: Block) -> None:
     """Modules that only feed one another become one Sequential; across what changes its input nothing moves."""
     uses = count_uses(block.steps, block.result)
-    barriers = [number for number, step in enumerate(block.steps) if step and _changes_others(block, step, uses)]
+    exposed = _Exposed(block, uses)
+    barriers = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
+    places = {id(attribute): place for place, attribute in enumerate(block.attributes)}
+    attributes: list[Attribute | None] = list(block.attributes)
     for number, step in enumerate(block.steps):
         if step is None or not _chainable(step) or not isinstance(step.takes[0], Ref):
             continue
@@ -38,53 +41,66 @@ def _join_chains(block: Block) -> None:
         earlier = block.steps[before]
         if path or earlier is None or uses[before] != 1 or not _chainable(earlier) or earlier.named:
             continue
-        moves = any(block.steps[before + 1 : number])
-        if moves and any(before <= barrier <= number for barrier in barriers):
+        if barriers and any(block.steps[before + 1 : number]) and any(before <= each <= number for each in barriers):
             continue
-        assert earlier.attribute is not None
-        assert step.attribute is not None
-        joined = Attribute("layers", [*earlier.attribute.calls, *step.attribute.calls])
-        if step.attribute.base in ("body", "shortcut", "branch"):
-            joined.base = step.attribute.base
-        block.attributes[block.attributes.index(earlier.attribute)] = joined
-        block.attributes.remove(step.attribute)
-        step.attribute, step.takes, step.function = joined, earlier.takes, ""
+        joined, moved = earlier.attribute, step.attribute
+        assert joined is not None
+        assert moved is not None
+        joined.calls += moved.calls
+        joined.base = moved.base if moved.base in ("body", "shortcut", "branch") else "layers"
+        attributes[places[id(moved)]] = None
+        step.attribute, step.takes, step.function = joined, earlier.takes, None
         step.inplace, step.same = earlier.inplace or (earlier.same and step.inplace), earlier.same and step.same
         block.steps[before] = None
+    block.attributes = [attribute for attribute in attributes if attribute is not None]
 
 
 def _chainable(step: Step) -> bool:
-    return step.template == APPLY and step.attribute is not None and not step.attribute.own and len(step.takes) == 1
+    return step.write is applied and step.attribute is not None and not step.attribute.own and len(step.takes) == 1
 
 
-def _changes_others(block: Block, step: Step, uses: dict[int, int]) -> bool:
-    """Whether a step changes, in place, memory that others use too: of its input, or of what that was made from."""
-    if not step.inplace:
-        return False
-    numbers = [ref.step for taken in step.takes for ref in refs(taken)]
-    if any(ref.path for taken in step.takes for ref in refs(taken)):
-        return True
-    while numbers:
-        number = numbers.pop()
-        if uses.get(number, 0) > 1:
-            return True
-        source = block.steps[number]
-        if source is not None and source.same:
-            numbers += [ref.step for taken in source.takes for ref in refs(taken)]
-    return False
+class _Exposed:
+    """Tells whose memory others use too; the answer for each step is found once."""
+
+    def __init__(self, block: Block, uses: dict[int, int]) -> None:
+        self._block = block
+        self._uses = uses
+        self._known: dict[int, bool] = {}
+
+    def changed_by(self, step: Step) -> bool:
+        """Whether a step changes, in place, memory that others use too: of its input, or of what that was made from."""
+        if not step.inplace:
+            return False
+        taken = [ref for value in step.takes for ref in refs(value)]
+        return any(ref.path or self._is(ref.step) for ref in taken)
+
+    def _is(self, number: int) -> bool:
+        stack = [number]
+        while stack:
+            each = stack[-1]
+            source = self._block.steps[each]
+            inner = [ref.step for value in source.takes for ref in refs(value)] if source and source.same else []
+            missing = [other for other in inner if other not in self._known]
+            if each in self._known or not missing or self._uses.get(each, 0) > 1:
+                known = self._uses.get(each, 0) > 1 or any(self._known[other] for other in inner)
+                self._known.setdefault(each, known)
+                stack.pop()
+            else:
+                stack += missing
+        return self._known[number]
 
 
 def _name(attributes: list[Attribute]) -> None:
     """Names in the order of use, with numbers where several would be called the same."""
-    bases = [attribute.base for attribute in attributes]
+    bases = Counter(attribute.base for attribute in attributes)
     numbers: dict[str, int] = {}
     taken: set[str] = set()
     for attribute in attributes:
         base = attribute.base
-        if bases.count(base) > 1:
+        if bases[base] > 1:
             numbers[base] = numbers.get(base, 0) + 1
             base = f"{base}{numbers[base]}"
-        while base in taken or base in RESERVED or keyword.iskeyword(base):
+        while base in taken or not free_attribute(base):
             base += "_"
         taken.add(base)
         attribute.name = base
@@ -93,30 +109,53 @@ def _name(attributes: list[Attribute]) -> None:
 class Writer:
     """Writes the statements of `forward`.
 
+    Args:
+        block: the class.
+        taken: names of the classes of the page.
+
     Attributes:
-        lines: the statements, without indentation.
+        source: what the argument is called: `inputs` where its elements are used, or `input`.
+        unpacked: the names of the elements of the input, where only they are used.
+        statements: the statements before the last.
         returned: the returned expression; its parts where it is a list.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, taken: frozenset[str] = frozenset()) -> None:
         self._block = block
+        self._taken = taken
         self._uses = count_uses(block.steps, block.result)
+        self._exposed = _Exposed(block, self._uses)
         self._last = self._last_uses()
-        self._text: dict[int, tuple[str, int]] = {}
-        self._pending: list[int] = []
+        self._nodes: dict[int, Node] = {}
+        self._pending: dict[int, None] = {}
+        self._waiting: Counter[str] = Counter()
+        """How many of the pending expressions read a variable."""
         self._busy: dict[str, int] = {}
         """Variable → the last step that uses it."""
-        self.lines: list[str] = []
+        self.source = "input"
+        self.statements: list[Assign] = []
         self.unpacked = self._unpack()
         for number, step in enumerate(block.steps):
             if number and step is not None:
                 self._write(number, step)
         result = block.result
         if isinstance(result, Ref) and not result.path and result.step and self._is_tuple(result.step):
-            text, _ = self._text[result.step]
-            self._text[result.step] = (f"list({text})", ATOM)
+            self._nodes[result.step] = apply("list", self._nodes[result.step])
         parts = [self._value(item) for item in result] if isinstance(result, list) else None
-        self.returned: str | list[str] = self._value(result) if parts is None else parts
+        self.returned: Node | list[Node] = self._value(result) if parts is None else parts
+
+    @property
+    def text(self) -> str:
+        """All statements, for comparison."""
+        returned = self.returned if isinstance(self.returned, list) else [self.returned]
+        lines = [line for statement in self.statements for line in statement.lines(0)]
+        lines += [*self.unpacked, self.source, *(node.text for node in returned)]
+        return "\n".join((*lines, "list" if returned is self.returned else "value"))
+
+    def reads(self, name: str) -> bool:
+        """Whether a variable is used."""
+        returned = self.returned if isinstance(self.returned, list) else [self.returned]
+        return any(name in names_in(node) for node in (*(each.value for each in self.statements), *returned))
 
     def _is_tuple(self, number: int) -> bool:
         step = self._block.steps[number]
@@ -138,95 +177,113 @@ class Writer:
             ref for step in self._block.steps if step for taken in step.takes for ref in refs(taken) if not ref.step
         ]
         used += [ref for ref in refs(self._block.result) if not ref.step]
-        positions = [ref.path[0] if ref.path else None for ref in used]
+        positions = {ref.path[0] if ref.path else None for ref in used}
+        if any(at is not None for at in positions):
+            self.source = "inputs"
         if not self._block.width or not all(isinstance(at, int) and at >= 0 for at in positions):
-            self._text[0] = ("inputs" if any(at is not None for at in positions) else "input", ATOM)
+            self._nodes[0] = Name(self.source)
             return []
-        names = []
+        self.source = "inputs"
+        names: list[str] = []
         for at in range(self._block.width):
-            name = self._block.inputs.get(at, f"input{at + 1}")
-            name = f"input{at + 1}" if name in names or name in _TAKEN or keyword.iskeyword(name) else name
+            name = self._block.inputs.get(at, "")
+            if not name or name in names or not free_variable(name, self._taken):
+                name = f"input{at + 1}"
+            while name in names or not free_variable(name, self._taken):
+                name += "_"
             names.append(name if at in positions else "_")
             self._busy[names[-1]] = len(self._block.steps)
         return names
 
     def _write(self, number: int, step: Step) -> None:
-        changes = _changes_others(self._block, step, self._uses)
+        changes = self._exposed.changed_by(step)
         if changes:
             for pending in list(self._pending):
                 self._assign(pending)
-        text = self._fill(number, step)
-        for taken in step.takes:
-            self._pending = [each for each in self._pending if each not in {ref.step for ref in refs(taken)}]
+        node = self._fill(step)
+        for ref in (ref for taken in step.takes for ref in refs(taken)):
+            self._settle(ref.step)
         if number not in self._uses:
             if changes:
-                self.lines.append(text)
+                self.statements.append(Assign(None, node))
             return
-        self._text[number] = (text, step.level)
-        self._pending.append(number)
+        self._nodes[number] = node
+        self._pending[number] = None
+        self._waiting.update(set(names_in(node)))
         if self._uses[number] > 1 or self._wanted(step) or changes:
             self._assign(number)
+
+    def _settle(self, number: int) -> None:
+        """A pending value is part of another expression, or has a variable."""
+        if number in self._pending:
+            del self._pending[number]
+            self._waiting.subtract(set(names_in(self._nodes[number])))
 
     def _wanted(self, step: Step) -> bool:
         """Whether a value gets a variable for its name, which its module does not have already."""
         return bool(step.hint) and (step.attribute is None or step.attribute.name != step.hint)
 
-    def _fill(self, number: int, step: Step) -> str:
-        """The source of a step; operands get variables until it is short enough."""
-        while True:
-            operands: list[str] = []
-            for taken, need in zip(step.takes, step.needs):
-                alone = step.template.count("(") == 1 and step.template.endswith(f"({{{len(operands)}}})")
-                operands.append(self._value(taken, 0 if alone or isinstance(taken, list) else need))
-            text = step.template
-            for at, operand in enumerate(operands):
-                text = text.replace(f"{{{at}}}", operand)
-            if step.attribute is not None:
-                text = text.replace("{m}", f"self.{step.attribute.name}")
-            inner = [
-                ref.step
-                for taken in step.takes
-                for ref in refs(taken)
-                if ref.step in self._pending and len(self._text[ref.step][0]) > 12
-            ]
-            if len(text) <= _TEXT or not inner:
-                return text
-            self._assign(max(inner, key=lambda each: len(self._text[each][0])))
+    def _fill(self, step: Step) -> Node:
+        """The expression of a step; operands get variables until it is short enough."""
+        module = () if step.attribute is None else (Attr(Name("self"), step.attribute.name),)
+        inner = {
+            ref.step: len(self._nodes[ref.step].text)
+            for taken in step.takes
+            for ref in refs(taken)
+            if ref.step in self._pending
+        }
+        longest = sorted((each for each in inner if inner[each] > 12), key=lambda each: -inner[each])
+        total = 0
+        if len(longest) > 8:  # the sum of many is known to be too long before it is written
+            total = sum(inner.values())
+        for each in longest:
+            if total <= _TEXT:
+                node = step.write(*module, *map(self._value, step.takes))
+                total = len(node.text)
+            if total <= _TEXT:
+                return node
+            total -= inner[each]
+            self._assign(each)
+        return step.write(*module, *map(self._value, step.takes))
 
-    def _value(self, value: Value, need: int = 0) -> str:
+    def _value(self, value: Value) -> Node:
         if isinstance(value, list):
-            return f"[{', '.join(self._value(item) for item in value)}]"
+            return Listed(tuple(map(self._value, value)))
         if not value.step and self.unpacked:
-            text, level = self.unpacked[int(value.path[0])], ATOM
+            node: Node = Name(self.unpacked[int(value.path[0])])
             path = value.path[1:]
         else:
-            (text, level), path = self._text[value.step], value.path
-        if level < (ATOM if path else need):
-            text = f"({text})"
-        return text + "".join(f"[{index!r}]".replace("'", '"') for index in path)
+            node, path = self._nodes[value.step], value.path
+        for index in path:
+            node = Item(node, Lit(index))
+        return node
 
     def _assign(self, number: int) -> None:
         """Give a pending value a variable."""
-        self._pending.remove(number)
         step = self._block.steps[number]
         assert step is not None
-        text = self._text[number][0]
+        self._settle(number)
+        node = self._nodes[number]
         name = self._variable(number, step)
-        self.lines.append(f"{name} = {text}")
-        self._text[number] = (name, ATOM)
+        self.statements.append(Assign(Name(name), node))
+        self._nodes[number] = Name(name)
 
     def _variable(self, number: int, step: Step) -> str:
         """A name that is free: that of the user, or x, y, z, x1, … in turn."""
-        live = {name for name, last in self._busy.items() if last > number}
-        for pending in self._pending:  # what waits to be written still needs its variables
-            live.update(re.findall(r"[A-Za-z_]\w*", self._text[pending][0]))
-        choices = [step.hint] if step.hint and not keyword.iskeyword(step.hint) else []
+
+        def is_free(name: str) -> bool:
+            # What waits to be written still needs its variables.
+            return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._taken)
+
+        choices = [step.hint] if step.hint else []
         if step.hint == "parts":
             choices += [f"parts{at}" for at in range(2, 100)]
-        choices += ["x", "y", "z", *(f"x{at}" for at in range(1, 10_000))]
-        name = next(choice for choice in choices if choice not in live and choice not in _TAKEN)
+        choices += ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
+        name = next(filter(is_free, choices), "")
+        if not name:
+            raise LimitError(
+                f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
+                trail=self._block.spec.trail,
+            )
         self._busy[name] = self._last.get(number, number)
         return name
-
-
-_TAKEN = {"self", "torch", "nn", "F", "input", "inputs", "Tensor", "target", "list"}

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from attrs import field
-
 from ..data import define
-from .code import Call, sequential
-
-SUM, PRODUCT, ATOM = 1, 2, 3
-"""How tightly an expression holds together."""
+from .code import Call, Node, apply, sequential
 
 
 @define(frozen=True)
@@ -53,8 +48,13 @@ class Attribute:
         return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
 
 
-APPLY = "{m}({0})"
-"""The template of a step that gives its input to its module and does nothing else."""
+Write: TypeAlias = Callable[..., Node]
+"""Makes the expression of a step: given its module, where it has one, and then its operands."""
+
+
+def applied(module: Node, value: Node) -> Node:
+    """The expression of a step that passes its input through its module and does nothing else."""
+    return apply(module, value)
 
 
 @define(eq=False)
@@ -62,26 +62,22 @@ class Step:
     """One step.
 
     Attributes:
-        template: its source: `{0}`, `{1}` stand for what it takes, `{m}` for its module.
-        takes: what it takes.
-        needs: how tightly each of these must hold together.
-        level: how tightly the result does.
+        write: makes its expression.
+        takes: its operands.
         attribute: its module.
-        function: the template of a function that does the same as the module, where there is one.
+        function: makes the expression of a function that does the same as the module, where there is one.
         rank: dimensions of one example of the result; `None` where that is not known.
         kind: `Tensor`, or another annotation of the result.
-        inplace: whether it changes what it takes.
-        same: whether the result may be the memory of what it takes.
+        inplace: whether it changes its input.
+        same: whether the result may be the memory of the input.
         hint: what a variable with the result is called.
         named: whether `hint` is a name that the user gave.
     """
 
-    template: str
+    write: Write
     takes: list[Value]
-    needs: list[int] = field(factory=list)
-    level: int = ATOM
     attribute: Attribute | None = None
-    function: str = ""
+    function: Write | None = None
     rank: int | None = None
     kind: str = "Tensor"
     inplace: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 from ..data import define
 from ..nn.plan.spec import ModuleSpec
 from .code import Call, Lit
+from .copied import Copied
 
 SAME = -1
 """The rank of what comes out is that of what goes in."""
@@ -22,24 +23,27 @@ class TorchClass:
         base: what an attribute that holds one is called.
         arguments: their names in order, with the defaults of those that have one.
         rank: dimensions of one example of the output; `SAME` as the input's.
-        function: what computes the same without a module, given the input as `{0}`.
+        function: what computes the same without a module: `torch.relu`, or `.flatten` for a method.
+        given: the arguments of the constructor that the function takes too, in order.
     """
 
     base: str
     arguments: dict[str, Any]
     rank: int = SAME
     function: str = ""
+    given: tuple[str, ...] = ()
 
 
-_REQUIRED = object()
+REQUIRED = object()
+"""The default of an argument that has none."""
 
 
-def _known(base: str, arguments: str = "", rank: int = SAME, function: str = "") -> TorchClass:
+def _known(base: str, arguments: str = "", rank: int = SAME, function: str = "", given: str = "") -> TorchClass:
     named: dict[str, Any] = {}
     for word in arguments.split():
         name, has_default, default = word.partition("=")
-        named[name] = literal_eval(default) if has_default else _REQUIRED
-    return TorchClass(base, named, rank, function)
+        named[name] = literal_eval(default) if has_default else REQUIRED
+    return TorchClass(base, named, rank, function, tuple(given.split()))
 
 
 _CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 groups=1 bias=True"
@@ -75,20 +79,20 @@ TORCH: dict[str, TorchClass] = {
         "embedding",
         "num_embeddings embedding_dim padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False",
     ),
-    "Flatten": _known("flatten", "start_dim=1 end_dim=-1", 1, "{0}.flatten({start_dim})"),
-    "Unflatten": _known("unflatten", "dim unflattened_size", function="{0}.unflatten({dim}, {unflattened_size})"),
+    "Flatten": _known("flatten", "start_dim=1 end_dim=-1", 1, ".flatten", "start_dim"),
+    "Unflatten": _known("unflatten", "dim unflattened_size", function=".unflatten", given="dim unflattened_size"),
     "Dropout": _known("dropout", _DROPOUT),
     "Dropout2d": _known("dropout", _DROPOUT),
     "Dropout3d": _known("dropout", _DROPOUT),
-    "ReLU": _known("relu", _INPLACE, function="torch.relu({0})"),
-    "ReLU6": _known("relu", _INPLACE, function="F.relu6({0})"),
-    "Sigmoid": _known("sigmoid", function="torch.sigmoid({0})"),
-    "Tanh": _known("tanh", function="torch.tanh({0})"),
-    "LogSigmoid": _known("log_sigmoid", function="F.logsigmoid({0})"),
-    "Softsign": _known("softsign", function="F.softsign({0})"),
-    "Softmax": _known("softmax", "dim", function="F.softmax({0}, {dim})"),
-    "Softmin": _known("softmin", "dim", function="F.softmin({0}, {dim})"),
-    "LogSoftmax": _known("log_softmax", "dim", function="F.log_softmax({0}, {dim})"),
+    "ReLU": _known("relu", _INPLACE, function="torch.relu"),
+    "ReLU6": _known("relu", _INPLACE, function="F.relu6"),
+    "Sigmoid": _known("sigmoid", function="torch.sigmoid"),
+    "Tanh": _known("tanh", function="torch.tanh"),
+    "LogSigmoid": _known("log_sigmoid", function="F.logsigmoid"),
+    "Softsign": _known("softsign", function="F.softsign"),
+    "Softmax": _known("softmax", "dim", function="F.softmax", given="dim"),
+    "Softmin": _known("softmin", "dim", function="F.softmin", given="dim"),
+    "LogSoftmax": _known("log_softmax", "dim", function="F.log_softmax", given="dim"),
     "LeakyReLU": _known("relu", "negative_slope=0.01 inplace=False"),
     "ELU": _known("elu", "alpha=1.0 inplace=False"),
     "PReLU": _known("prelu", "num_parameters=1"),
@@ -100,19 +104,38 @@ TORCH: dict[str, TorchClass] = {
     "Softplus": _known("softplus", "beta=1.0 threshold=20.0"),
     "Threshold": _known("threshold", "threshold value inplace=False"),
     "GLU": _known("glu", "dim=-1"),
+    "Bilinear": _known("bilinear", "in1_features in2_features out_features bias=True", 1),
+    "LocalResponseNorm": _known("norm", "size alpha=0.0001 beta=0.75 k=1.0"),
     "PixelShuffle": _known("shuffle", "upscale_factor", 3),
     "ReflectionPad2d": _known("pad", "padding", 3),
     "ReplicationPad2d": _known("pad", "padding", 3),
     "ReplicationPad3d": _known("pad", "padding", 4),
     "ZeroPad2d": _known("pad", "padding", 3),
-    "LSTM": _known("lstm", "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0"),
-    "GRU": _known("gru", "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0"),
-    "RNN": _known("rnn", "input_size hidden_size num_layers=1 nonlinearity='tanh' bias=True batch_first=False"),
+    "LSTM": _known(
+        "lstm",
+        "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False proj_size=0",
+    ),
+    "GRU": _known(
+        "gru",
+        "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False proj_size=0",
+    ),
+    "RNN": _known(
+        "rnn",
+        "input_size hidden_size num_layers=1 nonlinearity='tanh' bias=True batch_first=False "
+        "dropout=0.0 bidirectional=False proj_size=0",
+    ),
 }
 """Classes whose arguments are known. Others are written as they are, all by keyword that are so in the plan."""
 
 _UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
 """Arguments for which one number means the same for all directions."""
+
+
+def defaults_of(piece: Copied) -> dict[str, Any]:
+    """The arguments of a copied class that may be left out; a class without a constructor has that of its base."""
+    base = TORCH.get(piece.inherits)
+    inherited = base.arguments.items() if base else ()
+    return {name: value for name, value in inherited if value is not REQUIRED} | dict(piece.defaults)
 
 
 def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec | None = None) -> Call:
@@ -126,10 +149,10 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     values = {argument: _simple(argument, value) for argument, value in given.items()}
     call = Call(f"nn.{name}", spec=spec)
     for argument, default in known.arguments.items():
-        if default is _REQUIRED and argument in values:
+        if default is REQUIRED and argument in values:
             call.args.append(Lit(values.pop(argument), argument))
     for argument, default in known.arguments.items():
-        if default is not _REQUIRED:
+        if default is not REQUIRED:
             call.kwargs[argument] = Lit(values.pop(argument, default), argument)
             call.defaults[argument] = default
     call.kwargs.update((argument, Lit(value, argument)) for argument, value in values.items())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..codegen.generate import generate
-from ..errors import ModelError
+from ..errors import T7BridgeError
 from ..graph.lua import TorchObject
 from ..nn.weights.state_dict import StateDict
 
@@ -40,7 +40,7 @@ def _of_model_py(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], not
         return state
     try:
         keys = generate(obj).keys
-    except ModelError:  # there is no model.py for it
+    except T7BridgeError:  # there is no model.py for it
         return state
     if set(state) != {name for names in keys.values() for name in names}:
         return state

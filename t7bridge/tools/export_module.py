@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from ..conversion.strictness import check_strict
 from ..errors import ModelError, WriteError
@@ -69,13 +71,10 @@ def write_module(
         folder = os.fspath(directory)
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         check_strict(report, strict)
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
         # The source takes its name last: a model.py is never there without its weights.
         with (
+            _folder(folder),
             FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
             FileOutput(weights, force=force, inputs=(source,), sync=sync) as state,
         ):
@@ -86,3 +85,25 @@ def write_module(
         report.tensors, report.storages = writer.tensors, writer.storages
         report.target_bytes = state.position + text.position
     return report
+
+
+@contextmanager
+def _folder(path: str) -> Iterator[None]:
+    """Make a folder for what is written in the block; where that fails, the folders that were made are removed."""
+    made: list[str] = []
+    missing = os.path.abspath(path)
+    while not os.path.lexists(missing):
+        made.append(missing)
+        missing = os.path.dirname(missing)
+    try:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise WriteError(f"the folder cannot be made: {reason}", file=path) from error
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                os.rmdir(folder)
+        raise

@@ -197,8 +197,9 @@ def _error(layers: list[tuple[str, str, str]]) -> UnsupportedLayerError:
     lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
+    counted = "1 layer has" if len(layers) == 1 else f"{len(layers)} layers have"
     return UnsupportedLayerError(
-        f"{len(layers)} layers have no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
+        f"{counted} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
         hint="`t7bridge convert` gives their tensors all the same.",
     )

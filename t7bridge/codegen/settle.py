@@ -1,0 +1,84 @@
+"""What is decided of a plan before it is written: that it is not too large, and where plain PyTorch will not do."""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
+from ..limits import Budget, Limits
+from ..nn.mapping import LAYERS
+from ..nn.plan.places import Places
+from ..nn.plan.spec import ModuleSpec, Plan
+from .idioms import short
+from .keys import all_specs
+
+MOST_DEEP = 250
+"""How deep modules may be nested."""
+_LOSE_BATCHES = {"shape.View", "shape.Reshape", "shape.Squeeze", "shape.Collapse"}
+
+
+def check_depth(value: TorchObject, trail: str, limits: Limits) -> None:
+    """Refuse a model whose modules are nested so deep that Python could not read what is written of them.
+
+    Raises:
+        UnsupportedError: they are.
+    """
+    for place in Places(value, trail, limits):
+        if place.depth >= MOST_DEEP:
+            raise UnsupportedError(
+                "the modules of this model are nested too deep to be written down",
+                trail=trail,
+                expected=f"at most {MOST_DEEP} modules inside one another",
+                hint="`t7bridge convert` gives the weights.",
+            )
+
+
+def check_size(tensors: dict[str, Tensor], limits: Limits) -> None:
+    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats without end.
+
+    Raises:
+        LimitError: together they are more bytes than the storages by more than the limit `work` allows.
+    """
+    budget = Budget(limits, "constructing the model")
+    for key, tensor in tensors.items():
+        storage = tensor.storage
+        budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
+
+
+def explained(plan: Plan) -> int:
+    """How many modules, arguments and links there are in a plan."""
+    total = 0
+    for spec in all_specs(plan):
+        total += 1 + len(spec.args) + len(spec.kwargs) + len(spec.children)
+        if spec.graph is not None:
+            total += sum(1 + len(node.takes) for node in spec.graph.nodes) + len(spec.graph.gives)
+    return total
+
+
+def settle(plan: Plan, shared: set[int]) -> None:
+    """Let layers keep their own class where the plain class of torch.nn refuses what Lua's layer takes.
+
+    The plain class of a layer is for inputs with a batch dimension. A `View` that was not told the dimensions of one
+    example takes that of a batch of one away, as in Lua; what follows it must take single examples. A module at several
+    places may be given a tensor at one and a list at another.
+    """
+    lost = False
+    for spec in all_specs(plan):
+        if spec.plain and (lost or (id(spec) in shared and spec.target.startswith(f"{LAYERS}conv."))):
+            spec.plain = "" if _refuses_examples(spec) else spec.plain
+        lost = lost or _loses_batches(spec)
+
+
+def _loses_batches(spec: ModuleSpec) -> bool:
+    """Whether a layer may give one example without the batch dimension that its input had."""
+    name = short(spec)
+    if name == "shape.Reshape":
+        return spec.kwargs.get("batch_mode") is not True
+    if name == "shape.View":
+        return not spec.kwargs.get("n_input_dims")
+    return name in _LOSE_BATCHES
+
+
+def _refuses_examples(spec: ModuleSpec) -> bool:
+    """Whether the plain class does not take what the layer does: one slope of nn.PReLU is for inputs of any shape."""
+    return not (short(spec) == "activation.PReLU" and spec.args == (1,))
