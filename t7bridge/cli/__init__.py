@@ -113,7 +113,7 @@ def _warnings() -> Iterator[None]:
                 usual(message, category, *where)
 
         warnings.simplefilter("always", T7BridgeWarning)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

@@ -151,7 +151,7 @@ def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) 
     if len(found.roots) > 1 and reader.layout.encoding == "binary":
         # A value without numbers is the same in every layout. The layout that the last one has holds for all.
         last = reader.layout
-        orders = {"byte_order": last.byte_order, "long_size": last.long_size}
+        orders: dict[str, Any] = {"byte_order": last.byte_order, "long_size": last.long_size}
         if any(each != orders for each in found.orders):
             again = _read_all(T7Reader(source, encoding="binary", limits=limits, **orders))
             if again.end != found.end or len(again.roots) != len(found.roots):

@@ -277,20 +277,31 @@ class Blocks:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `Step.apply`."""
-        import numpy as np
-
-        array = elements(tensor)
-        if not array.ndim or array.shape[0] % len(self.order):
-            raise ModelError(
-                "a tensor is not made of equal gates", expected=f"{len(self.order)} blocks", found=f"{array.shape}"
-            )
-        parts = np.split(array, len(self.order))
-        return copied(tensor, np.concatenate([parts[block] for block in self.order]))
+        return reblocked(tensor, self.order)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
         """See `Step.undo`."""
         inverse = tuple(self.order.index(block) for block in range(len(self.order)))
         return Blocks(inverse).apply(tensor, fields)
+
+
+def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Return a copy whose equal blocks along the first dimension are in another order.
+
+    Args:
+        tensor: any.
+        order: which old block each new one is.
+
+    Raises:
+        ModelError: it is not made of so many blocks.
+    """
+    import numpy as np
+
+    array = elements(tensor)
+    if not array.ndim or array.shape[0] % len(order):
+        raise ModelError("a tensor is not made of equal gates", expected=f"{len(order)} blocks", found=f"{array.shape}")
+    parts = np.split(array, len(order))
+    return copied(tensor, np.concatenate([parts[block] for block in order]))
 
 
 @define(frozen=True)

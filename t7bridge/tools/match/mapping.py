@@ -10,6 +10,8 @@ A file has one pair a line, source first, with white space between; `#` begins a
     9.bias                      -
     # a key or module of the target that keeps its own values
     -                           head.
+    # the order of the gates of a cell that is not PyTorch's, a letter a gate
+    i2h.                        lstm.                           ifog
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ class Line:
         source: a key; a prefix, which ends in a dot; or `-`.
         target: likewise.
         place: where it stands, for messages.
+        gates: the order of the gates on the side that is not PyTorch's; empty where the pair does not say it.
     """
 
     source: str
     target: str
     place: str
+    gates: str = ""
 
 
 def read_mapping(settled: Settled | None) -> list[Line]:
@@ -77,18 +81,18 @@ def _read_file(name: str) -> list[Line]:
         words = row.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 2:
+        if len(words) not in (2, 3):
             raise FormatError(
                 f"line {number} of the mapping is no pair",
                 file=name,
-                expected="a key of the source and one of the target",
+                expected="a key of the source and one of the target, and an order of gates if need be",
                 found=f"{len(words)} words",
             )
-        lines.append(_line(words[0], words[1], f"line {number}"))
+        lines.append(_line(words[0], words[1], f"line {number}", *words[2:]))
     return lines
 
 
-def _line(source: str, target: str, place: str) -> Line:
+def _line(source: str, target: str, place: str, gates: str = "") -> Line:
     ends = {name.endswith(".") for name in (source, target) if name != NOTHING}
     if len(ends) != 1:
         raise ModelError(
@@ -96,7 +100,7 @@ def _line(source: str, target: str, place: str) -> Line:
             expected="two keys, or two modules, whose names end in a dot",
             found=f"{source} {target}",
         )
-    return Line(source, target, place)
+    return Line(source, target, place, gates)
 
 
 def under(prefix: str, keys: Iterable[str]) -> list[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
 from ...errors import ModelError
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note, Report
 from .align import Finding, find
 from .classes import classify, fits, kind_of, names_between
+from .gates import ORDERS, Gates, gate_count, reorder
 from .mapping import NOTHING, Line, Settled, read_mapping, under
 from .parts import BATCHES, Part, in_runs, parts_of
 from .result import Ambiguity, Match, Pair
@@ -77,6 +80,7 @@ class _Matching:
         wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
         self._decide(given, wanted)
         self._fill_counts()
+        self._order_gates(lines)
         self._check_ties()
         doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
         left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
@@ -106,6 +110,42 @@ class _Matching:
         shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
         self._pairs[target] = Pair(source, target, *shapes, why)
         self._used.add(source)
+
+    def _order_gates(self, lines: list[Line]) -> None:
+        """Put gates into the target's order where it is known; refuse what is settled, and leave open what is not."""
+        stated: dict[str, str] = {}
+        for line in lines:
+            if line.gates:
+                stated.update(dict.fromkeys(under(line.target, self._target.tensors), line.gates))
+        orders: dict[Gates, list[str]] = {}
+        for key, pair in list(self._pairs.items()):
+            if pair.source is None:
+                continue
+            counts = gate_count(pair.source, self._source.tensors), gate_count(key, self._target.tensors)
+            count = max(counts)
+            if count == 1 or count == min(counts):
+                continue
+            side, other = (self._source, pair.source) if counts[1] == count else (self._target, key)
+            words = stated.get(key) or side.gates.get(f"{other.rpartition('.')[0]}.")
+            if words is None:
+                reason = f"the order of the {count} gates in {other} is not known"
+                if pair.why == "map":
+                    raise ModelError(
+                        f"the mapping pairs {pair.source} with {key}, and {reason}",
+                        expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
+                        hint=f"Say it behind the pair: `{pair.source} {key} ifog`.",
+                    )
+                del self._pairs[key]
+                self._used.discard(pair.source)
+                reason += "; a third word in the mapping says it: ifog"
+                self._ambiguous.append(Ambiguity((pair.source,), (key,), reason))
+                continue
+            gates = reorder(words, count, counts[1] == count)
+            if gates.order != tuple(range(count)):
+                self._pairs[key] = evolve(pair, gates=gates)
+                orders.setdefault(gates, []).append(key)
+        for gates, keys in orders.items():
+            self._note("info", f"gates {gates.words} in {_listed(keys)}")
 
     # What the user settles
 

@@ -11,8 +11,10 @@ from attrs import field
 from ...data import define
 from ...errors import ModelError
 from ...graph.tensor import Tensor
-from ...nn.weights.layouts import reshape
+from ...nn.weights.layouts import reblocked, reshape
 from ...report import Report
+from .classes import fits
+from .gates import Gates
 from .parts import Shape
 from .sides import Side, in_target_order
 
@@ -28,6 +30,7 @@ class Pair:
         target_shape: the shape here.
         why: what decided: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a
             source, `kept` or `zero`.
+        gates: how the gates of a recurrent layer are put into the target's order; `None` where they are as they were.
     """
 
     source: str | None
@@ -35,6 +38,7 @@ class Pair:
     source_shape: Shape | None
     target_shape: Shape
     why: str
+    gates: Gates | None = None
 
 
 @define(frozen=True)
@@ -89,14 +93,15 @@ class Match:
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
-        made: dict[tuple[int, Shape], Tensor] = {}
+        made: dict[tuple[int, Shape, Gates | None], Tensor] = {}
         result: dict[str, Any] = {**self._target.tensors, **self._target.others}
         for pair in self.pairs:
             if pair.source is not None:
                 tensor = self._source.tensors[pair.source]
-                place = (id(tensor), pair.target_shape)
+                place = (id(tensor), pair.target_shape, pair.gates)
                 if place not in made:
-                    made[place] = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
+                    whole = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
+                    made[place] = reblocked(whole, pair.gates.order) if pair.gates else whole
                 result[pair.target] = made[place]
             elif pair.why == "zero":
                 result[pair.target] = _zero(self._target.tensors[pair.target])
@@ -108,9 +113,21 @@ class Match:
         for group in self.ambiguous:
             lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
         if not partial:
-            lines += [f"unmatched in the source: {key}" for key in self.unmatched_source]
-            lines += [f"unmatched in the target: {key}" for key in self.unmatched_target]
+            lines += [f"unmatched in the source: {key}{self._why(key, True)}" for key in self.unmatched_source]
+            lines += [f"unmatched in the target: {key}{self._why(key, False)}" for key in self.unmatched_target]
         return "\n  ".join([*lines, *(f"hint: {hint}" for hint in self._hints(partial))])
+
+    def _why(self, key: str, is_source: bool) -> str:
+        """Why a key has no counterpart, as far as shapes tell."""
+        own, others = (self._source, self._target) if is_source else (self._target, self._source)
+        other = "target" if is_source else "source"
+        shape = own.tensors[key].shape
+        if not any(fits(tensor.shape, shape) for tensor in others.tensors.values()):
+            return f" {list(shape)}: no tensor of the {other} has this shape"
+        taken = {pair.target if is_source else pair.source for pair in self.pairs}
+        if all(name in taken for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
+            return f" {list(shape)}: those of the {other} that have this shape belong to others"
+        return f" {list(shape)}: the {other} has this shape, in a module that keeps other tensors or stands elsewhere"
 
     def _hints(self, partial: bool) -> Iterator[str]:
         if self.ambiguous:

@@ -22,6 +22,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.places import find_modules
 from ...nn.weights.state_dict import StateDict, state_dict
 from ...report import Note
+from .gates import gate_orders
 from .parts import Path, graph_runs
 
 _T = TypeVar("_T")
@@ -39,6 +40,7 @@ class Side:
         keys: all keys, in order.
         derived: keys that follow from others.
         runs: see `graph_runs`.
+        gates: see `gate_orders`.
         metadata: PyTorch's `_metadata`, where there is one.
         notes: what making it gave.
     """
@@ -50,6 +52,7 @@ class Side:
     keys: list[str] = field(factory=list)
     derived: set[str] = field(factory=set)
     runs: dict[Path, str] = field(factory=dict)
+    gates: dict[str, str] = field(factory=dict)
     metadata: Any = None
     notes: list[Note] = field(factory=list)
 
@@ -81,6 +84,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             value = _state_in(PtReader(source, limits=limits).read(), side.name, at)
     if isinstance(value, TorchObject):
         side.runs = graph_runs(value)
+        side.gates = gate_orders(value)
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
         side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}

@@ -1,0 +1,139 @@
+"""The order of a recurrent layer's gates, which shapes do not tell: PyTorch's is i f g o, char-rnn's i f o g."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
+from ...nn.plan.graph_spec import graph_spec
+from ...nn.plan.places import Places
+from ...nn.plan.spec import GraphSpec, Link
+from ...nn.registry import graph_modules
+
+_KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")
+ORDERS = {4: "ifgo", 3: "rzn"}
+"""PyTorch's order, by the number of gates."""
+_PASSED = {"nn.CAddTable", "nn.Reshape", "nn.View", "nn.Identity", "nn.Dropout"}
+"""Layers between a cell's matrices and where their sum is split into gates."""
+
+
+@define(frozen=True)
+class Gates:
+    """How the rows of a source are put into the order of the target.
+
+    Attributes:
+        order: which block of the source each block of the target is.
+        words: the change in words.
+    """
+
+    order: tuple[int, ...]
+    words: str
+
+
+def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
+    """How many gates a key of a PyTorch state dict has: 4 of an LSTM's, 3 of a GRU's; 1 for any other key."""
+    if not _KEY.match(key):
+        return 1
+    home, _, name = key.rpartition(".")
+    suffix = name[len(name.split("_")[0]) + 3 :]
+    prefix = f"{home}." if home else ""
+    hidden = tensors.get(f"{prefix}weight_hr{suffix}") or tensors.get(f"{prefix}weight_hh{suffix}")
+    shape = tensors[key].shape
+    if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
+        return 1
+    return shape[0] // hidden.shape[1]
+
+
+def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
+    """The change between an order of gates and PyTorch's.
+
+    Args:
+        words: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
+        count: how many gates there are.
+        into_pytorch: whether the target is the side with PyTorch's order.
+
+    Raises:
+        ModelError: the letters are not those of as many gates.
+    """
+    usual = ORDERS.get(count, "")
+    if sorted(words) != sorted(usual) or not usual:
+        raise ModelError(
+            "this is no order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
+        )
+    source, target = (words, usual) if into_pytorch else (usual, words)
+    return Gates(tuple(source.index(gate) for gate in target), f"{' '.join(source)} become {' '.join(target)}")
+
+
+def gate_orders(root: TorchObject) -> dict[str, str]:
+    """The orders of gates that the graphs of a model show.
+
+    Returns:
+        For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
+    """
+    found: dict[str, str] = {}
+    for place in Places(root):
+        if place.obj.class_name != "nn.gModule":
+            continue
+        try:
+            graph = graph_spec(place.obj, place.trail)
+        except ModelError:
+            continue
+        classes = {
+            child.name: child.value.class_name
+            for child in graph_modules(place.obj)
+            if isinstance(child.value, TorchObject)
+        }
+        for name, order in _of_graph(graph, classes).items():
+            found[f"{place.prefix}{name}."] = order
+    return found
+
+
+def _of_graph(graph: GraphSpec, classes: Mapping[str, str]) -> dict[str, str]:
+    kinds = [""] + [classes.get(node.module or "", "") for node in graph.nodes]
+    takers: list[list[Link]] = [[] for _ in kinds]
+    for number, node in enumerate(graph.nodes, 1):
+        for before, picked in node.takes:
+            takers[before].append((number, picked))
+    found: dict[str, str] = {}
+    for number, kind in enumerate(kinds):
+        order = _order(number, kinds, takers, graph) if kind == "nn.SplitTable" else None
+        if order is None:
+            continue
+        stack = [before for before, _ in graph.nodes[number - 1].takes]
+        while stack:
+            before = stack.pop()
+            if kinds[before] == "nn.Linear":
+                found[graph.nodes[before - 1].module or ""] = order
+            elif kinds[before] in _PASSED and len(found) < len(kinds):
+                stack += [other for other, _ in graph.nodes[before - 1].takes]
+    return found
+
+
+def _order(
+    split: int, kinds: list[str], takers: list[list[tuple[int, tuple[int, ...]]]], graph: GraphSpec
+) -> str | None:
+    """The gates of an LSTM in the order in which they are split, by what becomes of each."""
+    by_place = {picked[0]: number for number, picked in takers[split] if len(picked) == 1}
+    if sorted(by_place) != [0, 1, 2, 3] or len(takers[split]) != 4:
+        return None
+    gates = [by_place[place] for place in range(4)]
+    letters: dict[int, str] = {number: "g" for number in gates if kinds[number] == "nn.Tanh"}
+    if len(letters) != 1 or any(kinds[number] not in ("nn.Tanh", "nn.Sigmoid") for number in gates):
+        return None
+    for number in gates:
+        if number in letters:
+            continue
+        products = [other for other, _ in takers[number] if kinds[other] == "nn.CMulTable"]
+        if len(products) != 1 or len(takers[number]) != 1:
+            return None
+        others = [before for before, _ in graph.nodes[products[0] - 1].takes if before != number]
+        if len(others) != 1:
+            return None
+        beside = others[0]
+        letters[number] = "i" if letters.get(beside) == "g" else "o" if kinds[beside] == "nn.Tanh" else "f"
+    order = "".join(letters[number] for number in gates)
+    return order if sorted(order) == sorted(ORDERS[4]) else None
