@@ -34,7 +34,11 @@ def corpus(*patterns: str) -> list[Path]:
     """
     found: set[Path] = set()
     for pattern in patterns:
-        matches = {path for path in TESTFILES.glob(pattern) if path.parent.name != "bad" or pattern.startswith("bad/")}
+        matches = {
+            path
+            for path in TESTFILES.glob(pattern)
+            if path.parent.name not in ("bad", "hostile") or pattern.startswith("bad/")
+        }
         assert matches, f"no file matches testfiles/{pattern}"
         found |= matches
     return sorted(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..mapping import Call, Lua, flag, integer, number, of_runtime, pair
+from ..mapping import LAYERS, Call, Lua, flag, integer, number, of_runtime, pair
 from ..registry import register_layer
 
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
@@ -11,6 +11,13 @@ _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 def _loss(lua: Lua) -> Call:
     """What only notes a loss hands on its input."""
     return Call("torch.nn.Identity")
+
+
+def _noise(lua: Lua) -> Call:
+    """texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
+    if not lua.has("num_planes"):
+        return Call(f"{LAYERS}style.LeadingNoise", (3,))
+    return Call(f"{LAYERS}style.GenNoise", (lua.integer("num_planes"), lua.number("mult", 1.0)))
 
 
 _VARIATION = of_runtime("style.TotalVariation", number("strength"))
@@ -27,7 +34,7 @@ register_layer(
         "nn.SpatialCircularPadding": of_runtime("style.SpatialCircularPadding", _BORDERS),
         "nn.SpatialSymmetricPadding": of_runtime("style.SpatialSymmetricPadding", _BORDERS),
         "nn.NoiseFill": of_runtime("style.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
-        "nn.GenNoise": of_runtime("style.GenNoise", integer("num_planes"), number("mult", 1.0)),
+        "nn.GenNoise": _noise,
         "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
     },
 )

@@ -18,6 +18,7 @@ from ..weights.state_dict import StateDict, state_dict
 from .graph_spec import graph_spec
 from .places import Place, Places
 from .spec import GraphSpec, ModuleSpec, Plan
+from .unknown import unknown_class
 
 _MAX_LISTED = 500
 """How many layers a message lists; the error itself has all of them."""
@@ -50,7 +51,7 @@ def build_plan(
     planner = _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base)
     root = planner.run()
     if planner.unsupported:
-        raise _error(planner.unsupported)
+        raise _error(planner.unsupported, planner.unknown)
     return Plan(root, frozenset(planner.learned()))
 
 
@@ -81,6 +82,8 @@ class _Planner:
         self._childless: set[int] = set()
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
         self.unsupported: list[tuple[str, str, str]] = []
+        self.unknown = False
+        """Whether there is a class without an entry."""
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for key, tensor in state.tensors.items():
             prefix, _, name = key.rpartition(".")
@@ -126,8 +129,10 @@ class _Planner:
         spec = ModuleSpec("", class_name=obj.class_name, obj=obj, trail=trail)
         module = place.layer.module_of(obj.class_name) if place.layer else None
         if place.layer is None or module is None:
-            reason = "is a class without an entry" if place.layer is None else "has no PyTorch module yet"
+            shapes = self._shapes.get(place.prefix, {})
+            reason = unknown_class(obj, shapes) if place.layer is None else "has no PyTorch module yet"
             self._reject(trail, obj.class_name, reason)
+            self.unknown = self.unknown or place.layer is None
             return spec
         shapes = self._shapes.get(place.prefix, {})
         above = tuple(outer.obj for outer in _above(place))
@@ -192,14 +197,15 @@ def _above(place: Place) -> Any:
         parent = parent.parent
 
 
-def _error(layers: list[tuple[str, str, str]]) -> UnsupportedLayerError:
+def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
     classes = sorted({class_name for _, class_name, _ in layers})
     lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
-    counted = "1 layer has" if len(layers) == 1 else f"{len(layers)} layers have"
+    have = "layer has" if len(layers) == 1 else "layers have"
+    own = "Register classes of your own with t7bridge.register_module, see docs/own-layers.md; " if unknown else ""
     return UnsupportedLayerError(
-        f"{counted} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
+        f"{len(layers)} {have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
-        hint="`t7bridge convert` gives their tensors all the same.",
+        hint=f"{own}`t7bridge convert` writes their tensors all the same.",
     )

@@ -28,6 +28,7 @@ Settled = Mapping[str, str] | Iterable[tuple[str, str]] | str | os.PathLike[str]
 """A mapping as users give it: pairs, or the path of a file."""
 
 _MAX_BYTES = 1 << 26
+_GATES = set("ifgorzn")
 
 
 @define(frozen=True)
@@ -81,7 +82,7 @@ def _read_file(name: str) -> list[Line]:
         words = row.partition("#")[0].split()
         if not words:
             continue
-        if len(words) not in (2, 3):
+        if len(words) != 2 and not (len(words) == 3 and set(words[2]) <= _GATES):
             raise FormatError(
                 f"line {number} of the mapping is no pair",
                 file=name,

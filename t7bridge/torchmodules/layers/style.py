@@ -207,6 +207,24 @@ class NoiseFill(nn.Module):
         return torch.cat((input[:, : input.size(1) - self.planes], noise), 1)
 
 
+class LeadingNoise(nn.Module):
+    """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
+
+    Args:
+        planes: how many.
+    """
+
+    def __init__(self, planes: int) -> None:
+        super().__init__()
+        self.planes = planes
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w); return the same shape."""
+        first = input[:, : self.planes]
+        noise = torch.rand_like(first) + (first - first.detach())
+        return torch.cat((noise, input[:, self.planes :]), 1)
+
+
 class GenNoise(nn.Module):
     """Noise of the height and width of its input.
 
