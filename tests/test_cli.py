@@ -239,7 +239,9 @@ def test_zeros(tmp_path: Path) -> None:
     (tmp_path / "z.t7").write_bytes(bytes(1000))
     run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
 
-    assert "996 bytes behind the last value" in run.stderr
+    assert run.returncode == 1
+    assert "nil, explains next to nothing of the file" in run.stderr
+    assert "found 996 bytes more" in run.stderr
 
 
 def test_ignored_options(tmp_path: Path) -> None:
