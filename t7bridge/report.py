@@ -19,12 +19,23 @@ class Note:
         trail: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
         message: one sentence.
         loss: what the target could not keep: `type`, `precision` or `sharing`; empty where nothing was lost.
+        code: which kind of note it is, for programs: `unmapped` for a class without an entry; empty for others.
+        class_name: the Lua or Python class that it is about, where there is one.
+        count: how many places it is about.
     """
 
     level: str
     trail: str
     message: str
     loss: str = ""
+    code: str = ""
+    class_name: str = ""
+    count: int = 1
+
+    @property
+    def path(self) -> str:
+        """The same as `trail`."""
+        return self.trail
 
     def __str__(self) -> str:
         where = f"{self.trail}: " if self.trail else ""

@@ -72,7 +72,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
     `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables.
 
     Args:
-        value: what `load` returns, or builtins with `Tensor` in them.
+        value: what `load` returns, numpy arrays, torch tensors, modules (their state dicts are saved), or builtins
+            of these. Tensors that share memory do so in the file.
         path: of the file to write.
         force: whether an existing file is replaced.
         layout: encoding, byte order and size of `long` of a `.t7`.
@@ -82,9 +83,11 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         WriteError: the value or the disk does not allow it.
         UnsupportedError: the value holds something that the format does not have.
     """
+    from ..conversion.adopt import adopt
     from ..conversion.convert import write_pt, write_t7
 
     to = target_format(path)
+    value = adopt(value)
     with FileOutput(path, force=force) as output:
         if to == "t7":
             write_t7(output, value, layout or T7Layout())

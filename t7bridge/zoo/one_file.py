@@ -15,7 +15,6 @@ from ..report import Note, Report
 from .job import DONE, FAILED, FLAT_FORMATS, FOREIGN, Job, Outcome, Settings, digest
 from .places import as_local_input, as_local_output
 
-_UNMAPPED = re.compile(r"no mapping yet for class ([^:]+)")
 _NOTES_KEPT = 50
 
 
@@ -96,9 +95,8 @@ def _verify(settings: Settings, source: str, target: str) -> None:
 def _take(outcome: Outcome, report: Report) -> None:
     outcome.mode, outcome.tensors = report.mode, report.tensors
     for note in report.notes:
-        unmapped = _UNMAPPED.match(note.message)
-        if unmapped:
-            outcome.layers.append([note.trail, unmapped.group(1), note.message])
+        if note.code == "unmapped":
+            outcome.layers.append([note.trail, note.class_name, note.message])
     _keep_notes(outcome, report.notes)
 
 

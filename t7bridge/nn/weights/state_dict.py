@@ -5,11 +5,12 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from attrs import field
+from collections import OrderedDict
 
 from ...data import define
 from ...errors import ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.show import counted
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
@@ -42,19 +43,38 @@ class Origin:
     tensor: Tensor | None
 
 
-@define(eq=False)
-class StateDict:
-    """A PyTorch state dict, made from a Lua model.
+class StateDict(OrderedDict[str, Tensor]):
+    """A PyTorch state dict, made from a Lua model: tensors by PyTorch's names, in PyTorch's order.
+
+    Tensors that shared memory in Lua do so here.
 
     Attributes:
-        tensors: the tensors by PyTorch's names, in PyTorch's order. Tensors that shared memory in Lua do so here.
         notes: what the user should know.
         origins: where each tensor comes from.
     """
 
-    tensors: dict[str, Tensor] = field(factory=dict)
-    notes: list[Note] = field(factory=list)
-    origins: dict[str, Origin] = field(factory=dict, repr=False)
+    __slots__ = ("notes", "origins")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[Note] = []
+        self.origins: dict[str, Origin] = {}
+
+    @property
+    def tensors(self) -> StateDict:
+        """The state dict itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<StateDict: {counted(len(self), 'tensor')}>"
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
 
 
 def state_dict(
@@ -79,13 +99,13 @@ def state_dict(
         LimitError: the model is nested or shared so much that its names would be too many or too long.
 
     Example:
-        >>> tensors = state_dict(T7Reader("model.t7").read_object()).tensors  # doctest: +SKIP
+        >>> tensors = state_dict(load("model.t7"))  # doctest: +SKIP
     """
     if not isinstance(value, TorchObject):
         raise ModelError("a state dict is made from an nn module", trail=trail, found=type(value).__name__)
     result = _Collector(Places(value, trail, limits)).run()
     if compact:
-        result.tensors = compacted(result.tensors)
+        result.update(compacted(result))
     return result
 
 
@@ -102,6 +122,8 @@ class _Collector:
         """Tensors that had to be copied, by what they were copied from, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], list[object]] = {}
         """Level and message of each note → its first trail and how often it was given."""
+        self._about: dict[tuple[str, str], tuple[str, str]] = {}
+        """Level and message of notes with a code → it and the class that they are about."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
 
@@ -121,11 +143,16 @@ class _Collector:
         for (level, message), (trail, times) in self._notes.items():
             assert isinstance(times, int)
             more = f" (and at {times - 1} more places)" if times > 1 else ""
-            self._result.notes.append(Note(level, str(trail), message + more))
+            code, class_name = self._about.get((level, message), ("", ""))
+            self._result.notes.append(
+                Note(level, str(trail), message + more, code=code, class_name=class_name, count=times)
+            )
         return self._result
 
-    def _note(self, level: str, place: Place, path: str, message: str) -> None:
+    def _note(self, level: str, place: Place, path: str, message: str, code: str = "") -> None:
         """Give a note once, with the first place it is about and the number of places."""
+        if code:
+            self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
         if known is None:
             trail = place.trail + path
@@ -241,7 +268,7 @@ class _Collector:
             self._put(place, find.name, find.value, Origin(obj, None, Source(find.path.lstrip(".")), find.value))
         if place.layer is None:
             kept = "its tensors keep Lua's names" if taken else "it has no tensors of its own"
-            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}")
+            self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}", "unmapped")
         self._left.extend((place, find.path, find.value, False) for find in finds if usual and find not in usual)
 
     # What is left out
