@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
 from .dtypes import ELEMENT_TYPES, PACKED, ElementType
-from .storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
+from .storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -44,6 +45,9 @@ def storage_array(storage: Storage) -> np.ndarray:
         return data
     if isinstance(data, Derived):
         return data.convert(data.origin.array)
+    if isinstance(data, Assembled):
+        parts = list(_assembled(data, element))
+        return np.concatenate(parts) if parts else np.empty(0, native)
     if isinstance(data, TextSpan):
         parts = [_parse(piece, storage) for piece in data.pieces()]
         array = np.concatenate(parts) if parts else np.empty(0, native)
@@ -94,6 +98,8 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
     elif isinstance(data, Derived):
         for part in _grouped(array_chunks(data.origin), data.group):
             yield data.convert(part)
+    elif isinstance(data, Assembled):
+        yield from _assembled(data, element)
     elif isinstance(data, Span):
         held = dtype_of(element, data.order, data.width)
         for piece in data.pieces(storage.count):
@@ -101,6 +107,22 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
     else:
         for start in range(0, storage.count, step):
             yield np.ascontiguousarray(data[start : start + step])
+
+
+def _assembled(data: Assembled, element: ElementType) -> Iterator[np.ndarray]:
+    """Yield the elements of an assembled tensor, as many rows at a time as make about 1 MiB, one at least."""
+    rows, inner = data.size[0], data.size[1:]
+    step = max(1, CHUNK_BYTES // max(1, math.prod(inner) * element.itemsize))
+    arrays = [(start, tensor_array(tensor)) for start, tensor in data.parts]
+    for row in range(0, rows, step):
+        block = np.empty((min(step, rows - row), *inner), np.dtype(element.code))
+        for start, array in arrays:
+            first, last = max(row, start[0]), min(row + len(block), start[0] + len(array))
+            if first < last:
+                columns = tuple(slice(at, at + extent) for at, extent in zip(start[1:], array.shape[1:]))
+                inside = (slice(first - row, last - row), *columns)
+                block[inside] = array[first - start[0] : last - start[0]]
+        yield block.reshape(-1)
 
 
 def _grouped(parts: Iterator[np.ndarray], group: int) -> Iterator[np.ndarray]:

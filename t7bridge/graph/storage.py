@@ -18,6 +18,8 @@ from .show import Shown, storage_number
 if TYPE_CHECKING:
     import numpy as np
 
+    from .tensor import Tensor
+
 CHUNK_BYTES = 1 << 19
 """What is converted at a time: it stays in the processor's cache."""
 
@@ -122,7 +124,21 @@ class Derived:
     group: int = 1
 
 
-Data = Union[Span, TextSpan, Derived, "np.ndarray"]
+@define(eq=False)
+class Assembled:
+    """The elements of a tensor in rows (C order) whose parts are tensors of other storages, as sharded files have them.
+
+    Attributes:
+        size: elements of each dimension of the whole.
+        parts: for each part, the index of its first element along each dimension, 0-based, and the tensor. They cover
+            the whole and do not overlap.
+    """
+
+    size: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], Tensor], ...]
+
+
+Data = Union[Span, TextSpan, Derived, Assembled, "np.ndarray"]
 
 
 @define(eq=False)

@@ -212,6 +212,33 @@ class ByteSource:
         """The descriptor for calls that move bytes inside the kernel; `None` for a buffer in memory."""
         return self._fd
 
+    def resolve(self, offset: int) -> tuple[ByteSource, int]:
+        """Return the source that holds the bytes themselves, and the offset of a byte in it: for a window, its file."""
+        return self, offset
+
+    def window(self, offset: int, size: int, name: str = "") -> ByteSource:
+        """Return a part of the source as a source of its own, whose offsets count from the part's first byte.
+
+        The part shares the file: it can be read as long as this source is open, and closing it does nothing.
+
+        Args:
+            offset: first byte of the part, 0-based.
+            size: of the part, in bytes.
+            name: of the part, for messages; that of the source by default.
+
+        Raises:
+            TruncatedError: the source has fewer bytes.
+        """
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise TruncatedError(
+                "a part lies outside the file",
+                file=self.name,
+                offset=offset,
+                expected=f"{size} bytes",
+                found=f"{max(0, self.size - offset)}",
+            )
+        return _Window(self, offset, size, name or self.name)
+
     def same_file(self, path: PathLike) -> bool:
         """Whether `path` names the very file that is read here."""
         if self._fd is None:
@@ -232,3 +259,31 @@ class ByteSource:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+
+class _Window(ByteSource):
+    """A part of a source."""
+
+    def __init__(self, whole: ByteSource, start: int, size: int, name: str) -> None:
+        super().__init__(name, size)
+        self._whole, self._start = whole.resolve(start)
+
+    def _within(self, offset: int, length: int) -> int:
+        return max(0, min(length, self.size - offset))
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._whole.read(self._start + offset, self._within(offset, length))
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        return self._whole.read_into(self._start + offset, buffer[: self._within(offset, len(buffer))])
+
+    def mapped(self, offset: int, length: int) -> memoryview:
+        if offset + length > self.size:
+            self.read_exact(offset, length, "its data")
+        return self._whole.mapped(self._start + offset, length)
+
+    def resolve(self, offset: int) -> tuple[ByteSource, int]:
+        return self._whole, self._start + offset
+
+    def same_file(self, path: PathLike) -> bool:
+        return self._whole.same_file(path)

@@ -93,7 +93,7 @@ class ZipArchive:
         """
         member = self._member(name)
         if member.method == STORED:
-            return self.source, self._start(member)
+            return self.source.resolve(self._start(member))
         if name not in self._inflated:
             self._inflated[name] = self._inflate(member)
         return self._inflated[name], 0

@@ -1,0 +1,207 @@
+"""Distributed checkpoints: folders that `torch.distributed.checkpoint` writes. Nothing in them is executed.
+
+`.metadata` is the pickle of a `Metadata` object: `state_dict_metadata` has sizes and chunks of each tensor by its
+flat name, `storage_data` maps each chunk to a file, an offset and a length in bytes, and `planner_data` maps flat
+names to the keys of the nested dictionaries that were saved. At each place stands a whole file of `torch.save`: the
+chunk of a tensor, or another value. A tensor that was sharded over processes has several chunks, in any files.
+
+Source: PyTorch 2.13 `torch/distributed/checkpoint/metadata.py`, `filesystem.py` (`_StorageInfo`), `planner_helpers.py`,
+`default_planner.py` (flat names), `_nested_dict.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Hashable
+from typing import Any
+
+from ...data import define
+from ...errors import CorruptError, UnsupportedError
+from ...graph.python import PythonObject
+from ...graph.storage import Assembled, Storage
+from ...graph.tensor import Tensor
+from ...io.source import ByteSource, PathLike
+from ...limits import DEFAULT_LIMITS, Limits
+from .reader import PtReader
+from .storages import shown
+
+METADATA_MEMBER = ".metadata"
+_PLACE = ("relative_path", "offset", "length")
+
+
+@define(frozen=True)
+class _Place:
+    """Where a value stands.
+
+    Attributes:
+        file: its file, below the folder.
+        offset: first byte, 0-based.
+        length: in bytes.
+    """
+
+    file: str
+    offset: int
+    length: int
+
+
+class DistributedReader:
+    """Reads a folder of `torch.distributed.checkpoint`.
+
+    Only `.metadata` is read at first, then the pickle of each chunk; weights stay where they are.
+
+    Args:
+        folder: the folder.
+        limits: resource limits.
+
+    Raises:
+        T7BridgeError: `.metadata` cannot be read.
+    """
+
+    def __init__(self, folder: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.folder = os.fspath(folder)
+        self._limits = limits
+        self._files: dict[str, ByteSource] = {}
+        self._metadata = PtReader(os.path.join(self.folder, METADATA_MEMBER), limits=limits)
+
+    def __enter__(self) -> DistributedReader:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._metadata.source.close()
+        for source in self._files.values():
+            source.close()
+
+    def read(self) -> dict[str, Any]:
+        """Read the value that was saved, nested as it was.
+
+        Raises:
+            FormatError: the folder contradicts itself, or a file is damaged or missing.
+        """
+        metadata = self._metadata.read()
+        entries = _dict(_field(metadata, "state_dict_metadata"), "state_dict_metadata")
+        places = self._places(_dict(_field(metadata, "storage_data"), "storage_data"))
+        keys = _field(metadata, "planner_data")
+        root: dict[str, Any] = {}
+        for name, entry in entries.items():
+            path = f"{METADATA_MEMBER}: {shown(name)}"
+            value = self._value(name, entry, places, path)
+            _put(root, _keys_of(keys, name), value, path, len(entries))
+        return root
+
+    def _places(self, data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
+        """The place of each chunk, by name and first index."""
+        places = {}
+        for index, info in data.items():
+            name, offset = _field(index, "fqn"), _field(index, "offset", None)
+            file, start, length = (_field(info, word) for word in _PLACE)
+            path = f"{METADATA_MEMBER}: storage_data of {shown(name)}"
+            if not isinstance(name, str) or not isinstance(file, str) or not _natural(start) or not _natural(length):
+                raise CorruptError("is not a place in a file", trail=path)
+            if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
+                raise CorruptError("names a file outside the folder", trail=path, found=ascii(file)[:80])
+            if _field(info, "transform_descriptors", None):
+                raise UnsupportedError("is compressed or encrypted by an extension", trail=path)
+            places[(name, None if offset is None else _indices(offset, path))] = _Place(file, start, length)
+        return places
+
+    def _value(self, name: Any, entry: Any, places: dict[Any, _Place], path: str) -> Any:
+        chunks = _field(entry, "chunks", None)
+        if chunks is None:
+            return self._at(places, (name, None), path)
+        size = _indices(_field(entry, "size"), path)
+        parts: list[tuple[tuple[int, ...], Tensor]] = []
+        for chunk in chunks if isinstance(chunks, list) else [None]:
+            first, extent = (_indices(_field(chunk, word), path) for word in ("offsets", "sizes"))
+            tensor = self._at(places, (name, first) if (name, first) in places else (name, None), path)
+            if not isinstance(tensor, Tensor) or tensor.shape != extent or len(first) != len(size):
+                found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
+                raise CorruptError("a chunk is not the tensor it is said to be", trail=path, found=str(found))
+            parts.append((first, tensor))
+        return _whole(size, parts, path)
+
+    def _at(self, places: dict[Any, _Place], index: tuple[Any, Any], path: str) -> Any:
+        place = places.get(index)
+        if place is None:
+            raise CorruptError("stands in no file", trail=path)
+        source = self._files.get(place.file)
+        if source is None:
+            source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
+        part = source.window(place.offset, place.length)
+        return PtReader(part, limits=self._limits).read()
+
+
+def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str) -> Tensor:
+    """Put the chunks of a tensor together.
+
+    Raises:
+        CorruptError: they overlap, leave a gap, or differ in type.
+    """
+    if len(parts) == 1 and parts[0][1].shape == size:
+        return parts[0][1]
+    parts = [part for part in parts if math.prod(part[1].shape)]
+    kinds = {part.element.name for _, part in parts}
+    inside = all(at + n <= extent for first, part in parts for at, n, extent in zip(first, part.shape, size))
+    if len(kinds) != 1 or not inside or sum(math.prod(part.shape) for _, part in parts) != math.prod(size):
+        raise CorruptError("its chunks do not make up the tensor", trail=path, expected=str(list(size)))
+    boxes = sorted((first, part.shape) for first, part in parts)
+    for number, (first, extent) in enumerate(boxes):
+        for other, other_extent in boxes[number + 1 :]:
+            if other[0] >= first[0] + extent[0]:
+                break
+            if all(a < b + m and b < a + n for a, n, b, m in zip(first, extent, other, other_extent)):
+                raise CorruptError("two of its chunks overlap", trail=path)
+    element = parts[0][1].element
+    storage = Storage(element, math.prod(size), Assembled(size, tuple(parts)))
+    return Tensor(element, storage, size, tuple(math.prod(size[axis + 1 :]) for axis in range(len(size))))
+
+
+def _keys_of(keys: Any, name: Any) -> tuple[Hashable, ...]:
+    found = keys.get(name) if isinstance(keys, dict) else None
+    return found if isinstance(found, tuple) and found else (name,)
+
+
+def _put(root: dict[str, Any], keys: tuple[Hashable, ...], value: Any, path: str, most: int) -> None:
+    """Set a value in nested dictionaries and lists, which are made as needed."""
+    home: Any = root
+    for key, following in zip(keys, [*keys[1:], None]):
+        if isinstance(home, list):
+            if not _natural(key) or key > most:
+                raise CorruptError("is not the place of an item in a list", trail=path, found=shown(key))
+            home += [None] * (key + 1 - len(home))
+            known = home[key]
+        elif isinstance(home, dict) and isinstance(key, (str, int)):
+            known = home.get(key)
+        else:
+            raise CorruptError("is inside of another value", trail=path, found=shown(key))
+        if following is None:
+            home[key] = value
+        elif known is None:
+            home[key] = [] if isinstance(following, int) else {}
+        home = home[key]
+
+
+def _field(value: Any, name: str, *default: Any) -> Any:
+    """An attribute of an inert object."""
+    fields = value.attributes if isinstance(value, PythonObject) else {}
+    if name in fields:
+        return fields[name]
+    if default:
+        return default[0]
+    raise CorruptError(f"has no field {name}", trail=METADATA_MEMBER, found=shown(value))
+
+
+def _dict(value: Any, name: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise CorruptError(f"has {name} that are no dictionary", trail=METADATA_MEMBER, found=shown(value))
+    return value
+
+
+def _indices(value: Any, path: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(map(_natural, value)):
+        raise CorruptError("has no sizes", trail=path, found=shown(value))
+    return tuple(value)
+
+
+def _natural(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
