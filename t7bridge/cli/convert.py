@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..text import printable_json
 from . import WRONG_USAGE
 from .shared import add_conversion, add_limits, add_output, limits_of, print_notes
 
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         import json
 
-        print(json.dumps(report.as_dict()))
+        print(printable_json(json.dumps(report.as_dict())))
         return 0
     print_notes(report)
     print(f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes")

@@ -6,8 +6,8 @@ import argparse
 import json
 import math
 
-from ..text import printable
-from .shared import add_limits, limits_of
+from ..text import printable, printable_json
+from .shared import add_limits, limits_of, print_hint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +35,12 @@ def run(options: argparse.Namespace) -> int:
 
     report = diff(options.first, options.second, rtol=options.rtol, atol=options.atol, limits=limits_of(options))
     if options.json:
-        print(json.dumps(report.as_dict()))
+        print(printable_json(json.dumps(report.as_dict())))
         return 0 if report.same else 1
     for difference in report.differences:
         print(printable(str(difference)))
     count = len(report.differences)
     found = f"{count} difference{'s' if count > 1 else ''}" if count else "no difference"
     print(f"{found}; {report.tensors} tensors compared")
+    print_hint(report.hint)
     return 0 if report.same else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from ..text import printable_json
 from .shared import add_limits, limits_of
 
 
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         limits=limits_of(options),
     )
     if options.json:
-        print(json.dumps(asdict(report)))
+        print(printable_json(json.dumps(asdict(report))))
         return 0
     inputs, outputs = ", ".join(report.inputs), ", ".join(report.outputs)
     print(

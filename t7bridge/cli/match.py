@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 
+from ..text import printable_json
 from . import DONE, FAILED
 from .shared import add_limits, add_output, limits_of, print_notes
 
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         asked = {name: getattr(options, name) for name in ("partial", "compact", "force", "strict", "sync")}
         write_match(found, options.out, inputs, **asked)
     if options.json:
-        print(json.dumps(found.as_dict()))
+        print(printable_json(json.dumps(found.as_dict())))
         return DONE if done else FAILED
     print_notes(found.report)
     if options.out is None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 
+from ..text import printable_json
 from .shared import add_limits, add_output, limits_of, print_notes
 
 
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         limits=limits_of(options),
     )
     if options.json:
-        print(json.dumps(report.as_dict()))
+        print(printable_json(json.dumps(report.as_dict())))
         return 0
     print_notes(report)
     print(f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt")

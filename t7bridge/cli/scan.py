@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from ..text import printable
+from ..text import printable, printable_json
 from . import DONE, FAILED
 from .shared import add_limits, limits_of
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         except T7BridgeError as error:
             reports.append(ScanReport(path, error=str(error)))
     if options.json:
-        print(json.dumps([report.as_dict() for report in reports]))
+        print(printable_json(json.dumps([report.as_dict() for report in reports])))
     else:
         for report in reports:
             for finding in report.findings:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, fields
 
 from ..limits import DEFAULT_LIMITS, Limits
+from ..text import printable
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -91,3 +92,9 @@ def print_notes(report: Report) -> None:
     """Print what the user should know beside the result."""
     for note in report.notes:
         print(f"t7bridge: {note}", file=sys.stderr)
+
+
+def print_hint(hint: str) -> None:
+    """Print what the user can do next, where there is something."""
+    if hint:
+        print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)

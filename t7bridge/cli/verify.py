@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from .shared import add_limits, limits_of
+from ..text import printable_json
+from .shared import add_limits, limits_of, print_hint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 
     report = verify(options.first, options.second, independent=not options.quick, limits=limits_of(options))
     if options.json:
-        print(json.dumps(report.as_dict()))
+        print(printable_json(json.dumps(report.as_dict())))
         return 0 if report.same else 1
     for difference in report.differences:
         print(difference)
@@ -31,4 +32,5 @@ def run(options: argparse.Namespace) -> int:
         print(f"{name}: read by t7bridge" + "".join(f" and {reader}" for reader in readers))
     count = len(report.differences)
     print("the same" if report.same else f"{count} difference{'s' if count > 1 else ''}")
+    print_hint(report.hint)
     return 0 if report.same else 1

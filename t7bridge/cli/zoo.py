@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve, fields
 
 from ..limits import DEFAULT_LIMITS, Limits
-from ..text import printable
+from ..text import printable, printable_json
 from . import DONE, FAILED, WRONG_USAGE
 from .shared import add_conversion
 
@@ -113,23 +113,28 @@ def run(options: argparse.Namespace) -> int:
     names = ["to", "module", "verify", "engine", "workers", "scheduler", "timeout", "memory"]
     names += ["retry_failed", "dry_run", "force"]
     ceilings = dict(options.limit)
-    with open_display(options.json) as display:
-        report = convert_zoo(
-            options.sources,
-            options.output,
-            limit=ceilings.pop("", None),
-            limits=evolve(DEFAULT_LIMITS, **ceilings),
-            on_start=display.start,
-            on_file=display.file,
-            on_progress=display.progress,
-            **{name: getattr(options, name) for name in names},
-            **given,
-        )
+    try:
+        with open_display(options.json) as display:
+            report = convert_zoo(
+                options.sources,
+                options.output,
+                limit=ceilings.pop("", None),
+                limits=evolve(DEFAULT_LIMITS, **ceilings),
+                on_start=display.start,
+                on_file=display.file,
+                on_progress=display.progress,
+                **{name: getattr(options, name) for name in names},
+                **given,
+            )
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"interrupted; the outputs that are complete stay in {options.output}, and the same command resumes"
+        ) from error
     if options.dry_run:
         _print_plan(report, options.json)
         return DONE
     if options.json:
-        print(json.dumps({"summary": report.summary(), "output": report.output, "now": report.now}))
+        print(printable_json(json.dumps({"summary": report.summary(), "output": report.output, "now": report.now})))
     else:
         _print_summary(report)
     return DONE if report.ok else FAILED
@@ -159,7 +164,11 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 def _print_plan(report: Any, as_json: bool) -> None:
     for row in report.rows:
         if as_json:
-            print(json.dumps({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason}))
+            print(
+                printable_json(
+                    json.dumps({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason})
+                )
+            )
         else:
             what = f" -> {row.output}" if row.status in ("planned", "done") else f": {row.reason}"
             print(printable(f"{row.status:8}{row.name}{what}"))
@@ -178,6 +187,11 @@ def _print_summary(report: Any) -> None:
         print(f"and {len(report.failures) - _SHOWN} more kinds of failures")
     for name, files, times in report.layers[:_SHOWN]:
         print(printable(f"no mapping for {name}: {times} layers in {files} files"))
+    for message, names in report.warnings[:_SHOWN]:
+        what = f"{len(names)} file{'s' * (len(names) > 1)} with a warning"
+        print(printable(f"{what}: {message} ({names[0]}{', …' if len(names) > 1 else ''})"))
+    if len(report.warnings) > _SHOWN:
+        print(f"and {len(report.warnings) - _SHOWN} more kinds of warnings")
     counts, (before, after) = report.counts, report.bytes
     now = sum(report.now.values())
     rate = f", {now / report.seconds:.0f} a second" if now and report.seconds else ""

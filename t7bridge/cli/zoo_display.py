@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from ..text import printable
+from ..text import printable, printable_json
 
 _LINE_SECONDS = 5.0
 _NAMES = 4
@@ -84,7 +84,10 @@ class JsonDisplay(Display):
     def file(self, row: Any, outcome: Any) -> None:
         """Print what became of a file."""
         found = {"file": row.name, "status": outcome.status, "output": row.output, "kind": outcome.kind}
-        print(json.dumps({**found, "reason": outcome.reason, "seconds": round(outcome.seconds, 6)}), flush=True)
+        print(
+            printable_json(json.dumps({**found, "reason": outcome.reason, "seconds": round(outcome.seconds, 6)})),
+            flush=True,
+        )
 
     def progress(self, now: Any) -> None:
         """Nothing."""

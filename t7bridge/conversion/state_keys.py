@@ -36,7 +36,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 def _of_model_py(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
     """Rename the keys of the `model.py` that is written for a module, where a state dict has just those."""
-    if not state or any(key in wanted.origins for key in state):
+    if not state or set(state) <= set(wanted.origins):
         return state
     try:
         keys = generate(obj).keys

@@ -13,7 +13,7 @@ from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import Difference, closest
 from ..values.diff import ValueComparer
-from .verify import pairs_of, read_side
+from .verify import hint_for, pairs_of, read_side
 
 
 @define
@@ -31,6 +31,8 @@ class DiffReport:
     second: str
     tensors: int = 0
     differences: list[Difference] = field(factory=list)
+    hint: str = ""
+    """How the files can be compared, where their keys differ."""
 
     @property
     def same(self) -> bool:
@@ -70,4 +72,5 @@ def diff(
         # Which form fits best is told by structure and shapes, and no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)
-        return DiffReport(str(a), str(b), differences=comparer.run(one, two), tensors=comparer.tensors)
+        found = comparer.run(one, two)
+        return DiffReport(str(a), str(b), comparer.tensors, found, hint_for(found, str(a), str(b)))

@@ -11,7 +11,7 @@ from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.plan.inside import module_at
-from ..nn.weights.state_dict import find_modules
+from ..nn.plan.places import find_models
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,12 +82,14 @@ def one_module(
         value = values.roots[0]
     else:
         value = T7Reader(readable, limits=limits).read_object()
-    found = find_modules(value)
+    found = find_models(value)
     paths = ", ".join(path for path, _ in found)
     if not found:
         raise ModelError("the file holds no module", file=opened.name)
     if at is None and len(found) > 1:
-        raise ModelError("the file holds several modules", file=opened.name, hint=f"Name one with at=…: {paths}.")
+        raise ModelError(
+            "the file holds several modules", file=opened.name, hint=f"Name one with --at (at=… in Python): {paths}."
+        )
     if at is None:
         return found[0]
     module = module_at(value, at)

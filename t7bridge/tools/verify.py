@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 from attrs import asdict, field
 
 from ..data import define
+from ..errors import T7BridgeError
 from ..formats.t7.file import T7File, read_t7, source_format
 from ..graph.lua import Value
 from ..io.source import ByteSource, PathLike
@@ -30,6 +32,8 @@ class VerifyReport:
     second: str
     differences: list[Difference] = field(factory=list)
     readers: dict[str, list[str]] = field(factory=dict)
+    hint: str = ""
+    """How the files can be compared, where their keys differ."""
 
     @property
     def same(self) -> bool:
@@ -85,6 +89,7 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
         for source, side in ((first, one), (second, two)):
             report.readers[source.name] = _ask_others(source, side, report) if independent else []
         report.differences += closest(pairs_of(one, two))[0].found
+        report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "other bytes stand behind the last value"))
     return report
@@ -107,8 +112,40 @@ def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
     for replace in (None, state_dict_of):
         made = to_python(lua.lua, replace)
         yield (made, python.python) if a.is_lua else (python.python, made)
+    made = _as_model_file(lua.lua, python.python)
+    if made is not None:
+        yield (made, python.python) if a.is_lua else (python.python, made)
     made = to_lua(python.python).value
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
+
+
+def _as_model_file(lua: Value, python: Any) -> Any:
+    """The state dict of the `model.pt` that `module` writes for a model, where a `.pt` has just its keys."""
+    if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
+        return None
+    from ..codegen.generate import generate
+    from ..nn.plan.places import find_models
+    from ..nn.weights.compact import compacted
+
+    found = find_models(lua)
+    if len(found) != 1:
+        return None
+    try:
+        made = generate(found[0][1], found[0][0]).tensors
+    except T7BridgeError:  # there is no model.py for it
+        return None
+    return OrderedDict(compacted(made)) if set(made) == set(python) else None
+
+
+def hint_for(differences: list[Difference], a: str, b: str) -> str:
+    """Say how two files can be compared whose keys differ; empty where they do not."""
+    ends = {difference.message for difference in differences}
+    if not {"is missing in the first", "is missing in the second"} <= ends:
+        return ""
+    return (
+        f"the files have different keys. `t7bridge match {a} {b} -o C.pt` finds out which is which, and writes the "
+        f"weights of the first under the keys of the second: then compare C.pt with {b}."
+    )
 
 
 def read_side(source: ByteSource, limits: Limits) -> Side:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from importlib.resources import files
 from operator import attrgetter
@@ -81,6 +82,15 @@ class ZooReport:
         """Whether no file failed."""
         return not self.counts[FAILED]
 
+    @property
+    def warnings(self) -> list[tuple[str, list[str]]]:
+        """The warnings of converted files, alike ones together, with the files that have them; most frequent first."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            for text in dict.fromkeys(re.sub(r"\d+", "N", note[2]) for note in row.notes if note[0] == "warning"):
+                found.setdefault(text, []).append(row.name)
+        return sorted(found.items(), key=lambda pair: -len(pair[1]))
+
     def summary(self) -> dict[str, Any]:
         """Everything but the single files, as data for JSON."""
         before, after = self.bytes
@@ -94,6 +104,7 @@ class ZooReport:
             "failures": [
                 {"kind": kind, "message": message, "files": len(names)} for kind, message, names in self.failures
             ],
+            "warnings": [{"message": message, "files": len(names)} for message, names in self.warnings],
             "unmapped_layers": [{"class": name, "files": files, "times": times} for name, files, times in self.layers],
         }
 

@@ -309,3 +309,15 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
         inside = [Visit(item, step, visit) for step, item in children(visit.value) if isinstance(item, kinds)]
         stack.extend(reversed(inside))
     return found
+
+
+def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
+    """The outermost modules in a value that can be meant by "the model": of a model and its criterion, the model."""
+    found = find_modules(value, name)
+    models = [(path, module) for path, module in found if not _is_criterion(module)]
+    return models if len(models) == 1 else found
+
+
+def _is_criterion(module: TorchObject) -> bool:
+    layer = layer_of(module.class_name)
+    return layer is not None and layer.kind == "criterion"

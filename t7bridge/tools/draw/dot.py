@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...text import printable
 from .blocks import Block
 from .layout import texts_of
 
@@ -53,4 +54,4 @@ def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return printable(text.replace("\n", " ")).replace("\\", "\\\\").replace('"', '\\"')

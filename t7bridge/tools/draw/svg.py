@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
+from ...text import printable
 from .layout import LINE, SMALL, TITLE, Box, texts_of
 
 _STYLE = """
@@ -73,4 +74,4 @@ def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
 
 def _plain(text: str) -> str:
     """Text without what XML cannot hold, wherever a file has it from."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return printable(text)
