@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .tools.files import describe, load, save
     from .tools.load_module import load_module
     from .tools.match.matcher import match
+    from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
     from .tools.verify import verify
     from .zoo.run import convert_zoo
@@ -57,6 +58,8 @@ _HOMES = {
     "load_as_torchfile": "formats.torchfile",
     "load_module": "tools.load_module",
     "write_module": "tools.export_module",
+    "save_module": "tools.save_module",
+    "write_lua": "tools.save_module",
     "match": "tools.match.matcher",
     "register_class": "formats.t7.payloads",
     "register_module": "nn.registry",
@@ -119,12 +122,14 @@ __all__ = [
     "register_class",
     "register_module",
     "save",
+    "save_module",
     "scan",
     "state_dict",
     "to_python",
     "to_torch",
     "torchfile",
     "verify",
+    "write_lua",
     "write_module",
 ]
 

@@ -21,7 +21,7 @@ GRAPH = FLOOR | {"io", "graph"}
 FORMATS = {
     f"formats/{name}" for name in ("t7", "pt", "safetensors", "hdf5", "torchfile", "torchfile_values", "signatures")
 } | {"formats"}
-BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion"}
+BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
 ALLOWED: dict[str, set[str]] = {
     **{room: {"data"} for room in FLOOR},
     "errors": {"text"},
@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "nn": GRAPH | {"values"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
+    "lua": GRAPH,
     "conversion": GRAPH | FORMATS | {"values", "nn", "codegen"},
     "tools": BELOW_TOOLS,
     "tools/match": BELOW_TOOLS,
@@ -80,6 +81,8 @@ OPTIONAL = {
 LOADED_LATE = {"tools/draw/ranks.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}
+# What traces and makes modules of torch for Lua; imported only once such a module is there.
+TORCH_MODULES = {"lua/trace.py", "lua/factory.py"}
 MAX_LINES = 600
 
 
@@ -163,7 +166,7 @@ def test_imports_point_down(path):
 def test_torch_and_torchfile_have_one_place_each(path):
     """Only torchmodules and what makes torch's values imports torch, and only formats/torchfile imports torchfile."""
     imported = foreign_imports(path)
-    if room_of(path) != "torchmodules" and name_of(path) not in TORCH_VALUES:
+    if room_of(path) != "torchmodules" and name_of(path) not in TORCH_VALUES | TORCH_MODULES:
         assert "torch" not in imported
     elif name_of(path) in TORCH_VALUES:
         assert "torch" not in foreign_imports(path, at_start=True)

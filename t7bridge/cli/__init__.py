@@ -26,6 +26,7 @@ VERBS = {
     "diff": "say which values of two files differ, and by how much",
     "graph": "draw a model as SVG, or for Graphviz",
     "inspect": "print what a file holds, for people",
+    "lua": "write a PyTorch module as a Lua Torch model, and as the Lua source that builds it",
     "match": "find out which key of a state dict is which of another model's",
     "module": "write a model as Python source that needs only PyTorch, with its weights",
     "scan": "say what files would do in readers that trust them",

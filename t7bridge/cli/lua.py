@@ -1,0 +1,64 @@
+"""Write a PyTorch module as a Lua Torch model: model.t7, and model.lua, the source that builds it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from .shared import print_notes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "factory",
+        metavar="PACKAGE:FACTORY",
+        help="what makes the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
+    )
+    parser.add_argument("weights", metavar="WEIGHTS.pt", nargs="?", help="its state dict; random weights if not given")
+    parser.add_argument(
+        "--input",
+        action="append",
+        required=True,
+        metavar="SIZES",
+        help="sizes of an example input, 1x3x224x224 or 2x7:int64; once for each input",
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="a Lua package that may be needed")
+    parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
+    parser.add_argument("--force", action="store_true", help="replace model.t7 and model.lua if they exist")
+    parser.add_argument("--sync", action="store_true", help="return only when both files are on the disk")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write both files, and print the report."""
+    from ..errors import UnsupportedError
+    from ..tools.save_module import write_lua
+
+    try:
+        from ..lua.factory import example, fill, make_module
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    sys.path.insert(0, os.getcwd())  # as Python does for modules beside the user
+    module = make_module(options.factory)
+    if options.weights:
+        fill(module, options.weights)
+    inputs = tuple(example(text) for text in options.input)
+    report = write_lua(
+        module.train() if options.train else module.eval(),
+        options.output,
+        inputs,
+        allow=tuple(options.allow),
+        force=options.force,
+        sync=options.sync,
+        source=options.factory,
+    )
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    print_notes(report)
+    print(f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua")
+    return 0

@@ -1,0 +1,466 @@
+"""From ATen calls to steps of Lua layers: values, constants, parameters, and what operations may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..errors import T7BridgeError, UnsupportedError
+from .layers import Layer, Step, WeightRef, make, sequential
+from .table import OPERATIONS
+from .trace import Call, Extent, Program, Ref, fold, is_tensor, to_array, to_tensor
+
+Shape = tuple[Any, ...]
+"""Extents: integers, and text for what depends on the size of the batch."""
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("select.int", "slice.Tensor", "view.default", "transpose.int", "permute.default", "squeeze.dim"),
+        *("unsqueeze.default", "narrow.default", "t.default", "expand.default"),
+    )
+) | {"operator.getitem"}
+
+
+class CannotError(Exception):
+    """An operation has no exact composition; the text says why."""
+
+
+@define(eq=False)
+class Wire:
+    """A value that is computed when the model runs."""
+
+    step: Step
+    shape: Shape
+
+
+@define(eq=False)
+class Const:
+    """A value known now. Its tensor is broadcast to `shape`."""
+
+    value: Any
+    shape: Shape
+
+    def array(self) -> Any:
+        """Return the elements as numpy has them, not broadcast."""
+        return to_array(self.value)
+
+
+@define(eq=False)
+class Param:
+    """A learned tensor, or a contiguous part of one, broadcast to `shape`."""
+
+    ref: WeightRef
+    shape: Shape
+
+
+@define(eq=False)
+class Missing:
+    """The value of an operation that could not be expressed."""
+
+    shape: Any = ()
+
+
+@define(eq=False)
+class Absent:
+    """A part of an operation's result that Lua does not have: an error where it is used.
+
+    Attributes:
+        reason: why.
+    """
+
+    reason: str
+    shape: Any = ()
+
+
+@define(eq=False)
+class Builder:
+    """Runs the calls of a program on values that are wires of a Lua graph.
+
+    Attributes:
+        program: what is built.
+        steps: what was emitted, in order.
+        problems: what cannot be expressed: place in the user's source, operation and reason.
+        allow: other Lua packages than nn and nngraph that may be used.
+        notes: what the user should know.
+    """
+
+    program: Program
+    allow: tuple[str, ...] = ()
+    steps: list[Step] = field(factory=list)
+    problems: list[tuple[str, str, str]] = field(factory=list)
+    notes: list[str] = field(factory=list)
+    env: dict[str, Any] = field(factory=dict)
+    call: Call = field(default=None)
+    _mutated: dict[str, str] = field(factory=dict)
+
+    def run(self) -> tuple[list[Step], list[Step]]:
+        """Build everything.
+
+        Returns:
+            The input steps and the output steps.
+
+        Raises:
+            UnsupportedError: operations that cannot be expressed, all of them.
+        """
+        inputs = []
+        for index, (name, shape, dtype) in enumerate(self.program.inputs):
+            step = Step(None, [], shape, (), index)
+            inputs.append(step)
+            self.env[name] = Wire(step, shape)
+            if dtype != "float32" and dtype != "float64":
+                self.env[name] = self.emit(make("nn.Copy", "torch.LongTensor", "torch.FloatTensor"), self.env[name])
+        for name, key in self.program.parameters.items():
+            shape = tuple(self.program.state[key].shape)
+            self.env[name] = Param(WeightRef(key, 0, shape), shape)
+        for name, value in self.program.constants.items():
+            self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
+        for call in self.program.calls:
+            self.call = call
+            self.env[call.name] = self._value(call)
+        outputs = []
+        for item in self.program.outputs:
+            value = self.env[item.name] if isinstance(item, Ref) else item
+            if isinstance(value, Missing):
+                continue
+            if value is None:
+                continue
+            outputs.append(self.wire(value).step)
+        if self.problems:
+            raise self._error()
+        return inputs, outputs
+
+    def _error(self) -> UnsupportedError:
+        seen: dict[tuple[str, str, str], None] = dict.fromkeys(self.problems)
+        listed = "".join(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in seen)
+        count = len(seen)
+        return UnsupportedError(
+            f"{count} operation{'s' if count > 1 else ''} of the module cannot be expressed with nn and nngraph{listed}"
+        )
+
+    def _value(self, call: Call) -> Any:
+        missing: list[bool] = []
+        args = self._resolve(call.args, missing)
+        kwargs = {name: self._resolve(value, missing) for name, value in call.kwargs.items()}
+        if missing:
+            return Missing(call.shape)
+        if call.op == "operator.getitem":
+            return args[0][args[1]]
+        if call.op.startswith(("operator.", "aten.sym_size", "aten._assert", "aten.sym_")):
+            return Extent(call.name)
+        try:
+            folded = self._fold(call, args, kwargs)
+            if folded is not None:
+                return folded
+            operation = OPERATIONS.get(call.op)
+            if operation is None:
+                raise CannotError("Lua has no such operation, and no composition of it is known")
+            value = operation.build(self, *args, **kwargs)
+        except CannotError as error:
+            self.problems.append((call.line, call.op, str(error)))
+            return Missing(call.shape)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, T7BridgeError):
+                raise
+            self.problems.append((call.line, call.op, f"with these arguments no composition is known ({error})"))
+            return Missing(call.shape)
+        self._mutate(call, value)
+        return value
+
+    def _mutate(self, call: Call, value: Any) -> None:
+        """Let later uses of a tensor that was changed in place see the change."""
+        base = call.op.split(".")[1]
+        if not base.endswith("_") or base.endswith("__") or not isinstance(call.args[0], Ref):
+            return
+        name = call.args[0].name
+        made_by = next((other for other in self.program.calls if other.name == name), None)
+        if made_by is not None and made_by.op in VIEWS:
+            self.problems.append((call.line, call.op, "a part of a tensor is changed in place"))
+        position = self.program.calls.index(call)
+        for index, other in enumerate(self.program.calls):
+            if index < position and other.op in VIEWS and other.args and other.args[0] == Ref(name):
+                later = any(_mentions(user, other.name) for user in self.program.calls[position + 1 :])
+                if later:
+                    self.problems.append(
+                        (call.line, call.op, "a tensor is changed in place while a view of it is used")
+                    )
+        self.env[name] = value
+
+    def _resolve(self, value: Any, missing: list[bool]) -> Any:
+        if isinstance(value, Ref):
+            found = self.env[value.name]
+            if isinstance(found, Absent):
+                self.problems.append((self.call.line, self.call.op, found.reason))
+                found = Missing(found.shape)
+            if isinstance(found, Missing):
+                missing.append(True)
+            return found
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._resolve(item, missing) for item in value)
+        return value
+
+    def _fold(self, call: Call, args: Any, kwargs: Any) -> Any:
+        """Compute a call on constants now; `None` where it is none."""
+        values = list(_leaves((args, kwargs)))
+        if any(isinstance(value, (Wire, Param, Extent)) for value in values):
+            return None
+        if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
+            return None
+        result = fold(call, _tensors(args), _tensors(kwargs))
+        return _constants(result)
+
+    # What operations use
+
+    def remark(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def remark_unrolled(self, length: Any) -> None:
+        """Tell the user that recurrent layers have a fixed number of steps."""
+        self.remark(f"recurrent layers are unrolled for {length} steps: the model takes sequences of that length only")
+
+    @staticmethod
+    def tensor(array: Any) -> Any:
+        """Return a numpy array as PyTorch's tensor, for a constant."""
+        return to_tensor(array)
+
+    def compute(self, *args: Any) -> Any:
+        """Run the operation that is being built on constants."""
+        return _constants(fold(self.call, args, {}))
+
+    def argument(self, place: int, name: str) -> Any:
+        """Return an argument of the call as it was traced: a `Ref` or a plain value."""
+        return self.call.args[place] if len(self.call.args) > place else self.call.kwargs.get(name)
+
+    def dtype_of(self, ref: Any) -> str:
+        """Return the element type of an argument of the call, `float32`; empty where that is not known."""
+        if not isinstance(ref, Ref):
+            return ""
+        value = self.env.get(ref.name)
+        if isinstance(value, Const):
+            return str(value.value.dtype).removeprefix("torch.")
+        types = {name: dtype for name, _, dtype in self.program.inputs}
+        types.update((call.name, call.dtype) for call in self.program.calls)
+        return types.get(ref.name, "")
+
+    def dropout_of(self, kind: str) -> float:
+        """Return the probability of dropout of the module that the call is in, where it acts in training only."""
+        path = self.call.stack[-1].partition("|")[2] if self.call.stack else ""
+        found = self.program.dropouts.get(path)
+        return found[1] if found and found[0].startswith(kind) else 0.0
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the value of the call that is being built."""
+        return self.call.shape
+
+    def emit(self, layer: Layer, *values: Any, shape: Shape | None = None) -> Wire:
+        """Apply a layer to values.
+
+        Args:
+            layer: what is applied.
+            values: wires, constants or parameters, in the order of Lua's table.
+            shape: of the result; that of the first value where not given.
+        """
+        wires = [self.wire(value) for value in values]
+        stack = self.call.stack if self.call is not None else ()
+        if not layer.path and stack:
+            layer.path = stack[-1].partition("|")[2]
+        step = Step(layer, [wire.step for wire in wires], wires[0].shape if shape is None else shape, stack)
+        self.steps.append(step)
+        return Wire(step, step.shape)
+
+    def wire(self, value: Any, like: Wire | None = None) -> Wire:
+        """Return a value as a wire; constants and parameters become nodes that ignore their input.
+
+        Args:
+            value: a wire, a constant or a parameter.
+            like: a value with the batch in its first dimension, where the result has it too.
+        """
+        if isinstance(value, Wire):
+            return value
+        if isinstance(value, (int, float)):
+            raise CannotError("a number stands where a tensor is needed")
+        import numpy as np
+
+        source = like or self._any_input(value.shape)
+        inner = value.shape
+        batched = any(isinstance(extent, str) for extent in inner)
+        if batched and (isinstance(inner[0], int) or any(isinstance(extent, str) for extent in inner[1:])):
+            raise CannotError("a constant grows with the batch in a dimension that is not the first")
+        if batched and inner[0] != source.shape[0]:
+            raise CannotError("a constant needs the batch of a value that does not have it")
+        sizes = inner[1:] if batched else inner
+        if not sizes and batched:
+            sizes, batched_scalar = (1,), True
+        else:
+            batched_scalar = False
+        depth = len(source.shape) - 1 if batched else None
+        if isinstance(value, Const):
+            array = value.array()
+            if batched and array.ndim == len(inner):
+                if array.shape[0] != 1:
+                    raise CannotError("a constant has the batch in its first dimension")
+                array = array[0]
+            array = np.ascontiguousarray(np.broadcast_to(array, sizes)).astype("f4" if array.dtype != "f8" else "f8")
+            if not array.ndim:
+                array = array.reshape(1)
+            layer = make("nn.Constant", array, depth)
+            made = self.emit(layer, source, shape=inner)
+        else:
+            own = value.ref.size
+            lead = (1,) * (len(sizes) - len(own)) + tuple(own)
+            if batched and len(own) == len(inner):
+                lead = tuple(own)[1:]
+                if own[0] != 1:
+                    raise CannotError("a parameter has the batch in its first dimension")
+            ones = np.ones(sizes or (1,), "f4")
+            constant = self.emit(make("nn.Constant", ones, depth), source, shape=inner)
+            full = ((1,) if batched else ()) + (lead or (1,))
+            made = self.emit(make("nn.CMul", *full, weight=self.resized(value.ref, full)), constant, shape=inner)
+        return self.reshape(made, inner) if batched_scalar else made
+
+    def _any_input(self, shape: Shape) -> Wire:
+        """Return a wire to hang a constant on: with the batch in its first dimension where there is one."""
+        step = next((step for step in self.steps if step.layer is not None and step.layer.name == "nn.Copy"), None)
+        if step is not None:
+            return Wire(step, step.shape)
+        name, first, _ = self.program.inputs[0]
+        value = self.env[name]
+        return value if isinstance(value, Wire) and value.step.layer is None else Wire(self._input_step(), first)
+
+    def _input_step(self) -> Step:
+        for step in self.steps:
+            for source in step.inputs:
+                if source.layer is None:
+                    return source
+        raise CannotError("the module uses none of its inputs")
+
+    @staticmethod
+    def resized(ref: WeightRef, size: tuple[int, ...]) -> WeightRef:
+        """Return the same elements in another shape."""
+        return WeightRef(ref.key, ref.start, tuple(size), ref.transposed)
+
+    def reshape(self, value: Any, shape: Shape) -> Any:
+        """Give a value another shape of as many elements."""
+        shape = tuple(shape)
+        if value.shape == shape:
+            return value
+        if isinstance(value, Const) and not any(isinstance(extent, str) for extent in (*value.shape, *shape)):
+            return Const(value.value.expand(value.shape).reshape(shape), shape)
+        if whole(value) and all(isinstance(extent, int) for extent in shape):
+            return Param(self.resized(value.ref, shape), shape)
+        wire = self.wire(value)
+        open_dims = [place for place, extent in enumerate(shape) if isinstance(extent, str)]
+        if len(open_dims) > 1:
+            raise CannotError("more than one extent of the result depends on the inputs")
+        layers = []
+        if wire.step.layer is not None and last_layer(wire.step.layer).name in ("nn.Replicate",):
+            layers.append(make("nn.Contiguous"))
+        if shape and wire.shape and shape[0] == wire.shape[0] and len(shape) > 1 and isinstance(shape[0], str):
+            count = len(wire.shape) - 1
+            layers.append(make("nn.View", *shape[1:], calls=(("setNumInputDims", (count,)),)))
+        else:
+            sizes = tuple(-1 if isinstance(extent, str) else extent for extent in shape)
+            layers.append(make("nn.View", *(sizes or (1,))))
+        return self.emit(sequential(*layers), wire, shape=shape)
+
+    def permute(self, value: Any, order: tuple[int, ...]) -> Any:
+        """Permute dimensions; `order` names, 0-based, where each dimension of the result comes from."""
+        shape = tuple(value.shape[place] for place in order)
+        if list(order) == sorted(order):
+            return value
+        if isinstance(value, Const):
+            return (
+                Const(value.value.expand(_known(value)).permute(order), shape)
+                if _known(value)
+                else self._perm(value, order)
+            )
+        kept = [place for place in order if value.shape[place] != 1]
+        if kept == sorted(kept) and not isinstance(value, Param):
+            return self.reshape(value, shape)
+        if order == (1, 0) and whole(value) and tuple(self.program.state[value.ref.key].shape) == value.shape:
+            return Param(WeightRef(value.ref.key, 0, shape, True), shape)
+        return self._perm(value, order)
+
+    def _perm(self, value: Any, order: tuple[int, ...]) -> Wire:
+        swaps, current = [], list(range(len(order)))
+        for place, wanted in enumerate(order):
+            found = current.index(wanted)
+            if found != place:
+                swaps.append((place + 1, found + 1))
+                current[place], current[found] = current[found], current[place]
+        shape = tuple(value.shape[place] for place in order)
+        return self.emit(make("nn.Transpose", *swaps), value, shape=shape)
+
+    def expand(self, value: Any, shape: Shape) -> Any:
+        """Repeat a value along dimensions of extent 1, and along new dimensions in front."""
+        shape = tuple(shape)
+        if value.shape == shape:
+            return value
+        if isinstance(value, Const):
+            return Const(value.value, shape)
+        if isinstance(value, Param):
+            return Param(value.ref, shape)
+        while len(value.shape) < len(shape):
+            extent = shape[len(shape) - len(value.shape) - 1]
+            if isinstance(extent, str):
+                raise CannotError("a value is repeated for each example of the batch")
+            value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
+        for place, extent in enumerate(shape):
+            if value.shape[place] == extent:
+                continue
+            if isinstance(extent, str):
+                raise CannotError("a value is repeated for each example of the batch")
+            result = (*value.shape[:place], extent, *value.shape[place + 1 :])
+            layer = sequential(make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1))
+            value = self.emit(layer, value, shape=result)
+        return value
+
+
+def whole(value: Any) -> bool:
+    """Whether a value is a parameter in its own layout, not broadcast."""
+    return isinstance(value, Param) and value.ref.size == value.shape and not value.ref.transposed
+
+
+def last_layer(layer: Layer) -> Layer:
+    """Return the layer whose output is that of a chain."""
+    while layer.name == "nn.Sequential":
+        layer = layer.children[-1]
+    return layer
+
+
+def _known(value: Const) -> tuple[int, ...] | None:
+    return None if any(isinstance(extent, str) for extent in value.shape) else value.shape
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+    else:
+        yield value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_tensors(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _tensors(item) for name, item in value.items()}
+    return value.value if isinstance(value, Const) else value
+
+
+def _constants(value: Any) -> Any:
+    if is_tensor(value):
+        return Const(value, tuple(value.shape))
+    if isinstance(value, (list, tuple)):
+        return [_constants(item) for item in value]
+    return value
+
+
+def _mentions(call: Call, name: str) -> bool:
+    return any(isinstance(item, Ref) and item.name == name for item in _leaves((call.args, call.kwargs)))

@@ -1,0 +1,104 @@
+"""A whole module: traced, built, structured, and made a Torch object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..graph.dtypes import FLOAT32, FLOAT64
+from ..graph.lua import Table, TorchObject
+from ..graph.tensor import Tensor
+from ..report import Note
+from . import operations as _operations
+from .build import Builder
+from .layers import Layer, walk
+from .objects import ObjectMaker
+from .record import ROOT_FIELD
+from .structure import structured
+from .trace import Program, state_arrays, trace
+
+__all__ = ["LuaModel", "convert_module"]
+_ = _operations  # fills the table
+
+
+@define(eq=False)
+class LuaModel:
+    """A PyTorch module as a Lua model.
+
+    Attributes:
+        layer: the whole model, as constructor calls.
+        root: the same as a Torch object, with its weights.
+        program: what was traced.
+        notes: what the user should know.
+        tensors: number of tensors of the state dict.
+    """
+
+    layer: Layer
+    root: TorchObject
+    program: Program
+    notes: list[Note] = field(factory=list)
+    tensors: int = 0
+
+    def source(self, name: str) -> str:
+        """Return `model.lua`."""
+        from .source import lua_source
+
+        return lua_source(self.layer, self.program, name, self.root["_type"] == "torch.DoubleTensor")
+
+
+def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = ()) -> LuaModel:
+    """Turn a PyTorch module into a Lua model.
+
+    Raises:
+        UnsupportedError: see `save_module`.
+    """
+    program = trace(module, inputs)
+    builder = Builder(program, allow)
+    ins, outs = builder.run()
+    layer = structured(ins, builder.steps, outs)
+    arrays = state_arrays(program)
+    floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
+    wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)
+    maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(module.training))
+    root = maker.make(layer)
+    root[ROOT_FIELD] = _state_record(layer, program, arrays)
+    notes = [Note("info", "", text) for text in builder.notes]
+    if program.static:
+        notes.append(
+            Note("info", "", "the size of the batch is fixed: the module does not let its first dimension vary")
+        )
+    for path, kind in program.left_out:
+        notes.append(Note("warning", path, f"a {kind} acts in training only, and is left out", "type"))
+    if program.returns == "dict":
+        names = ", ".join(program.output_names)
+        notes.append(
+            Note("info", "", f"the module returns a dictionary; the Lua model returns its values in order: {names}")
+        )
+    small = sorted(kind for kind in floats if kind == "f2")
+    if small:
+        notes.append(Note("info", "", "16-bit weights become 32-bit ones, which hold them exactly"))
+    return LuaModel(layer, root, program, notes, len(arrays))
+
+
+def _state_record(layer: Layer, program: Program, arrays: dict[str, Any]) -> Table:
+    """Return the root's record: order of the keys, tied keys, and tensors that no layer holds."""
+    held = {ref.key for inner in walk(layer) for ref in inner.weights.values()}
+    keys = [*program.state, *program.aliases]
+    order = [key for key in program.order if key in keys]
+    others = [(key, _kept(array)) for key, array in arrays.items() if key not in held]
+    return Table.of(
+        {
+            "keys": Table.from_list(order),
+            "tied": Table.of(list(program.aliases.items())),
+            "other": Table.of(others),
+        }
+    )
+
+
+def _kept(array: Any) -> Tensor | Table:
+    """Return a tensor for the record; Lua has none without dimensions, so that a table says it."""
+    if array.ndim:
+        return Tensor.from_numpy(array)
+    return Table.of({"scalar": Tensor.from_numpy(array.reshape(1))})

@@ -1,0 +1,106 @@
+"""Modules by the name of what makes them, their weights, and example inputs: what the command line is given as text."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ModelError, UnsupportedError
+
+
+def make_module(name: str) -> nn.Module:
+    """Import what makes a module, and call it.
+
+    Args:
+        name: `package.module:factory` or `path/to/net.py:factory`, a class or a function without required arguments;
+            arguments may follow in parentheses, as Python literals: `nets:ResNet(18, num_classes=5)`.
+
+    Raises:
+        ModelError: there is no such name, or what it makes is not a module.
+    """
+    match = re.fullmatch(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", name, re.DOTALL)
+    if match is None:
+        raise ModelError(
+            "a module is named PACKAGE:FACTORY", found=name, hint="t7bridge lua torchvision.models:resnet18"
+        )
+    home = match["home"]
+    args, kwargs = _arguments(match["arguments"] or "")
+    try:
+        value: Any = _file(home) if home.endswith(".py") else importlib.import_module(home)
+        for attribute in match["attribute"].split("."):
+            value = getattr(value, attribute)
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        raise ModelError(f"{name} cannot be imported: {error}") from error
+    made = value if isinstance(value, nn.Module) else value(*args, **kwargs)
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{name} does not make a torch.nn.Module", found=type(made).__name__)
+    return made
+
+
+def _file(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Read arguments that are literals."""
+    import ast
+
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        args = [ast.literal_eval(item) for item in call.args]
+        return args, {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ModelError("the arguments of a factory are Python literals", found=text) from error
+
+
+def fill(module: nn.Module, path: str) -> None:
+    """Load the weights of a `.pt` or `.safetensors` into a module, strictly. Nothing in the file is executed.
+
+    Raises:
+        ModelError: the file holds no state dict, or that of another module.
+    """
+    if path.endswith(".safetensors"):
+        raise UnsupportedError("weights come from a .pt", hint="t7bridge convert weights.safetensors weights.pt")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for name in ("state_dict", "model_state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(name), dict):
+            state = state[name]
+    if not isinstance(state, dict):
+        raise ModelError("the file holds no state dict", file=path, found=type(state).__name__)
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, AttributeError) as error:
+        raise ModelError(f"the weights do not fit the module: {error}", file=path) from error
+
+
+def example(text: str) -> torch.Tensor:
+    """Make an example input: `1x3x224x224` of random numbers, `2x7:int64` of zeros.
+
+    Raises:
+        ModelError: the text is not sizes and an element type.
+    """
+    match = re.fullmatch(r"(\d+(?:x\d+)*)(?::(\w+))?", text)
+    dtype = getattr(torch, match[2] or "float32", None) if match else None
+    if match is None or not isinstance(dtype, torch.dtype):
+        raise ModelError("an input is given by its sizes", expected="1x3x224x224 or 2x7:int64", found=text)
+    sizes = [int(extent) for extent in match[1].split("x")]
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(sizes, generator=generator).to(dtype)
+        if dtype.is_floating_point
+        else torch.zeros(sizes, dtype=dtype)
+    )

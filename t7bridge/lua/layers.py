@@ -1,0 +1,99 @@
+"""Lua modules as data: constructor calls, weights, children and graphs. Objects and source are made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+
+
+@define(frozen=True)
+class WeightRef:
+    """A part of a tensor of the PyTorch state dict, as a field of a Lua module holds it.
+
+    Attributes:
+        key: the key in the state dict.
+        start: of the first element in the tensor, in elements, 0-based.
+        size: the shape that Lua has; the elements are a contiguous run.
+        transposed: whether the last two dimensions of the tensor are exchanged in Lua.
+    """
+
+    key: str
+    start: int
+    size: tuple[int, ...]
+    transposed: bool = False
+
+
+@define(eq=False)
+class Layer:
+    """One nn module: a constructor call, methods called on the result, weights and children.
+
+    Attributes:
+        name: the Lua class, `nn.Linear`.
+        args: arguments of the constructor: numbers, booleans, strings, `None`, tuples (Lua tables), arrays (tensors).
+        calls: methods called after construction: name and arguments.
+        weights: the fields that come from the state dict.
+        children: the modules added, in order.
+        inputs: the number of inputs of an `nn.gModule`.
+        steps: the nodes of an `nn.gModule`, in order; empty for other classes.
+        outputs: the nodes whose values an `nn.gModule` returns.
+        path: the PyTorch module that it came from, `layer1.0.conv1`; for comments.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    calls: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    weights: dict[str, WeightRef] = field(factory=dict)
+    children: list[Layer] = field(factory=list)
+    inputs: int = 0
+    steps: list[Step] = field(factory=list)
+    outputs: list[Step] = field(factory=list)
+    path: str = ""
+
+
+@define(eq=False)
+class Step:
+    """A node of a graph: a layer applied to the values of other nodes.
+
+    Attributes:
+        layer: what is applied; `None` for an input of the graph.
+        inputs: the nodes whose values it takes, in order.
+        shape: of its value: integers, and text for the extent of the batch.
+        stack: the PyTorch module calls it belongs to, outermost first.
+        index: of an input node, which input it is, 0-based.
+    """
+
+    layer: Layer | None
+    inputs: list[Step] = field(factory=list)
+    shape: tuple[int | str, ...] = ()
+    stack: tuple[str, ...] = ()
+    index: int = 0
+
+
+def make(name: str, *args: Any, calls: Any = (), **weights: Any) -> Layer:
+    """Make a layer without children; `calls` are methods with their arguments, `weights` fields of the state dict."""
+    return Layer(name, args, calls, weights)
+
+
+def sequential(*layers: Layer) -> Layer:
+    """Make an `nn.Sequential`; a single layer stays itself."""
+    return layers[0] if len(layers) == 1 else Layer("nn.Sequential", children=list(layers))
+
+
+def branches(join: Layer, *layers: Layer) -> Layer:
+    """Make a Sequential that applies layers to the same input and joins their outputs."""
+    return sequential(Layer("nn.ConcatTable", children=list(layers)), join)
+
+
+def walk(layer: Layer) -> list[Layer]:
+    """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`."""
+    found: list[Layer] = []
+    stack = [layer]
+    while stack:
+        item = stack.pop()
+        found.append(item)
+        inside = [step.layer for step in item.steps if step.layer is not None] or item.children
+        stack.extend(reversed(inside))
+    return found

@@ -1,0 +1,96 @@
+"""Layers as Torch objects, with their weights as views of one storage for each tensor of the state dict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import field
+
+from ..data import define
+from ..graph.dtypes import ElementType
+from ..graph.lua import Table, TorchObject
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from .classes import CONTAINERS, class_of, fields_of
+from .gmodule import make_gmodule
+from .layers import Layer, WeightRef
+from .record import FIELD, weight_entry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
+
+
+@define(eq=False)
+class ObjectMaker:
+    """Makes the objects of layers.
+
+    Attributes:
+        element: of all tensors of the model.
+        weights: the tensors of the state dict.
+        training: whether modules are in training mode.
+    """
+
+    element: ElementType
+    weights: dict[str, np.ndarray]
+    training: bool = False
+    _tensors: dict[tuple[WeightRef, bool], Tensor] = field(factory=dict)
+    _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
+    _made: dict[int, TorchObject] = field(factory=dict)
+
+    def make(self, layer: Layer) -> TorchObject:
+        """Return the object of a layer, with everything inside it."""
+        if id(layer) in self._made:
+            return self._made[id(layer)]
+        row = class_of(layer.name) if layer.name != "nn.gModule" else None
+        fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
+        if row is not None:
+            fields["output"], fields["gradInput"] = Tensor(self.element, None), Tensor(self.element, None)
+        obj = self._made[id(layer)] = TorchObject(layer.name, row.version if row else 1, fields)
+        if row is not None:
+            for name, value in fields_of(layer, self.element).items():
+                obj[name] = value
+        for name, ref in layer.weights.items():
+            obj[name] = self.tensor(ref)
+            if name in GRADIENTS:
+                obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
+        if layer.name.endswith("BatchNormalization") and "weight" not in layer.weights:
+            obj["affine"] = False
+        if not self.training:
+            obj["train"] = False
+        if layer.weights:
+            obj[FIELD] = Table.of(
+                {name: weight_entry(ref, self.weights[ref.key].shape) for name, ref in layer.weights.items()}
+            )
+        if layer.name == "nn.gModule":
+            make_gmodule(layer, obj, self.make)
+        elif layer.name in CONTAINERS:
+            obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
+        return obj
+
+    def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
+        """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""
+        import numpy as np
+
+        known = self._tensors.get((ref, gradient))
+        if known is not None:
+            return known
+        whole = self.weights[ref.key]
+        if ref.transposed:
+            turned = np.ascontiguousarray(np.swapaxes(whole, -1, -2).astype(self.element.code))
+            made = Tensor.from_numpy(np.zeros_like(turned) if gradient else turned)
+        else:
+            if (ref.key, gradient) not in self._storages:
+                flat = (
+                    np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
+                )
+                self._storages[ref.key, gradient] = Storage.from_array(flat)
+            stride, step = [], 1
+            for extent in reversed(ref.size):
+                stride.append(step)
+                step *= extent
+            storage = self._storages[ref.key, gradient]
+            made = Tensor(self.element, storage, ref.size, tuple(reversed(stride)), ref.start)
+        self._tensors[ref, gradient] = made
+        return made

@@ -1,0 +1,184 @@
+"""Convolutions: one to three dimensions, groups, dilation, transposed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..build import Builder, CannotError, Param, Wire
+from ..layers import Layer, WeightRef, make, sequential
+from ..table import operation
+
+
+def _each(value: Any, count: int) -> tuple[int, ...]:
+    """Return one number for each dimension."""
+    if isinstance(value, int):
+        return (value,) * count
+    return tuple(value) * count if len(value) == 1 else tuple(value)
+
+
+def _turned(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Return Lua's order of extents: width before height, time before both."""
+    return values[::-1] if len(values) == 2 else (values[0], values[2], values[1])
+
+
+def _check(weight: Any, bias: Any) -> None:
+    if not isinstance(weight, Param) or not (bias is None or isinstance(bias, Param)):
+        raise CannotError("the weight is computed, or is not a parameter")
+
+
+def _part(ref: WeightRef, group: int, groups: int, size: tuple[int, ...]) -> WeightRef:
+    """Return the part of a group: a run of a `groups`-th of the elements."""
+    count = 1
+    for extent in ref.size:
+        count *= extent
+    return WeightRef(ref.key, ref.start + group * (count // groups), size, ref.transposed)
+
+
+def _layer(name: str, args: tuple[int, ...], weight: WeightRef, bias: WeightRef | None) -> Layer:
+    calls = () if bias is not None else (("noBias", ()),)
+    layer = make(name, *args, calls=calls, weight=weight)
+    if bias is not None:
+        layer.weights["bias"] = bias
+    return layer
+
+
+def _grouped(parts: list[Layer], n_in: int) -> Layer:
+    """Return layers that each work on an equal part of the channels."""
+    if len(parts) == 1:
+        return parts[0]
+    each = n_in // len(parts)
+    children = [sequential(make("nn.Narrow", 2, 1 + group * each, each), part) for group, part in enumerate(parts)]
+    return Layer("nn.Concat", (2,), children=children)
+
+
+def _convolve(
+    b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    _check(weight, bias)
+    n_out, n_in, *kernel = weight.ref.size
+    rank = len(kernel)
+    stride, dilation = _each(stride, rank), _each(dilation, rank)
+    if isinstance(padding, str):
+        padding, input = _named_padding(b, input, padding, kernel, dilation)
+    padding = _each(padding, rank)
+    if rank == 1:
+        flat = b.reshape(input, (*input.shape[:-1], 1, input.shape[-1]))
+        wide = Param(b.resized(weight.ref, (n_out, n_in, 1, *kernel)), (n_out, n_in, 1, *kernel))
+        made = _convolve(b, flat, wide, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
+        return b.reshape(made, (*made.shape[:-2], made.shape[-1]))
+    if len(input.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
+    numbers = (*_turned(tuple(kernel)), *_turned(stride), *_turned(padding))
+    dilated = any(step != 1 for step in dilation)
+    total_in = n_in * groups
+    out_shape = (input.shape[0], n_out, *_extents(input.shape[2:], kernel, stride, padding, dilation))
+    if rank == 2 and groups == total_in == n_out and groups > 1 and not dilated:
+        size = (1, total_in * kernel[0] * kernel[1])
+        layer = _layer(
+            "nn.SpatialDepthWiseConvolution",
+            (total_in, 1, *numbers),
+            b.resized(weight.ref, size),
+            b.resized(bias.ref, (1, total_in)) if bias is not None else None,
+        )
+        return b.emit(layer, input, shape=out_shape)
+    name = f"nn.{'Spatial' if rank == 2 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
+    args = (*numbers, *_turned(dilation)) if dilated else numbers
+    parts = [
+        _layer(
+            name,
+            (n_in, n_out // groups, *args),
+            _part(weight.ref, group, groups, (n_out // groups, n_in, *kernel)),
+            _part(bias.ref, group, groups, (n_out // groups,)) if bias is not None else None,
+        )
+        for group in range(groups)
+    ]
+    return b.emit(_grouped(parts, total_in), input, shape=out_shape)
+
+
+def _extents(input: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:
+    found = []
+    for extent, k, s, p, d in zip(input, kernel, stride, padding, dilation):
+        if isinstance(extent, str):
+            raise CannotError("an extent of the image depends on the inputs")
+        found.append((extent + 2 * p - d * (k - 1) - 1) // s + 1)
+    return found
+
+
+def _named_padding(b: Builder, input: Wire, padding: str, kernel: Any, dilation: Any) -> tuple[Any, Wire]:
+    if padding == "valid":
+        return (0,), input
+    total = [d * (k - 1) for k, d in zip(kernel, dilation)]
+    if all(extent % 2 == 0 for extent in total):
+        return tuple(extent // 2 for extent in total), input
+    for place, extent in enumerate(total):
+        axis = place + 2
+        if extent % 2:
+            shape = (*input.shape[:axis], input.shape[axis] + 1, *input.shape[axis + 1 :])
+            input = b.emit(make("nn.Padding", axis + 1, 1), input, shape=shape)
+    return tuple(extent // 2 for extent in total), input
+
+
+@operation(
+    "conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding",
+    "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
+    "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
+)
+def convolution(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Convolve."""
+    return _convolve(b, b.wire(input), weight, bias, stride, padding, dilation, groups)
+
+
+@operation(
+    "conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input",
+    "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
+)
+def transposed_convolution(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """Convolve transposed."""
+    _check(weight, bias)
+    input = b.wire(input)
+    n_in, n_out, *kernel = weight.ref.size
+    rank = len(kernel)
+    stride, padding, extra = _each(stride, rank), _each(padding, rank), _each(output_padding, rank)
+    if any(step != 1 for step in _each(dilation, rank)):
+        raise CannotError("nn has no transposed convolution with dilation")
+    if rank == 1:
+        flat = b.reshape(input, (*input.shape[:-1], 1, input.shape[-1]))
+        kernel, stride, padding, extra = [1, *kernel], (1, *stride), (0, *padding), (0, *extra)
+    else:
+        flat = input
+    if any(more >= step for more, step in zip(extra, stride)):
+        raise CannotError("the output padding is not less than the stride")
+    numbers = tuple(number for part in (tuple(kernel), stride, padding, extra) for number in _turned(part))
+    sizes = [(n - 1) * s - 2 * p + k + e for n, s, p, k, e in zip(flat.shape[2:], stride, padding, kernel, extra)]
+    name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
+    parts = [
+        _layer(
+            name,
+            (n_in // groups, n_out, *numbers),
+            _part(weight.ref, group, groups, (n_in // groups, n_out, *kernel)),
+            _part(bias.ref, group, groups, (n_out,)) if bias is not None else None,
+        )
+        for group in range(groups)
+    ]
+    shape = (input.shape[0], n_out * groups, *sizes)
+    made = b.emit(_grouped(parts, n_in), flat, shape=shape)
+    return b.reshape(made, (*shape[:2], shape[-1])) if rank == 1 else made

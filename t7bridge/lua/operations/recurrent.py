@@ -1,0 +1,221 @@
+"""Recurrent layers, unrolled: one cell a step, all with the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..build import Builder, CannotError, Const, Param, Wire
+from ..layers import Layer, Step, make, sequential
+from ..table import operation
+from .linear import applied
+from .shape import concatenated, selected
+
+
+def _gate(start: int, count: int, activation: str) -> Layer:
+    return sequential(make("nn.Narrow", 2, start + 1, count), make(activation))
+
+
+def lstm_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
+    """Return a cell of {gates of the input, h, c} that returns {h, c}; gates i, f, g, o."""
+    gates, h, c = (Step(None, [], (), (), index) for index in range(3))
+    steps = [gates, h, c]
+
+    def emit(layer: Layer, *inputs: Step) -> Step:
+        steps.append(Step(layer, list(inputs)))
+        return steps[-1]
+
+    recurrent = make("nn.Linear", hidden, 4 * hidden, *(() if bias else (False,)), weight=weight.ref)
+    if bias is not None:
+        recurrent.weights["bias"] = bias.ref
+    total = emit(make("nn.CAddTable"), gates, emit(recurrent, h))
+    i = emit(_gate(0, hidden, "nn.Sigmoid"), total)
+    f = emit(_gate(hidden, hidden, "nn.Sigmoid"), total)
+    g = emit(_gate(2 * hidden, hidden, "nn.Tanh"), total)
+    o = emit(_gate(3 * hidden, hidden, "nn.Sigmoid"), total)
+    kept, new = emit(make("nn.CMulTable"), f, c), emit(make("nn.CMulTable"), i, g)
+    next_c = emit(make("nn.CAddTable"), kept, new)
+    next_h = emit(make("nn.CMulTable"), o, emit(make("nn.Tanh"), next_c))
+    return Layer("nn.gModule", inputs=3, steps=steps, outputs=[next_h, next_c])
+
+
+def gru_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
+    """Return a cell of {gates of the input, h} that returns h; gates r, z, n, reset after the product."""
+    gates, h = (Step(None, [], (), (), index) for index in range(2))
+    steps = [gates, h]
+
+    def emit(layer: Layer, *inputs: Step) -> Step:
+        steps.append(Step(layer, list(inputs)))
+        return steps[-1]
+
+    recurrent = make("nn.Linear", hidden, 3 * hidden, *(() if bias else (False,)), weight=weight.ref)
+    if bias is not None:
+        recurrent.weights["bias"] = bias.ref
+    own = emit(recurrent, h)
+    parts = []
+    for start in (0, hidden):
+        both = emit(
+            make("nn.CAddTable"),
+            emit(make("nn.Narrow", 2, start + 1, hidden), gates),
+            emit(make("nn.Narrow", 2, start + 1, hidden), own),
+        )
+        parts.append(emit(make("nn.Sigmoid"), both))
+    r, z = parts
+    reset = emit(make("nn.CMulTable"), r, emit(make("nn.Narrow", 2, 2 * hidden + 1, hidden), own))
+    given = emit(make("nn.Narrow", 2, 2 * hidden + 1, hidden), gates)
+    n = emit(make("nn.Tanh"), emit(make("nn.CAddTable"), given, reset))
+    # (1 - z) n + z h = n + z (h - n)
+    change = emit(make("nn.CMulTable"), z, emit(make("nn.CSubTable"), h, n))
+    return Layer("nn.gModule", inputs=2, steps=steps, outputs=[emit(make("nn.CAddTable"), n, change)])
+
+
+def rnn_cell(hidden: int, weight: Param, bias: Param | None, activation: str) -> Layer:
+    """Return a cell of {input, h} that returns h."""
+    given, h = (Step(None, [], (), (), index) for index in range(2))
+    recurrent = make("nn.Linear", hidden, hidden, *(() if bias else (False,)), weight=weight.ref)
+    if bias is not None:
+        recurrent.weights["bias"] = bias.ref
+    own = Step(recurrent, [h])
+    total = Step(make("nn.CAddTable"), [given, own])
+    out = Step(make(activation), [total])
+    return Layer("nn.gModule", inputs=2, steps=[given, h, own, total, out], outputs=[out])
+
+
+def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
+    """Return the first state of a layer and direction, (batch, hidden)."""
+    if isinstance(state, Const) and not state.array().any():
+        shape = (like.shape[0], state.shape[-1])
+        import numpy as np
+
+        return b.wire(Const(b.tensor(np.zeros((1, state.shape[-1]), "f4")), shape), like)
+    return b.wire(selected(b, state, 0, index), like)
+
+
+def _unroll(
+    b: Builder,
+    kind: str,
+    value: Wire,
+    states: list[Any],
+    params: Any,
+    biases: bool,
+    layers: int,
+    dropout: float,
+    both_ways: bool,
+    batch_first: bool,
+) -> list[Wire]:
+    """Run layers over time; return outputs and last states."""
+    count = 4 if biases else 2
+    time = 1 if batch_first else 0
+    length = value.shape[time]
+    if isinstance(length, str):
+        raise CannotError("the number of steps depends on the inputs")
+    if len(value.shape) != 3:
+        raise CannotError("the input is not a batch")
+    directions = 2 if both_ways else 1
+    if len(params) != count * layers * directions:
+        raise CannotError("projections are not composed")
+    last: list[list[Wire]] = [[] for _ in states]
+    for layer in range(layers):
+        if layer and dropout:
+            value = b.emit(make("nn.Dropout", dropout), value)
+        results = []
+        for direction in range(directions):
+            number = layer * directions + direction
+            own = params[count * number : count * (number + 1)]
+            if not all(isinstance(param, Param) for param in own):
+                raise CannotError("the weights are computed, or are not parameters")
+            w_ih, w_hh, *rest = own
+            b_ih, b_hh = rest if rest else (None, None)
+            hidden = w_hh.ref.size[1]
+            gates = applied(b, value, w_ih, b_ih)
+            current = [_initial(b, state, number, selected(b, value, time, 0)) for state in states]
+            outputs: list[Any] = [None] * length
+            for step in reversed(range(length)) if direction else range(length):
+                given = selected(b, gates, time, step)
+                if kind == "lstm":
+                    cell = b.emit(lstm_cell(hidden, w_hh, b_hh), given, *current, shape=current[0].shape)
+                    current = [b.emit(make("nn.SelectTable", place), cell) for place in (1, 2)]
+                elif kind == "gru":
+                    current = [b.emit(gru_cell(hidden, w_hh, b_hh), given, *current, shape=current[0].shape)]
+                else:
+                    activation = "nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU"
+                    cell_layer = rnn_cell(hidden, w_hh, b_hh, activation)
+                    current = [b.emit(cell_layer, given, *current, shape=current[0].shape)]
+                outputs[step] = current[0]
+            wide = [b.reshape(out, _with_time(out.shape, time)) for out in outputs]
+            results.append(concatenated(b, wide, time))
+            for place, state in enumerate(current):
+                last[place].append(state)
+        value = results[0] if len(results) == 1 else concatenated(b, results, 2)
+    stacked = [concatenated(b, [b.reshape(one, (1, *one.shape)) for one in each], 0) for each in last]
+    return [value, *stacked]
+
+
+def _with_time(shape: Any, time: int) -> Any:
+    return (*shape[:time], 1, *shape[time:])
+
+
+@operation(
+    "lstm.input",
+    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o",
+    "Unrolled over the steps of the example input: other lengths need another export.",
+)
+def lstm(
+    b: Builder,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """Run LSTM layers over time."""
+    b.remark_unrolled(input.shape[1 if batch_first else 0])
+    return _unroll(
+        b,
+        "lstm",
+        b.wire(input),
+        list(hx),
+        params,
+        has_biases,
+        num_layers,
+        b.dropout_of("LSTM") or dropout,
+        bidirectional,
+        batch_first,
+    )
+
+
+@operation(
+    "gru.input rnn_tanh.input rnn_relu.input",
+    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates r, z, n",
+    "Unrolled over the steps of the example input: other lengths need another export.",
+)
+def gru(
+    b: Builder,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """Run GRU or plain recurrent layers over time."""
+    b.remark_unrolled(input.shape[1 if batch_first else 0])
+    kind = b.call.op.split(".")[1]
+    return _unroll(
+        b,
+        kind,
+        b.wire(input),
+        [hx],
+        params,
+        has_biases,
+        num_layers,
+        b.dropout_of("GRU") or b.dropout_of("RNN") or dropout,
+        bidirectional,
+        batch_first,
+    )

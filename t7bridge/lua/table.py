@@ -1,0 +1,45 @@
+"""The table of operations: ATen operation → how it is built of Lua layers. `operations/` fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..data import define
+
+
+@define(frozen=True)
+class Operation:
+    """An entry of the table.
+
+    Attributes:
+        names: the operations, `aten.relu.default`.
+        lua: the Lua layers that it becomes, for the documentation.
+        build: builds it; takes the builder and the arguments by their names in ATen.
+        note: what the user should know.
+    """
+
+    names: tuple[str, ...]
+    lua: str
+    build: Callable[..., Any]
+    note: str = ""
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(names: str, lua: str, note: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what builds some operations.
+
+    Args:
+        names: ATen's names without `aten.`, separated by spaces: `relu.default relu_.default`.
+        lua: the Lua layers, for the documentation.
+        note: what the user should know.
+    """
+
+    def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
+        entry = Operation(tuple(f"aten.{name}" for name in names.split()), lua, build, note)
+        OPERATIONS.update(dict.fromkeys(entry.names, entry))
+        return build
+
+    return decorate

@@ -1,0 +1,117 @@
+"""PyTorch modules as Lua models. That real Lua computes the same is recorded in testfiles/lua."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lua_nets import NETS, flat, module_of
+from torch import nn
+
+import t7bridge
+from t7bridge.errors import ModelError, TargetExistsError, UnsupportedError
+from t7bridge.nn.plan.places import Places
+
+
+def same_outputs(module, path, inputs, **kwargs):
+    """Save, load and compare; return the loaded module."""
+    with torch.no_grad():
+        want = flat(module(*inputs))
+    t7bridge.save_module(module, path, example_inputs=inputs, **kwargs)
+    again = t7bridge.load_module(path)
+    with torch.no_grad():
+        got = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
+    assert [tuple(tensor.shape) for tensor in got] == [tuple(tensor.shape) for tensor in want]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    return again
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_networks_compute_the_same(name, tmp_path):
+    """What is loaded from a saved network computes what the network did."""
+    module, inputs = module_of(name)
+    same_outputs(module, tmp_path / "m.t7", inputs)
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
+def test_the_size_of_the_batch_stays_open(name, tmp_path):
+    """The model takes batches of other sizes than the example, a single one too."""
+    module, inputs = module_of(name)
+    again = same_outputs(module, tmp_path / "m.t7", inputs)
+    for count in (1, 5):
+        more = torch.randn(count, *inputs[0].shape[1:])
+        with torch.no_grad():
+            torch.testing.assert_close(again(more), module(more), rtol=1e-4, atol=1e-5)
+
+
+def test_the_module_is_not_changed(tmp_path):
+    """Saving changes neither the weights, nor the moving means, nor the mode of a module."""
+    module, inputs = module_of("resnet")
+    module.train()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    assert module.training
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+def test_training_means_what_it_did(tmp_path):
+    """Batch normalization and dropout are Lua's own layers, with momentum and probability."""
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, momentum=0.3), nn.Dropout(0.25))
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    modules = t7bridge.load(tmp_path / "m.t7")["modules"]
+    assert modules[2]["momentum"] == 0.3
+    assert modules[3].class_name == "nn.Dropout"
+    assert modules[3]["p"] == 0.25
+    assert modules[3]["train"] is True
+
+
+def test_tied_weights_are_one_storage(tmp_path):
+    """A tensor that two layers share is one storage in the file."""
+    module, inputs = module_of("transformer")
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    found = {}
+    for place in Places(t7bridge.load(tmp_path / "m.t7")):
+        if place.obj.class_name in ("nn.LookupTable", "nn.Linear"):
+            names = place.obj["t7bridge"]["weight"]
+            if names["key"] in ("table.weight", b"table.weight"):
+                found[place.obj.class_name] = place.obj["weight"].storage
+    assert set(found) == {"nn.LookupTable", "nn.Linear"}
+    assert found["nn.LookupTable"] is found["nn.Linear"]
+
+
+class Sorting(nn.Module):
+    def forward(self, x):
+        y = x.sort(1)[0]
+        return torch.sin(y) + x.cumsum(1)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+def test_everything_unsupported_is_listed(tmp_path):
+    """All operations without a composition are named at once, each with its line."""
+    with pytest.raises(UnsupportedError) as error:
+        t7bridge.save_module(Sorting(), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    text = str(error.value)
+    assert "aten.sort" in text
+    assert "aten.cumsum" in text
+    assert "test_save_module.py:" in text
+    assert "y = x.sort(1)[0]" in text
+    assert not (tmp_path / "m.t7").exists()
+
+
+def test_control_flow_by_data_is_refused(tmp_path):
+    """A branch that depends on values is refused, not traced one way."""
+    with pytest.raises(UnsupportedError, match="depends on data"):
+        t7bridge.save_module(Branching(), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+
+
+def test_wrong_arguments(tmp_path):
+    """What is not a module, and a target that exists, are errors of their own."""
+    with pytest.raises(ModelError, match=r"torch\.nn\.Module"):
+        t7bridge.save_module({}, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (tmp_path / "m.t7").write_bytes(b"")
+    with pytest.raises(TargetExistsError):
+        t7bridge.save_module(nn.Linear(3, 2), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
