@@ -11,6 +11,6 @@ with tempfile.TemporaryDirectory() as folder:
     print(report.mode)
 
     tree, back = Path(folder, "tree.pt"), Path(folder, "back.t7")
-    t7bridge.convert(source, tree, as_="tree")
+    t7bridge.convert(source, tree, mode="tree")
     t7bridge.convert(tree, back)
     print("the same bytes" if back.read_bytes() == source.read_bytes() else "other bytes")

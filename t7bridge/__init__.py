@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.plain import to_python, to_torch
     from .errors import T7BridgeError
+    from .formats import open
+    from .formats.document import Document
     from .formats.pt.reader import PtReader
     from .formats.pt.writer import PtWriter
     from .formats.t7.layout import T7Layout
@@ -51,6 +53,7 @@ _HOMES = {
     "draw": "tools.draw.draw",
     "export": "tools.export",
     "load": "tools.files",
+    "open": "formats",
     "save": "tools.files",
     "scan": "tools.scan",
     "verify": "tools.verify",
@@ -79,6 +82,7 @@ _HOMES = {
     "LuaFunction": "graph.lua",
     "TdsHash": "graph.lua",
     "TdsVec": "graph.lua",
+    "Document": "formats.document",
     "Limits": "limits",
     "Note": "report",
     "Report": "report",
@@ -89,6 +93,7 @@ _OTHER_NAMES = {"Value": "LuaValue"}
 _MODULES = frozenset(("errors", "torchfile"))
 
 __all__ = [
+    "Document",
     "Key",
     "Limits",
     "LuaFunction",
@@ -119,6 +124,7 @@ __all__ = [
     "load_as_torchfile",
     "load_module",
     "match",
+    "open",
     "register_class",
     "register_module",
     "save",

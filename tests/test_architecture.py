@@ -18,9 +18,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # another one, and a tool in a folder is a floor of its own.
 FLOOR = {"data", "errors", "garbage", "limits", "report", "text", "version"}
 GRAPH = FLOOR | {"io", "graph"}
-FORMATS = {
-    f"formats/{name}" for name in ("t7", "pt", "safetensors", "hdf5", "torchfile", "torchfile_values", "signatures")
-} | {"formats"}
+LEAVES = {"formats/table", "formats/document", "formats/signatures"}
+"""What every format may import: the table of formats, what reading results in, first bytes."""
+FORMATS = LEAVES | {
+    f"formats/{name}" for name in ("t7", "pt", "named", "safetensors", "hdf5", "npz", "torchfile", "torchfile_values")
+}
+FORMATS |= {"formats"}
 BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
 ALLOWED: dict[str, set[str]] = {
     **{room: {"data"} for room in FLOOR},
@@ -30,12 +33,16 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": set(),
-    "formats/signatures": {"data"},
-    "formats/t7": GRAPH | {"formats/signatures"},
-    "formats/pt": GRAPH | {"formats/signatures"},
-    "formats/safetensors": GRAPH,
-    "formats/hdf5": GRAPH | {"formats/safetensors"},
+    "formats": {"errors", "limits", "io", "formats/table", "formats/document", "formats/signatures", "formats/pt"},
+    "formats/table": {"data"},
+    "formats/document": {"data", "io", "report", "formats/table"},
+    "formats/signatures": {"formats/table"},
+    "formats/named": GRAPH,
+    "formats/t7": GRAPH | LEAVES,
+    "formats/pt": GRAPH | LEAVES,
+    "formats/safetensors": GRAPH | LEAVES | {"formats/named"},
+    "formats/hdf5": GRAPH | LEAVES | {"formats/named"},
+    "formats/npz": GRAPH | LEAVES | {"formats/named", "formats/pt"},  # of pt its zip archives
     "formats/torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
     "formats/torchfile_values": GRAPH,
     "torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
@@ -97,7 +104,8 @@ def room_in(names: list[str]) -> str:
         return "__init__"
     home = PACKAGE.joinpath(*names[:2])
     # A folder or a file of `formats` is a room; of `tools` only a folder is.
-    nested = names[0] in SPLIT and len(names) > 1 and (home.is_dir() or names[0] == "formats")
+    is_file = names[0] == "formats" and home.with_suffix(".py").is_file()
+    nested = names[0] in SPLIT and len(names) > 1 and (home.is_dir() or is_file)
     return "/".join(names[:2]) if nested else names[0]
 
 
@@ -123,7 +131,12 @@ def own_imports(path: Path) -> set[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "t7bridge" else [module]
-        if isinstance(node, ast.ImportFrom) and len(names) == 1 and names[0].removeprefix("t7bridge.") in SPLIT:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module is not None
+            and len(names) == 1
+            and names[0].removeprefix("t7bridge.") in SPLIT
+        ):
             names = [f"{names[0]}.{alias.name}" for alias in node.names]  # `from ..formats import signatures`
         found |= {room_in(name.split(".")[1:]) for name in names if name.startswith("t7bridge.")}
     return found

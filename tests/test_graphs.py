@@ -67,7 +67,7 @@ def test_lua_graphs_through_pytorch_s_format(value, tmp_path_factory):
     folder = tmp_path_factory.mktemp("x")
     (folder / "a.t7").write_bytes(written(value, LITTLE8))
     try:
-        t7bridge.convert(folder / "a.t7", folder / "b.pt", as_="tree")
+        t7bridge.convert(folder / "a.t7", folder / "b.pt", mode="tree")
         t7bridge.convert(folder / "b.pt", folder / "c.t7")
     finally:
         data = (folder / "c.t7").read_bytes() if (folder / "c.t7").exists() else b""

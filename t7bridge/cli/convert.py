@@ -7,18 +7,15 @@ import sys
 
 from ..text import printable_json
 from . import WRONG_USAGE
-from .shared import add_conversion, add_limits, add_output, limits_of, print_notes
+from .shared import add_limits, add_options, given_options, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("src", metavar="SRC", help="file to read")
     parser.add_argument("dst", metavar="DST", help="file to write; its suffix says the format")
-    parser.add_argument("--to", choices=("t7", "pt"), help="format to write, whatever the suffix of DST")
-    parser.add_argument("--force", action="store_true", help="replace DST if it exists")
-    add_conversion(parser)
+    add_options(parser, "convert")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    add_output(parser)
     add_limits(parser)
 
 
@@ -29,8 +26,7 @@ def run(options: argparse.Namespace) -> int:
         return WRONG_USAGE
     from ..conversion.convert import convert
 
-    asked = {name: value for name, value in vars(options).items() if name != "json"}
-    report = convert(**{**asked, "limits": limits_of(options)})
+    report = convert(options.src, options.dst, **given_options(options, "convert"), limits=limits_of(options))
     if options.json:
         import json
 

@@ -7,7 +7,7 @@ import os
 
 from ..text import printable
 from ..tools.draw import FORMATS
-from .shared import add_limits, limits_of
+from .shared import add_limits, add_options, limits_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PICTURE", type=_picture, required=True, help=".svg, or .dot for Graphviz"
     )
-    parser.add_argument("--at", metavar="PATH", help="which module, where FILE holds several: root.protos.rnn")
-    parser.add_argument("--force", action="store_true", help="replace the picture if it exists")
+    add_options(parser, "draw")
     add_limits(parser)
 
 

@@ -12,7 +12,7 @@ import sys
 
 from ..text import printable_json
 from . import DONE, FAILED
-from .shared import add_limits, add_output, limits_of, print_notes
+from .shared import add_limits, add_options, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,15 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", help="a .pt with a state dict of the model that is to get them")
     parser.add_argument("-o", dest="out", metavar="OUT.pt", help="write the weights under TARGET's keys")
     parser.add_argument("--map", metavar="FILE", help="what is settled: `source.key target.key`, a pair a line")
-    parser.add_argument("--at", metavar="PATH", help="the model in SRC, where it holds several: root.protos.rnn")
     parser.add_argument("--target-at", metavar="PATH", help="the state dict in TARGET, where it holds several")
     parser.add_argument(
         "--partial", action="store_true", help="leave out what TARGET lacks, and keep what only TARGET has"
     )
-    parser.add_argument("--compact", action="store_true", help="write of each storage only what tensors use")
-    parser.add_argument("--force", action="store_true", help="replace OUT.pt if it exists")
+    add_options(parser, "match")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_output(parser)
     add_limits(parser)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 
 from ..text import printable_json
-from .shared import add_limits, add_output, limits_of, print_notes
+from .shared import add_limits, add_options, given_options, limits_of, print_notes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,17 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; made if need be"
     )
-    parser.add_argument("--at", metavar="PATH", help="which module, where SRC holds several: root.protos.rnn")
-    parser.add_argument(
-        "--index-base",
-        type=int,
-        choices=(0, 1),
-        default=1,
-        help="what the first class, row or element is called: 1 as in Lua, or 0",
-    )
-    parser.add_argument("--force", action="store_true", help="replace model.py and model.pt if they exist")
+    add_options(parser, "module")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    add_output(parser)
     add_limits(parser)
 
 
@@ -34,16 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Write both files, and print the report."""
     from ..tools.export_module import write_module
 
-    report = write_module(
-        options.src,
-        options.output,
-        options.at,
-        index_base=options.index_base,
-        force=options.force,
-        strict=options.strict,
-        sync=options.sync,
-        limits=limits_of(options),
-    )
+    report = write_module(options.src, options.output, **given_options(options, "module"), limits=limits_of(options))
     if options.json:
         print(printable_json(json.dumps(report.as_dict())))
         return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields
 
+from ..conversion.options import BY_NAME, Option, options_for
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable
 
@@ -44,48 +45,43 @@ def _limit(text: str) -> tuple[str, Any]:
     return name, int(value)
 
 
-def add_conversion(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Declare what can be asked of each conversion, of one file or of many."""
-    parser.add_argument(
-        "--as",
-        dest="as_",
-        choices=("auto", "tree"),
-        default="auto",
-        help="what becomes of nn modules in a .pt: state dicts (auto), or dicts that keep every field (tree)",
-    )
-    parser.add_argument("--encoding", choices=("binary", "ascii"), help="of a .t7; that of SRC if not given")
-    parser.add_argument("--byte-order", choices=("little", "big"), help="of a .t7; that of SRC if not given")
-    parser.add_argument(
-        "--long-size", type=int, choices=(4, 8), help="bytes of a C long in a .t7; that of SRC if not given"
-    )
-    parser.add_argument("--keep-device", action="store_true", help="leave CUDA tensors on CUDA, in a .pt and in a .t7")
-    parser.add_argument(
-        "--no-record", dest="record", action="store_false", help="leave out, and leave unused, what gives SRC back"
-    )
-    parser.add_argument("--nested", action="store_true", help="t.conv1.weight instead of t['conv1.weight'] in a .t7")
-    parser.add_argument(
-        "--pt-format",
-        choices=("zip", "legacy", "torchscript"),
-        default="zip",
-        help="legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++",
-    )
-    parser.add_argument(
-        "--template",
-        metavar="FILE",
-        help="put the state dict of a .pt into the models of this .t7, which stays as it is",
-    )
-    parser.add_argument("--partial", action="store_true", help="with --template: keys may be missing, and too many")
-    parser.add_argument("--compact", action="store_true", help="write to a .pt of each storage only what tensors use")
+def add_options(parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, ...] = ()) -> None:
+    """Declare the options of the one table that a verb takes, in groups.
+
+    Args:
+        parser: the verb's.
+        verb: its name.
+        but: names of options that the verb declares itself.
+    """
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for option in options_for(verb):
+        if option.name in but:
+            continue
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        add_option(groups[option.group], option)
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Declare `--strict` and `--sync`."""
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="fail where the output would hold less: types or sharing that it cannot have, numbers less precise",
-    )
-    parser.add_argument("--sync", action="store_true", help="wait until the output is on the disk, for power cuts")
+def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
+    """Declare one option of the table."""
+    given: dict[str, Any] = {"dest": option.name, "default": option.default, "help": option.help}
+    if option.kind == "flag":
+        given["action"] = "store_false" if option.default else "store_true"
+    else:
+        given["type"] = int if option.kind == "int" else str
+        if option.choices:
+            given["choices"] = option.choices
+        else:
+            given["metavar"] = option.metavar or option.name.upper()
+    parser.add_argument(*option.spellings(), **given)
+
+
+def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
+    """The options of the table that were given, with other values than usual."""
+    found = {
+        option.name: getattr(options, option.name) for option in options_for(verb) if hasattr(options, option.name)
+    }
+    return {name: value for name, value in found.items() if value != BY_NAME[name].default}
 
 
 def print_notes(report: Report) -> None:

@@ -10,20 +10,13 @@ from typing import Any
 
 from attrs import evolve, fields
 
+from ..conversion.options import BY_NAME
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable, printable_json
 from . import DONE, FAILED, WRONG_USAGE
-from .shared import add_conversion
+from .shared import add_options, given_options
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_CONVERT = {
-    **dict.fromkeys(("encoding", "byte_order", "long_size", "template")),
-    **dict.fromkeys(("keep_device", "nested", "partial", "compact", "strict"), False),
-    "as_": "auto",
-    "record": True,
-    "pt_format": "zip",
-}
-"""What `convert` has too, with the values that need not be said."""
 _SHOWN = 20
 
 
@@ -36,17 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; made if need be"
     )
     what = parser.add_argument_group("what becomes of a file")
-    formats = ("t7", "pt", "safetensors", "hdf5")
-    what.add_argument(
-        "--to", choices=formats, help="format of all outputs; if not given, .t7 becomes .pt and .pt becomes .t7"
-    )
     what.add_argument("--module", action="store_true", help="a folder with model.py and model.pt for each model")
     what.add_argument(
         "--index-base", type=int, choices=(0, 1), help="with --module: what the first class or row is called"
     )
     what.add_argument("--verify", action="store_true", help="read each output again, and compare")
-    add_conversion(what)
-    what.add_argument("--strict", action="store_true", help="a file fails where its output would hold less")
+    add_options(parser, "zoo", but=("force", "sync"))
     how = parser.add_argument_group("how the work is done")
     how.add_argument("--engine", choices=("local", "dask"), default="local", help="processes here, or a Dask cluster")
     how.add_argument(
@@ -107,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
     from ..zoo.run import convert_zoo
     from .zoo_display import open_display
 
-    given = {name: getattr(options, name) for name, usual in _CONVERT.items() if getattr(options, name) != usual}
+    given = given_options(options, "zoo")
     if options.index_base is not None:
         given["index_base"] = options.index_base
-    names = ["to", "module", "verify", "engine", "workers", "scheduler", "timeout", "memory"]
+    names = ["module", "verify", "engine", "workers", "scheduler", "timeout", "memory"]
     names += ["retry_failed", "dry_run", "force"]
     ceilings = dict(options.limit)
     try:
@@ -142,14 +130,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _wrong_usage(options: argparse.Namespace) -> str:
     """Which options make no sense together; empty where all is well."""
-    given = [name for name, usual in _CONVERT.items() if getattr(options, name) != usual]
-    shown = ", ".join("--" + {"as_": "as", "record": "no-record"}.get(name, name.replace("_", "-")) for name in given)
+    given = given_options(options, "zoo")
     if options.module and (options.to or options.verify or set(given) - {"strict"}):
         return "--module has no other format, is not compared, and of these options only --strict"
+    if options.to is not None:
+        from ..zoo.options import allowed_options
+
+        known = {option.name for option in allowed_options(options.to, options.module)} | {"to"}
+        wrong = [" or ".join(BY_NAME[name].spellings()) for name in given if name not in known]
+        if wrong:
+            return f"{', '.join(wrong)} has no meaning with --to {options.to}"
     if options.index_base is not None and not options.module:
         return "--index-base is for --module"
-    if options.to in ("safetensors", "hdf5") and given:
-        return f"{shown} has no meaning with --to {options.to}"
     if options.partial and not options.template:
         return "--partial says how a --template is filled, and there is none"
     if options.template and options.verify:

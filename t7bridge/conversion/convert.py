@@ -1,39 +1,68 @@
-"""One file to another: the one place where a format meets a mapping."""
+"""One file to another: the one place where a format meets a mapping.
+
+It asks what a format can hold, never which one it is: values of Lua, values of Python, or tensors under names. Only the
+records, each of which is in files of one kind and restores one of another, know `.t7` and `.pt`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import evolve, field
 
+from .. import formats
+from ..data import define
 from ..errors import FormatError, ModelError, WriteError
-from ..formats.t7.file import T7File, read_t7, source_format, target_format
-from ..formats.t7.layout import T7Layout
-from ..formats.t7.writer import T7Writer
+from ..formats import LUA, NAMED
 from ..graph.lua import COMPOSITE, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import walk
 from ..io.output import FileOutput, Output
-from ..io.source import ByteSource, PathLike
+from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from .options import Options, check_choices, note_ignored
+from .options import check_choices, note_ignored
 from .strictness import check_strict
 
 if TYPE_CHECKING:
+    from ..formats.document import Document
+    from ..formats.named import NamedTensors
     from ..formats.pt.legacy_writer import LegacyPtWriter
-    from ..formats.pt.reader import PtReader
     from ..formats.pt.writer import PtWriter
+    from ..formats.t7.file import T7File
+    from ..formats.t7.layout import T7Layout
+    from ..formats.t7.writer import T7Writer
     from ..nn.weights.state_dict import StateDict
+
+
+@define(frozen=True)
+class Options:
+    """What was asked of one conversion; see `convert`.
+
+    Attributes:
+        layout: the stated parts of a `.t7`'s layout.
+        template: the Lua model that a state dict is put into, open.
+    """
+
+    mode: str = "auto"
+    layout: dict[str, Any] = field(factory=dict)
+    keep_device: bool = False
+    record: bool = True
+    nested: bool = False
+    pt_format: str = "zip"
+    limits: Limits = DEFAULT_LIMITS
+    template: Document | None = None
+    partial: bool = False
+    compact: bool = False
 
 
 def convert(
     src: PathLike,
     dst: PathLike,
-    as_: str = "auto",
+    mode: str = "auto",
     *,
     to: str | None = None,
     force: bool = False,
@@ -51,38 +80,41 @@ def convert(
     sync: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
-    """Convert a `.t7` or `.pt` file to the other format, or a `.t7` to another encoding.
+    """Convert a file of any format to any other, or a `.t7` to another encoding.
+
+    Weights go from file to file without being loaded, whatever the formats.
 
     Args:
         src: the file to read; its format is told by its content.
-        dst: the file to write; its format is told by its suffix.
-        as_: what becomes of nn modules on the way to `.pt`: `auto` gives each module's state dict under PyTorch's
+        dst: the file to write; its format is told by its suffix: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
+        mode: what becomes of nn modules on the way from a `.t7`: `auto` puts each module's state dict under PyTorch's
             names in its place, `tree` a dict that keeps class, version and every field.
-        to: the format to write, `t7` or `pt`, whatever the suffix.
-        force: whether an existing file is replaced.
+        to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, whatever the suffix.
+        force: replace an existing file.
         encoding: of a `.t7` that is written: `binary` or `ascii`; that of the source where not stated.
         byte_order: likewise: `little` or `big`.
         long_size: likewise: bytes of a C long, 4 or 8.
-        keep_device: whether CUDA tensors stay on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
+        keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
-        record: whether the target gets the record from which the source can be made again, and whether the record
-            of a source is used.
-        nested: whether a `.t7` made from a `.pt` has `t.conv1.weight` instead of `t["conv1.weight"]`.
+        record: write the record from which the source can be made again into the target, and use the record of a
+            source.
+        nested: write `t.conv1.weight` instead of `t["conv1.weight"]` in a `.t7` made from another format.
         pt_format: of a `.pt` that is written: `zip`, `legacy` for PyTorch 0.2 to 1.5, or
             `torchscript` for `torch.jit.load` and C++, which holds named tensors only.
-        template: of a `.t7` made from a `.pt`: the `.t7` whose models get the state dicts of the `.pt`, under the keys
-            that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
-        partial: whether a state dict may lack keys of the template, and have keys that the template does not.
-        compact: whether a `.pt` made in `auto` mode gets of each storage only what tensors use: views become tensors of
+        template: for a `.t7` made from another format: the `.t7` whose models get the state dicts of the source, under
+            the keys that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
+        partial: allow a state dict to lack keys of the template, and to have keys that the template does not.
+        compact: write to a `.pt` made in `auto` mode of each storage only what tensors use: views become tensors of
             their own, and what overlaps or is tied stays so. The record is left out then.
-        strict: whether it is an error if the target holds less than the source: a type that it does not have, numbers
+        strict: fail if the target holds less than the source: a type that it does not have, numbers
             that lose precision, memory that is shared no more, or anything else of which the report would warn.
-        sync: whether to return only when the target is on the disk, so that it survives a power cut; one that replaces
+        sync: return only when the target is on the disk, so that it survives a power cut; one that replaces
             a file always is by then.
-        limits: what the source may cost.
+        limits: resource limits for the source.
 
     Returns:
-        What was done, and what the user should know about it.
+        What was done, and what the user should know about it. A format that holds named tensors only gets what it can
+        hold; the notes name the rest.
 
     Raises:
         FormatError: the source is damaged, or is something else.
@@ -92,60 +124,62 @@ def convert(
         StrictError: with `strict`: the target would hold less; the error has all the notes.
     """
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
-    check_choices({"mode": as_, "format": to, ".pt format": pt_format, **layout})
-    goal = to or target_format(dst)
-    chosen = {name: choice for name, choice in layout.items() if choice is not None}
+    given: dict[str, Any] = {
+        **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device, "record": record,
+        "nested": nested, "template": template, "partial": partial, "compact": compact,
+    }  # fmt: skip
+    check_choices(given)
+    goal = formats.format_for(dst, to)
     if partial and template is None:
         raise ModelError("partial says how a template is filled, and there is none", expected="template=…")
     with (
-        ByteSource.from_path(src) as source,
-        nullcontext() if template is None else ByteSource.from_path(template) as model,
+        formats.open(src, limits=limits) as document,
+        nullcontext() if template is None else formats.open(template, limits=limits) as model,
     ):
-        options = Options(as_, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact)
-        report = Report(source.name, str(dst), source_format(source), goal, source_bytes=source.size)
-        if model is not None and (report.source_format, goal) != ("pt", "t7"):
+        chosen = {name: choice for name, choice in layout.items() if choice is not None}
+        options = Options(mode, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact)
+        report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
+        if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template is filled with a .pt to make a .t7",
                 expected="from pt to t7",
-                found=f"from {report.source_format} to {goal}",
+                found=f"from {document.format} to {goal.name}",
             )
-        note_ignored(options, report)
-        inputs = (source,) if model is None else (source, model)
+        note_ignored(given, report)
+        inputs = (document.source,) if model is None else (document.source, model.source)
         with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output:
-            if report.source_format == "pt":
-                (_pt_to_t7 if goal == "t7" else _pt_to_pt)(source, output, options, report)
+            if goal.values == NAMED:
+                _to_named(document, output, goal, options, report)
+            elif goal.values == LUA:
+                _to_lua(document, output, options, report)
             else:
-                content = read_t7(source, limits)
-                report.tensors, report.storages = content.tensors, content.storages
-                (_copy_t7 if goal == "t7" else _t7_to_pt)(content, output, options, report)
+                _to_python(document, output, options, report)
             check_strict(report, strict)
-        report.target_bytes = output.position
+        report.target_bytes = os.path.getsize(output.path)
     return report
 
 
-def write_t7(output: Output, value: Value, layout: T7Layout) -> None:
-    """Write a Lua value, or a Python-side one as Lua tables, as a `.t7`."""
-    if not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes)):
-        from .lua_tree import to_lua
-
-        value = to_lua(value).value
-    T7Writer(output, layout).write_object(value)
+# To a format of Lua's values
 
 
-def write_pt(output: Output, value: Any) -> None:
-    """Write a value as a `.pt`; a Lua value in `tree` mode."""
-    from ..formats.pt.writer import PtWriter
-    from .tree import to_python
-
-    writer = PtWriter(output)
-    writer.write(to_python(value) if isinstance(value, COMPOSITE) else value)
-    writer.finish()
+def _to_lua(document: Document, output: Output, options: Options, report: Report) -> None:
+    if document.spec.values == LUA:
+        report.tensors, report.storages = document.content.tensors, document.content.storages
+        _copy_t7(document.content, output, options, report)
+    elif options.template is not None:
+        _fill_template(document, options.template, output, options, report)
+    elif not (options.record and not options.nested and _restore_t7(document, output, options, report)):
+        _write_tables(document, output, options, report)
 
 
 def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> None:
+    from ..formats.t7.writer import T7Writer
+
     report.mode = "copy"
     layout = evolve(content.layout, **options.layout)
     if options.layout and layout.vintage:
+        from ..graph.walk import walk
+
         report.note("info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them")
         layout = evolve(layout, vintage="", headless=False, unowned=())
         for visit in walk(content.roots):
@@ -175,68 +209,96 @@ def _note_plain_nans(writer: T7Writer, report: Report) -> None:
         report.note("info", f"{what}; they are written as nan", loss="precision")
 
 
-def _t7_to_pt(content: T7File, output: Output, options: Options, report: Report) -> None:
-    from ..formats.pt.writer import PtWriter
-    from .t7_record import encode_record, take_skeleton
-    from .tree import to_python
+def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
+    """Write Python's values as Lua tables, with the record that restores them."""
+    from ..formats.t7.layout import T7Layout
+    from ..formats.t7.writer import T7Writer
+    from .lua_tree import to_lua
+    from .pt_record import write_pt_record
 
-    writer = _pt_writer(output, options)
-    if options.record and options.as_ == "auto" and content.has_pt_record:
-        from .pt_record import original_pt
+    value = _value_of(document, report)
+    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device)
+    report.notes += tree.notes
+    report.mode = "tree"
+    writer = T7Writer(output, T7Layout(**options.layout))
+    writer.write_object(tree.value)
+    _note_plain_nans(writer, report)
+    storages = [found for found in writer.objects if isinstance(found, Storage)]
+    report.storages = len(storages)
+    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
+    if options.record:
+        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
 
-        original = original_pt(content, options.limits)
-        if original is not None:
-            value, foreign = original
-            _note_foreign(foreign, report)
-            report.mode = "record"
-            _finish_pt(writer, value, report)
-            return
-        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
-    # What layers mean is not even loaded for a file without objects.
-    has_objects = any(isinstance(found, TorchObject) for found in content.objects)
-    modules = _Modules(content.roots, report) if options.as_ == "auto" and has_objects else None
-    roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
-    if len(roots) > 1:
-        report.note("warning", f"the file holds {len(roots)} values; the .pt holds them as a list")
-    has_modules = modules is not None and bool(modules.found)
-    report.mode = "state dict" if has_modules else "tree"
-    if content.trailing and not content.has_pt_record:
-        report.note("warning", f"{content.message}; the .pt does not show them")
-    result: Any = roots if len(roots) > 1 else roots[0]
-    compact = options.compact and options.as_ == "auto"
+
+def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:
+    """Write a template with the weights of a state dict; what else is in its file, a record too, does not matter."""
+    from .template import fill_template
+
+    if template.spec.values != LUA:
+        raise FormatError("is no .t7, as a template must be", file=template.path)
+    content = template.content
+    if content.message:
+        report.note("warning", f"of the template, {content.message}")
+    value = _value_of(document, report)
+    try:
+        report.notes += fill_template(content.roots, value, options.partial)
+    except ModelError as error:
+        error.file = error.file or report.source
+        raise
+    report.tensors, report.storages = content.tensors, content.storages
+    _copy_t7(content, output, options, report)
+    report.mode = "template"
+
+
+def _restore_t7(document: Document, output: Output, options: Options, report: Report) -> bool:
+    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
+    if document.format != "pt":
+        return False
+    from .t7_record import original_t7
+
+    restored, has_record = original_t7(document.content, options.limits)
+    if restored is None:
+        if has_record:
+            report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
+        return False
+    report.tensors, report.storages = restored.tensors, restored.storages
+    _copy_t7(restored, output, options, report)
+    report.mode = "record"
+    return True
+
+
+# To a format of Python's values
+
+
+def _to_python(document: Document, output: Output, options: Options, report: Report) -> None:
+    from ..formats.pt.file import writer as pt_writer
+
+    writer = pt_writer(output, options.pt_format, keep_device=options.keep_device, limits=options.limits)
+    if document.spec.values != LUA:
+        report.mode = "copy"
+        _finish_pt(writer, _value_of(document, report), report)
+        return
+    made = python_value(document.content, options, report)
+    compact = options.compact and options.mode == "auto" and report.mode != "record"
+    value = made.value
     if compact:
         from ..nn.weights.compact import compact_in
 
-        result = compact_in(result)
-    if modules is not None and has_modules:
-        modules.note_rest(result, compact)
-    writer.write(result)
-    report.tensors, report.storages = writer.tensors, writer.storages
-    if options.record and not (has_modules or compact) and isinstance(writer, PtWriter):
-        skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
-        writer.finish(lambda content_id: encode_record(skeleton, content_id))
-        return
+        value = compact_in(value)
+    if made.modules is not None:
+        made.modules.note_rest(value, compact)
     # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
-    writer.finish()
+    whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
+    if not whole or compact:
+        _finish_pt(writer, value, report)
+        return
+    from .t7_record import encode_record, take_skeleton
 
-
-def _note_foreign(foreign: list[str], report: Report) -> None:
-    for name in foreign:
-        report.note("warning", f"the pickle names {name}, which is no part of PyTorch; nothing was called")
-
-
-def _pt_writer(output: Output, options: Options) -> PtWriter | LegacyPtWriter:
-    if options.pt_format == "legacy":
-        from ..formats.pt.legacy_writer import LegacyPtWriter
-
-        return LegacyPtWriter(output, keep_device=options.keep_device)
-    if options.pt_format == "torchscript":
-        from ..formats.pt.script_writer import ScriptWriter
-
-        return ScriptWriter(output, keep_device=options.keep_device, limits=options.limits)
-    from ..formats.pt.writer import PtWriter
-
-    return PtWriter(output, keep_device=options.keep_device)
+    content = document.content
+    writer.write(value)
+    report.tensors, report.storages = writer.tensors, writer.storages
+    skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
+    writer.finish(lambda content_id: encode_record(skeleton, content_id))  # type: ignore[call-arg]
 
 
 def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
@@ -245,8 +307,55 @@ def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) ->
     writer.finish()
 
 
+@define(eq=False)
+class Made:
+    """The Python-side value of a `.t7`.
+
+    Attributes:
+        value: the value.
+        modules: the modules that were replaced by their state dicts; `None` where there are none.
+    """
+
+    value: Any
+    modules: _Modules | None = None
+
+
+def python_value(content: T7File, options: Options, report: Report) -> Made:
+    """The Python-side value of a `.t7`: by its record, or with state dicts in the place of modules, or as a tree.
+
+    Args:
+        content: the file.
+        options: what was asked for.
+        report: gets the mode, and notes.
+    """
+    if options.record and options.mode == "auto" and content.has_pt_record:
+        from .pt_record import original_pt
+
+        original = original_pt(content, options.limits)
+        if original is not None:
+            value, foreign = original
+            _note_foreign(foreign, report)
+            report.mode = "record"
+            return Made(value)
+        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
+    from .tree import to_python
+
+    # What layers mean is not even loaded for a file without objects.
+    has_objects = any(isinstance(found, TorchObject) for found in content.objects)
+    modules = _Modules(content.roots, report) if options.mode == "auto" and has_objects else None
+    roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
+    target = formats.FORMATS[report.target_format].suffix if report.target_format else "target"
+    if len(roots) > 1:
+        report.note("warning", f"the file holds {len(roots)} values; the {target} holds them as a list")
+    has_modules = modules is not None and bool(modules.found)
+    report.mode = "state dict" if has_modules else "tree"
+    if content.trailing and not content.has_pt_record:
+        report.note("warning", f"{content.message}; the {target} does not show them")
+    return Made(roots if len(roots) > 1 else roots[0], modules if has_modules else None)
+
+
 class _Modules:
-    """Gives the state dict of each outermost nn module, once for a module that is met twice."""
+    """Makes the state dict of each outermost nn module, once for a module that is met twice."""
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         from ..nn.weights.state_dict import find_modules
@@ -277,6 +386,51 @@ class _Modules:
             note_excess(value, self._report)
 
 
+# To a format of named tensors
+
+
+def _to_named(
+    document: Document, output: FileOutput, goal: formats.FormatSpec, options: Options, report: Report
+) -> None:
+    named = named_value(document, goal, options, report)
+    report.mode = "tensors"
+    written = formats.home(goal.name).write(output, named)
+    report.tensors, report.storages = written.tensors, written.storages
+
+
+def named_value(document: Document, goal: formats.FormatSpec, options: Options, report: Report) -> NamedTensors:
+    """The tensors of a file as a format of named tensors gets them, with notes about the rest."""
+    from .named_tensors import name_tensors
+
+    if document.spec.values == LUA:
+        made = python_value(document.content, options, report)
+        value = made.value
+        if made.modules is not None:
+            made.modules.note_rest(value, True)
+    else:
+        value = _value_of(document, report)
+    return name_tensors(value, goal, report, document.metadata)
+
+
+# Values
+
+
+def _value_of(document: Document, report: Report) -> Any:
+    """The value of a file that holds Python's values, or tensors under names."""
+    value = document.value
+    _note_foreign(document.foreign, report)
+    report.notes += document.notes
+    if document.metadata and formats.FORMATS[report.target_format].values != NAMED:
+        names = ", ".join(list(document.metadata)[:5]) + (", …" if len(document.metadata) > 5 else "")
+        report.note("info", f"{len(document.metadata)} strings of the file's metadata are left out: {names}")
+    return value
+
+
+def _note_foreign(foreign: list[str], report: Report) -> None:
+    for name in foreign:
+        report.note("warning", f"the pickle names {name}, which is no part of PyTorch; nothing was called")
+
+
 def state_dict_of(
     obj: TorchObject, report: Report | None = None, trail: str = "root"
 ) -> OrderedDict[str, Tensor] | None:
@@ -297,74 +451,37 @@ def state_dict_of(
     return OrderedDict(result.tensors)
 
 
-def _pt_to_pt(source: ByteSource, output: Output, options: Options, report: Report) -> None:
-    from ..formats.pt.reader import PtReader
+def write_value(output: FileOutput, value: Any, goal: formats.FormatSpec, layout: T7Layout | None = None) -> Report:
+    """Write a value of any kind in a format: Lua's as Python's where need be, and the other way round.
 
-    reader = PtReader(source, limits=options.limits)
-    writer = _pt_writer(output, options)
-    report.mode = "copy"
-    value = reader.read()
-    _note_foreign(reader.foreign, report)
-    _finish_pt(writer, value, report)
+    Args:
+        output: the file.
+        value: what `load` returns, or builtins with tensors in them.
+        goal: the format.
+        layout: of a `.t7`.
 
+    Returns:
+        What the format could not hold, in its notes.
+    """
+    report = Report(target=output.path, target_format=goal.name)
+    is_lua = isinstance(value, COMPOSITE)
+    if goal.values == LUA:
+        if not is_lua and not isinstance(value, (type(None), bool, float, bytes)):
+            from .lua_tree import to_lua
 
-def _pt_to_t7(source: ByteSource, output: Output, options: Options, report: Report) -> None:
-    from ..formats.pt.reader import PtReader
-    from .lua_tree import to_lua
-    from .pt_record import write_pt_record
+            tree = to_lua(value)
+            value = tree.value
+            report.notes += tree.notes
+        formats.home(goal.name).write(output, value, layout)
+        return report
+    if is_lua:
+        from .tree import to_python
 
-    reader = PtReader(source, limits=options.limits)
-    if options.template is not None:
-        _fill_template(reader, options.template, output, options, report)
-        return
-    if options.record and not options.nested and _restore_t7(reader, output, options, report):
-        return
-    value = reader.read()
-    _note_foreign(reader.foreign, report)
-    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device)
-    report.notes += tree.notes
-    report.mode = "tree"
-    writer = T7Writer(output, T7Layout(**options.layout))
-    writer.write_object(tree.value)
-    _note_plain_nans(writer, report)
-    storages = [found for found in writer.objects if isinstance(found, Storage)]
-    report.storages = len(storages)
-    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
-    if options.record:
-        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
+        replace = (lambda obj: state_dict_of(obj, report)) if goal.values == NAMED else None
+        value = to_python(value, replace)
+    if goal.values == NAMED:
+        from .named_tensors import name_tensors
 
-
-def _fill_template(reader: PtReader, template: ByteSource, output: Output, options: Options, report: Report) -> None:
-    """Write a template with the weights of a `.pt`; what else is in the `.pt`, a record too, does not matter."""
-    from .template import fill_template
-
-    if source_format(template) != "t7":
-        raise FormatError("is no .t7, as a template must be", file=template.name)
-    content = read_t7(template, options.limits)
-    if content.message:
-        report.note("warning", f"of the template, {content.message}")
-    value = reader.read()
-    _note_foreign(reader.foreign, report)
-    try:
-        report.notes += fill_template(content.roots, value, options.partial)
-    except ModelError as error:
-        error.file = error.file or report.source
-        raise
-    report.tensors, report.storages = content.tensors, content.storages
-    _copy_t7(content, output, options, report)
-    report.mode = "template"
-
-
-def _restore_t7(reader: PtReader, output: Output, options: Options, report: Report) -> bool:
-    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
-    from .t7_record import original_t7
-
-    restored, has_record = original_t7(reader, options.limits)
-    if restored is None:
-        if has_record:
-            report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
-        return False
-    report.tensors, report.storages = restored.tensors, restored.storages
-    _copy_t7(restored, output, options, report)
-    report.mode = "record"
-    return True
+        value = name_tensors(value, goal, report)
+    formats.home(goal.name).write(output, value)
+    return report

@@ -1,27 +1,31 @@
-"""Formats that hold named tensors and nothing else: safetensors and HDF5.
+"""Values as named tensors, for formats that hold nothing else.
 
-The value becomes what `convert` writes in `auto` mode, state dicts in the place of modules, and each tensor in it gets
-the path to it as its name: `model.0.weight`. What is no tensor does not go along, and is named in the report; numbers
-and strings go into the file's metadata as far as it has room.
+The value is what `convert` writes in `auto` mode, state dicts in the place of modules, and each tensor in it gets the
+path to it as its name: `model.0.weight`. Numbers and strings go into the file's metadata. The rest is left out, and
+named in the report by kind.
 """
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from typing import Any
 
-from attrs import field
+from attrs import evolve, field
 
 from ..data import define
-from ..errors import ModelError
-from ..formats.t7.file import read_t7, source_format
+from ..errors import LimitError, ModelError
+from ..formats import FormatSpec
+from ..formats.named import Name, NamedTensors, is_changed, plan_views
+from ..graph.python import PythonObject
+from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..io.source import ByteSource
-from ..limits import Limits
 from ..report import Report
 
 _SCALARS = 1_000
+_SHOWN = 5
+_REPEATED = 16
+"""How many times the bytes of the storages the tensors may take in all."""
 
 
 @define(eq=False)
@@ -31,29 +35,34 @@ class Flat:
     Attributes:
         tensors: each tensor under the steps to it: `("model", "0.weight")`.
         scalars: numbers, strings and truth values as JSON, likewise.
-        left_out: paths and types of what is neither.
+        left_out: paths of what is neither, by kind.
     """
 
-    tensors: dict[tuple[str, ...], Tensor] = field(factory=dict)
-    scalars: dict[tuple[str, ...], str] = field(factory=dict)
-    left_out: list[tuple[str, str]] = field(factory=list)
+    tensors: dict[Name, Tensor] = field(factory=dict)
+    scalars: dict[Name, str] = field(factory=dict)
+    left_out: dict[str, list[str]] = field(factory=dict)
+
+    def leave_out(self, kind: str, steps: Name) -> None:
+        """Remember something that is left out."""
+        self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
 def flatten(value: Any) -> Flat:
     """Name the tensors of a value of dicts and lists. Lists count from 0; a container that is met twice is one."""
     flat = Flat()
     seen: set[int] = set()
-    stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    stack: list[tuple[Name, Any]] = [((), value)]
     while stack:
         steps, item = stack.pop()
         if isinstance(item, Tensor):
-            if item.extras is not None and (item.extras.conj or item.extras.neg):
-                flat.left_out.append((".".join(steps), "a tensor that is to be conjugated or negated"))
+            name = steps or ("root",)
+            if name in flat.tensors:
+                flat.leave_out("tensor under a name that is taken", steps)
             else:
-                flat.tensors[steps or ("root",)] = item
-        elif isinstance(item, (dict, list, tuple)):
+                flat.tensors[name] = item
+        elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
             if id(item) in seen:
-                flat.left_out.append((".".join(steps), "a container that is there under another name"))
+                flat.leave_out("container that is there under another name", steps)
                 continue
             seen.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
@@ -61,95 +70,136 @@ def flatten(value: Any) -> Flat:
         elif isinstance(item, (bool, int, float, str)):
             flat.scalars[steps or ("root",)] = json.dumps(item)
         elif item is not None:
-            flat.left_out.append((".".join(steps), type(item).__name__))
+            flat.leave_out(_kind(item), steps)
     return flat
+
+
+def _is_function(item: Any) -> bool:
+    """Whether a dict is that of a Lua function, in `tree` mode."""
+    return isinstance(item, dict) and item.get("__class__") == "function" and isinstance(item.get("code"), bytes)
+
+
+def _kind(item: Any) -> str:
+    if _is_function(item):
+        return "function"
+    if isinstance(item, PythonObject):
+        return f"object of class {item.path}"
+    return {"bytes": "byte string", "NoneType": "None"}.get(type(item).__name__, type(item).__name__)
 
 
 def _step(key: Any) -> str:
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
 
 
-def read_flat(source: str, limits: Limits, report: Report) -> Flat:
-    """The tensors of a `.t7` or `.pt` file."""
-    opened = ByteSource.from_path(source)  # open as long as a tensor is wanted
-    report.source_bytes, report.source_format = opened.size, source_format(opened)
-    value: Any
-    if report.source_format == "pt":
-        from ..formats.pt.reader import PtReader
-
-        value = PtReader(opened, limits=limits).read()
-    else:
-        from .convert import state_dict_of
-        from .tree import to_python
-
-        content = read_t7(opened, limits)
-        if content.message:
-            report.note("warning", content.message)
-        roots = [to_python(root, lambda obj: state_dict_of(obj, report)) for root in content.roots]
-        value = roots[0] if len(roots) == 1 else roots
-    return flatten(value)
-
-
-def write_flat(source: str, target: str, to: str, limits: Limits) -> Report:
-    """Write the tensors of a `.t7` or `.pt` file as safetensors or HDF5.
+def name_tensors(
+    value: Any, goal: FormatSpec, report: Report, metadata: Mapping[str, str] | None = None
+) -> NamedTensors:
+    """A value as a format of named tensors can hold it.
 
     Args:
-        source: path of the input.
-        target: path of the output; a file there is replaced.
-        to: `safetensors` or `hdf5`.
-        limits: what the input may cost.
+        value: builtins with tensors in them.
+        goal: the format.
+        report: gets a note for what is left out, written as another type, or shared.
+        metadata: strings of the source's file.
 
     Raises:
-        FormatError: the input is damaged, or is something else.
-        ModelError: it holds no tensor.
-        UnsupportedError: the format has no such elements, or its library is not installed.
-        WriteError: the disk refuses.
+        ModelError: there is no tensor.
+        LimitError: the tensors show the same bytes again and again.
     """
-    report = Report(source, target, target_format=to, mode="tensors")
-    flat = read_flat(source, limits, report)
+    flat = flatten(value)
+    for name, tensor in list(flat.tensors.items()):
+        if tensor.storage is None and tensor.numel:
+            flat.leave_out(f"tensor without elements (device {tensor.device})", name)
+            del flat.tensors[name]
     if not flat.tensors:
-        raise ModelError("the file holds no tensor", hint=f"A {to} file holds tensors only.")
+        raise ModelError("the file holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
+    _check_size(flat.tensors)
     if len(flat.scalars) > _SCALARS:
-        report.note("warning", f"{len(flat.scalars)} numbers and strings are too many for {to}'s metadata; left out")
+        report.note("warning", f"{len(flat.scalars)} numbers and strings are too many for the metadata; left out")
         flat.scalars.clear()
-    for trail, what in flat.left_out:
-        report.note("warning", f"{what}: left out, as {to} holds tensors only", trail)
-    if to == "safetensors":
-        from ..formats.safetensors import write_safetensors
-
-        write_safetensors(target, dotted(flat.tensors), dotted(flat.scalars), report)
-    else:
-        from ..formats.hdf5 import write_hdf5
-
-        write_hdf5(target, flat.tensors, dotted(flat.scalars), report)
-    report.tensors = len(flat.tensors)
-    report.target_bytes = os.path.getsize(target)
-    return report
+    for kind, paths in flat.left_out.items():
+        shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+        what = kind if len(paths) == 1 else f"{kind}: {len(paths)} of them"
+        more = f" ({shown})" if len(paths) > 1 else ""
+        report.note("warning", f"{what}: left out, as {goal.title} holds tensors only{more}", paths[0])
+    texts = {**(metadata or {}), **{".".join(steps): text for steps, text in flat.scalars.items()}}
+    named = NamedTensors(_with_elements(flat.tensors, goal, report), texts)
+    named.views, apart = plan_views(named.tensors)
+    _note_sharing(named, apart, goal, report)
+    return named
 
 
-def dotted(values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Values under their steps joined by dots.
+def _check_size(tensors: dict[Name, Tensor]) -> None:
+    """Refuse tensors that show far more than there is, as a stride of 0 makes it possible."""
+    held = sum({id(t.storage): t.storage.nbytes for t in tensors.values() if t.storage is not None}.values())
+    shown = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
+    if shown > _REPEATED * held + (1 << 26):
+        raise LimitError(
+            "the tensors show the same elements again and again",
+            expected=f"at most {_REPEATED} times the {held} bytes that there are",
+            found=f"{shown} bytes",
+        )
 
-    Raises:
-        ModelError: two have one name then.
-    """
-    joined = {".".join(steps): value for steps, value in values.items()}
-    if len(joined) != len(values):
-        raise ModelError("two tensors would have one name", hint="--to hdf5 keeps them apart.")
-    return joined
+
+def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:
+    """The tensors with elements that the format has: bfloat16 and the float8s are exact as float32."""
+    result: dict[Name, Tensor] = {}
+    wider: dict[int, Storage] = {}
+    changed: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        storage, element = tensor.storage, tensor.element.name
+        lacks = goal.elements and element not in goal.elements
+        if lacks and storage is not None and element.startswith(("bfloat16", "float8")) and not is_changed(tensor):
+            from ..values.widened import widen
+
+            wide = wider.get(id(storage))
+            if wide is None:
+                wide = wider[id(storage)] = widen(storage)[0]
+            changed.setdefault(f"{element} is written as {wide.element.name}", []).append(".".join(name))
+            tensor = evolve(tensor, element=wide.element, storage=wide)
+        result[name] = tensor
+    for what, names in changed.items():
+        more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+        report.note("info", f"{what}, which holds the same values{more}", names[0], loss="type")
+    return result
 
 
-def differences(source: str, target: str, to: str, limits: Limits) -> list[str]:
+def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, report: Report) -> None:
+    """Say which tensors share memory, and what becomes of that."""
+    if named.views:
+        count, shown = len(named.views), _listed(list(named.views))
+        storages = len({view.storage for view in named.views.values()})
+        how = "linked where they are the same view" if goal.links else "each is written whole"
+        report.note(
+            "info", f"{count} tensors of {storages} storages share memory: {how}, and t7bridge ties them again: {shown}"
+        )
+    if apart:
+        report.note(
+            "info", f"{len(apart)} tensors that share memory are written each for itself: {_listed(apart)}",
+            loss="sharing",
+        )  # fmt: skip
+
+
+def _listed(names: list[Name]) -> str:
+    return ", ".join(".".join(name) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
+def differences(source: str, target: str, limits: Any) -> list[str]:
     """What an output has in another way than its input, as the format's own library reads it.
+
+    Args:
+        source: the input.
+        target: a file of a format of named tensors that was made of it.
+        limits: resource limits for both.
 
     Raises:
         UnsupportedError: the library is not installed.
     """
-    tensors = read_flat(source, limits, Report()).tensors
-    if to == "safetensors":
-        from ..formats.safetensors import safetensors_differences
+    from .. import formats
+    from .convert import Options, named_value
 
-        return safetensors_differences(target, dotted(tensors))
-    from ..formats.hdf5 import hdf5_differences
-
-    return hdf5_differences(target, tensors)
+    with formats.open(target, limits=limits) as written, formats.open(source, limits=limits) as document:
+        report = Report(document.path, target, document.format, written.format)
+        named = named_value(document, written.spec, Options(limits=limits), report)
+        found: list[str] = formats.home(written.format).differences(target, named)
+        return found

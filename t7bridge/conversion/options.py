@@ -1,4 +1,4 @@
-"""What can be asked of `convert`: the choices, checked, and what has no meaning for the formats at hand."""
+"""The one table of options: the command line and the zoo are made from it, and `convert`'s signature agrees with it."""
 
 from __future__ import annotations
 
@@ -6,67 +6,171 @@ from typing import Any
 
 from ..data import define
 from ..errors import ModelError
-from ..io.source import ByteSource
-from ..limits import Limits
+from ..formats import FORMATS, LUA, NAMED, PYTHON
 from ..report import Report
-
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": ("auto", "tree"),
-    "format": ("t7", "pt"),
-    ".pt format": ("zip", "legacy", "torchscript"),
-    "encoding": ("binary", "ascii"),
-    "byte_order": ("little", "big"),
-    "long_size": (4, 8),
-}
 
 
 @define(frozen=True)
-class Options:
-    """What was asked for; see `convert`.
+class Option:
+    """Something that can be asked for.
 
     Attributes:
-        layout: the stated parts of a `.t7`'s layout.
-        template: the Lua model that a state dict is put into, open.
+        name: of the argument in Python; on the command line with `--` and dashes.
+        help: one line.
+        verbs: the functions, and verbs of the command line, that take it.
+        default: what holds where it is not given.
+        choices: the values that there are, where these are few.
+        kind: type of the value: `flag`, `text`, `path`, `int`.
+        metavar: what the help calls the value.
+        flags: the spellings on the command line; empty for `--` and the name.
+        sources: kinds of formats for whose files it means something as an input.
+        targets: likewise as an output.
+        formats: the formats that it is about, where not all of these kinds.
+        group: the heading in the help.
     """
 
-    as_: str
-    layout: dict[str, Any]
-    keep_device: bool
-    record: bool
-    nested: bool
-    pt_format: str
-    limits: Limits
-    template: ByteSource | None
-    partial: bool
-    compact: bool
+    name: str
+    help: str
+    verbs: tuple[str, ...]
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    kind: str = "text"
+    metavar: str = ""
+    flags: tuple[str, ...] = ()
+    sources: tuple[str, ...] = (LUA, PYTHON, NAMED)
+    targets: tuple[str, ...] = (LUA, PYTHON, NAMED)
+    formats: tuple[str, ...] = ()
+    group: str = ""
+
+    def spellings(self) -> tuple[str, ...]:
+        """How the command line spells it: `--no-record` for a flag that is set where it is not given."""
+        inverse = "no-" if self.kind == "flag" and self.default is True else ""
+        return self.flags or (f"--{inverse}{self.name.replace('_', '-')}",)
+
+    def applies(self, source: str, target: str) -> bool:
+        """Whether it means something from one format to another."""
+        one, other = FORMATS[source].values, FORMATS[target].values
+        return one in self.sources and other in self.targets and (not self.formats or target in self.formats)
 
 
-def check_choices(choices: dict[str, Any]) -> None:
+_T7, _PT, _OUT = "options of a .t7 that is written", "options of a .pt that is written", "output"
+_BOTH = ("convert", "zoo")
+_WRITING = ("convert", "module", "match")
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "to", "format to write, whatever the suffix of DST", _BOTH,
+        choices=tuple(FORMATS), group=_OUT,
+    ),
+    Option("force", "replace what is there already", (*_WRITING, "draw"), default=False, kind="flag", group=_OUT),
+    Option(
+        "mode", "what nn modules become outside of a .t7: state dicts (auto), or dicts that keep every field (tree)",
+        _BOTH, default="auto", choices=("auto", "tree"), flags=("--mode", "--as"),
+        sources=(LUA,), targets=(PYTHON, NAMED), group=_PT,
+    ),
+    Option(
+        "encoding", "of a .t7; that of SRC if not given", _BOTH,
+        choices=("binary", "ascii"), targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "byte_order", "of a binary .t7; that of SRC if not given", _BOTH,
+        choices=("little", "big"), targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "long_size", "bytes of a C long in a binary .t7; that of SRC if not given", _BOTH,
+        choices=(4, 8), kind="int", targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "keep_device", "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", _BOTH,
+        default=False, kind="flag", targets=(LUA, PYTHON), group=_PT,
+    ),
+    Option(
+        "record", "neither write nor use the round-trip record", _BOTH,
+        default=True, kind="flag", group=_OUT,
+    ),
+    Option(
+        "nested", "t.conv1.weight instead of t['conv1.weight']", _BOTH,
+        default=False, kind="flag", sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "pt_format", "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", _BOTH,
+        default="zip", choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
+    ),
+    Option(
+        "template", "put the state dict of SRC into the models of this .t7, which is only read", _BOTH,
+        kind="path", metavar="FILE", sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "partial", "with --template: allow missing and extra keys", _BOTH,
+        default=False, kind="flag", sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    ),
+    Option(
+        "compact", "write of each storage only what tensors use", (*_BOTH, "match"),
+        default=False, kind="flag", sources=(LUA,), targets=(PYTHON,), group=_PT,
+    ),
+    Option(
+        "strict", "fail where the output would hold less: types, precision or sharing that it cannot have",
+        (*_WRITING, "zoo"), default=False, kind="flag", group=_OUT,
+    ),
+    Option("sync", "wait until the output is on the disk", _WRITING, default=False, kind="flag", group=_OUT),
+    Option("at", "the module that is meant, where there are several: root.protos.rnn", ("module", "draw", "match"),
+           metavar="PATH"),
+    Option(
+        "index_base", "number of the first class, row or element: 1 as in Lua, or 0", ("module",),
+        default=1, choices=(0, 1), kind="int",
+    ),
+)  # fmt: skip
+"""Every option, in the order of the help. What a verb alone has stands with the verb."""
+
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def options_for(verb: str) -> list[Option]:
+    """The options of the table that a verb takes."""
+    return [option for option in OPTIONS if verb in option.verbs]
+
+
+def check_choices(given: dict[str, Any]) -> None:
     """Check that what was chosen exists; `None` is no choice.
 
     Raises:
         ModelError: it does not.
     """
-    for name, choice in choices.items():
-        if choice is not None and choice not in CHOICES[name]:
-            raise ModelError(f"there is no {name} {choice!r}", expected=" or ".join(map(str, CHOICES[name])))
+    for name, choice in given.items():
+        choices = BY_NAME[name].choices
+        if choice is not None and choices and choice not in choices:
+            raise ModelError(
+                f"there is no {'format' if name == 'to' else name} {choice!r}", expected=" or ".join(map(str, choices))
+            )
 
 
-def note_ignored(options: Options, report: Report) -> None:
-    """Note what was asked for and has no meaning for these formats."""
-    way = (report.source_format, report.target_format)
-    rest = set(options.layout) - {"encoding"}
-    asked = {
-        "the layout of a .t7": (bool(options.layout), way[1] == "t7"),
-        "byte order or size of long in ascii": (bool(rest) and options.layout.get("encoding") == "ascii", False),
-        "the format of a .pt": (options.pt_format != "zip", way[1] == "pt"),
-        "nested": (options.nested, way == ("pt", "t7") and options.template is None),
-        "the mode of modules": (options.as_ != "auto", way == ("t7", "pt")),
-        "compact": (options.compact, way == ("t7", "pt") and options.as_ == "auto"),
-        "keeping the device": (options.keep_device, way != ("t7", "t7")),
-    }
-    for what, (is_set, applies) in asked.items():
-        if is_set and not applies:
-            report.note("warning", f"{what} has no meaning from .{way[0]} to .{way[1]} here, and is ignored")
-    if options.pt_format == "legacy" and options.record and way == ("t7", "pt"):
+def note_ignored(given: dict[str, Any], report: Report) -> None:
+    """Note the options that were given and mean nothing from this format to the other.
+
+    Args:
+        given: options of `convert` with their values.
+        report: names the formats, and gets the notes.
+    """
+    source, target = report.source_format, report.target_format
+    from_to = f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
+    layout = {"encoding", "byte_order", "long_size"}
+    ignored = []
+    for name, value in given.items():
+        option = BY_NAME[name]
+        if value == option.default or name in ("to", "force", "record", "strict", "sync"):
+            continue
+        applies = option.applies(source, target)
+        if name in ("byte_order", "long_size"):
+            applies = applies and given.get("encoding") != "ascii"
+        elif name == "keep_device":
+            applies = applies and not FORMATS[source].values == FORMATS[target].values == LUA
+        elif name == "nested":
+            applies = applies and given.get("template") is None
+        elif name == "compact":
+            applies = applies and given.get("mode", "auto") == "auto"
+        if not applies:
+            ignored.append("the layout of a .t7" if name in layout and FORMATS[target].values != LUA else name)
+    for name in dict.fromkeys(ignored):
+        report.note("warning", f"{name} has no meaning {from_to} here, and is ignored")
+    if given.get("pt_format") == "legacy" and given.get("record", True) and (source, target) == ("t7", "pt"):
         report.note("info", "the legacy format has no place for the record that gives the same .t7 back")

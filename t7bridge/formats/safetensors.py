@@ -1,85 +1,195 @@
-"""safetensors files from the graph, and the safetensors library as an independent reader. Its only importer.
+"""safetensors files, read and written without loading a tensor; the safetensors library is only asked to verify.
 
 The format: the length of a JSON header as an 8-byte little-endian integer, the header, then the tensors' elements,
-little-endian and row by row, without gaps. Writing it needs no library, and no memory for the weights.
-Source: safetensors' README, "Format".
+little-endian and row by row, without gaps. `__metadata__` in the header has strings by name; ours has one under the
+name `t7bridge` where tensors share memory. Source: safetensors' README, "Format".
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ..errors import UnsupportedError, WriteError
+from ..errors import CorruptError, TruncatedError, UnsupportedError, WriteError
+from ..graph.dtypes import ELEMENT_TYPES
+from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
-from ..io.output import CHUNK_BYTES, FileOutput
-from ..io.source import PathLike
-from ..report import Report
+from ..io.output import Output
+from ..io.source import ByteSource, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Note
+from .document import Document, Written
+from .named import METADATA_KEY, NamedTensors, as_stored, dotted, extent, format_views, parse_views, rows, tie
+from .named import write_order as _write_order
 
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "int64": "I64", "int32": "I32", "int16": "I16",
+    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ", "int64": "I64", "int32": "I32", "int16": "I16",
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
     "complex64": "C64",
 }  # fmt: skip
 """Element type → safetensors' name of it."""
+_ELEMENTS = {name: ELEMENT_TYPES[element] for element, name in DTYPES.items()}
 _HEADER_BYTES = 100_000_000
+_METADATA = "__metadata__"
 
 
-def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict[str, str], report: Report) -> None:
-    """Write tensors as a safetensors file, sorted as the library sorts them: wide elements first, then by name.
+def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a safetensors file.
 
-    Args:
-        path: of the file; one that is there is replaced.
-        tensors: by name.
-        metadata: strings by name.
-        report: gets a note where tensors that shared memory no longer do.
+    Raises:
+        FormatError: it is damaged.
+        UnsupportedError: it has elements of a type that nothing else has, of less than a byte each.
+    """
+    opened, _ = ByteSource.open(source)
+    header, start = _read_header(opened)
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise CorruptError("the metadata are not strings", file=opened.name, offset=8, trail=_METADATA)
+    tensors: dict[str, Tensor] = {}
+    ends: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        tensor, begin, end = _tensor(opened, start, name, entry, limits)
+        tensors[name] = tensor
+        ends.append((begin, end, name))
+    _check_gaps(opened, start, ends)
+    views = parse_views(metadata.pop(METADATA_KEY), opened.name) if METADATA_KEY in metadata else {}
+    notes: list[Note] = []
+    return Document("safetensors", opened, lambda: [_tied(tensors, views, notes)], metadata=metadata, notes=notes)
+
+
+def _tied(tensors: dict[str, Tensor], views: Any, notes: list[Note]) -> dict[str, Tensor]:
+    tie(tensors, views, notes)
+    return tensors
+
+
+def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(source.read_exact(0, 8, "the length of the header"), "little")
+    if length > _HEADER_BYTES:
+        raise CorruptError(
+            "the header is too long", file=source.name, offset=0, expected=f"at most {_HEADER_BYTES} bytes",
+            found=f"{length}",
+        )  # fmt: skip
+    text = source.read_exact(8, length, "the header")
+    try:
+        header = json.loads(text, object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            raise ValueError("is no object")
+    except (ValueError, RecursionError) as error:
+        raise CorruptError("the header is no JSON object", file=source.name, offset=8, found=str(error)) from error
+    return header, 8 + length
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
+    """A tensor of the header, and where its bytes begin and end behind the header."""
+    wrong = CorruptError("the header's entry is no tensor", file=source.name, offset=8, trail=name)
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
+        raise wrong
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
+    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers) or len(offsets) != 2:
+        raise wrong
+    element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
+    if element is None:
+        raise UnsupportedError(
+            f"elements of type {str(dtype)[:40]} are not known", file=source.name, offset=8, trail=name,
+            expected=", ".join(_ELEMENTS),
+        )  # fmt: skip
+    if len(shape) > limits.dimensions:
+        raise wrong
+    stride: list[int] = []
+    count = 1
+    for extent_ in reversed(shape):
+        stride.insert(0, count)
+        count *= max(extent_, 1)
+    numel = 0 if 0 in shape else count
+    begin, end = offsets
+    if end - begin != numel * element.itemsize:
+        raise CorruptError(
+            "a tensor does not have the bytes of its shape", file=source.name, offset=start + begin, trail=name,
+            expected=f"{numel * element.itemsize}", found=f"{end - begin}",
+        )  # fmt: skip
+    storage = Storage(element, numel, Span(source, start + begin, element.itemsize))
+    return Tensor(element, storage, tuple(shape), tuple(stride), is_scalar=not shape), begin, end
+
+
+def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]) -> None:
+    """Refuse a file in which something stands that no tensor has, or two have."""
+    position = 0
+    for begin, end, name in sorted(ends):
+        if begin != position:
+            what = "tensors overlap" if begin < position else "there are bytes between tensors"
+            raise CorruptError(what, file=source.name, offset=start + begin, trail=name)
+        position = end
+    if start + position > source.size:
+        raise TruncatedError(
+            "the file ends inside the tensors", file=source.name, offset=source.size,
+            expected=f"{start + position} bytes", found=f"{source.size}",
+        )  # fmt: skip
+    if start + position < source.size:
+        raise CorruptError("there are bytes behind the last tensor", file=source.name, offset=start + position)
+
+
+def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
+    """Write tensors as a safetensors file: wide elements first, as the library does, then by name.
 
     Raises:
         UnsupportedError: safetensors has no such elements.
         WriteError: there are too many names, or the disk refuses.
     """
-    for name, tensor in tensors.items():
-        if tensor.element.name not in DTYPES:
-            raise UnsupportedError(f"safetensors has no elements of type {tensor.element.name}", trail=name)
-    order = sorted(tensors, key=lambda name: (-tensors[name].element.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **dict(sorted(metadata.items()))}}
+    named = NamedTensors.of(value)
+    names = dotted({steps: steps for steps in named.tensors})
+    for name, steps in names.items():
+        if named.tensors[steps].element.name not in DTYPES:
+            message = f"safetensors has no elements of type {named.tensors[steps].element.name}"
+            raise UnsupportedError(message, trail=name)
+        if name == _METADATA:
+            raise UnsupportedError("safetensors keeps this name for itself", trail=name)
+    metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
+    if named.views:
+        metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
+    header: dict[str, Any] = {_METADATA: metadata}
+    order = _write_order(named)
     position = 0
-    for name in order:
-        end = position + tensors[name].numel * tensors[name].element.itemsize
-        shape = list(tensors[name].shape)
-        header[name] = {"dtype": DTYPES[tensors[name].element.name], "shape": shape, "data_offsets": [position, end]}
+    for steps in order:
+        tensor = named.tensors[steps]
+        end = position + tensor.numel * tensor.element.itemsize
+        header[".".join(steps)] = {
+            "dtype": DTYPES[tensor.element.name], "shape": list(tensor.shape), "data_offsets": [position, end]
+        }  # fmt: skip
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % 8)
     if len(text) > _HEADER_BYTES:
         raise WriteError(f"the names take {len(text)} bytes", expected=f"at most {_HEADER_BYTES} in a safetensors file")
-    note_sharing(tensors, report)
-    with FileOutput(path, force=True) as output:
-        output.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            view = elements(tensors[name])
-            for start in range(0, len(view), CHUNK_BYTES):
-                output.write(view[start : start + CHUNK_BYTES])
+    output.write(len(text).to_bytes(8, "little") + text)
+    for steps in order:
+        _write_rows(output, named.tensors[steps])
+    output.flush()
+    return Written(len(order), named.storages)
 
 
-def elements(tensor: Tensor) -> memoryview:
-    """A tensor's elements row by row, little-endian, as bytes; those of the file itself where they stand so."""
-    array = tensor.array
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return little.reshape(-1).view(np.uint8).data if little.size else memoryview(b"")
+def _write_rows(output: Output, tensor: Tensor) -> None:
+    storage = as_stored(tensor)
+    found = extent(storage) if storage is not None else None
+    if storage is not None and found is not None:
+        source, offset, check = found
+        output.copy(source, offset, storage.nbytes, check)
+        return
+    for piece in rows(tensor):
+        output.write(piece)
 
 
-def note_sharing(tensors: dict[Any, Tensor], report: Report) -> None:
-    """Note that tensors that share memory are written each for itself."""
-    storages = [id(tensor.storage) for tensor in tensors.values() if tensor.storage is not None and tensor.numel]
-    if len(set(storages)) < len(storages):
-        report.note("info", f"{len(storages)} tensors of {len(set(storages))} storages are written each for itself")
-
-
-def safetensors_differences(path: PathLike, tensors: dict[str, Tensor]) -> list[str]:
+def differences(path: str, named: NamedTensors) -> list[str]:
     """Read a file with the safetensors library, and compare with what should be in it.
 
     Raises:
@@ -92,16 +202,17 @@ def safetensors_differences(path: PathLike, tensors: dict[str, Tensor]) -> list[
             "safetensors is not installed, and --verify reads with it", hint="pip install 't7bridge[safetensors]'"
         ) from error
     library: Any = safetensors  # parts of it have no types
+    tensors = dotted(named.tensors)
     with open(path, "rb") as file:
-        read = dict(library.deserialize(file.read()))
-    found = [f"{name} is missing" for name in tensors if name not in read]
-    found += [f"{name} is too much" for name in read if name not in tensors]
+        found_in = dict(library.deserialize(file.read()))
+    found = [f"{name} is missing" for name in tensors if name not in found_in]
+    found += [f"{name} is too much" for name in found_in if name not in tensors]
     for name, tensor in tensors.items():
-        other = read.get(name)
+        other = found_in.get(name)
         if other is None:
             continue
         if (other["dtype"], list(other["shape"])) != (DTYPES[tensor.element.name], list(tensor.shape)):
             found.append(f"{name} is {other['dtype']} of shape {other['shape']}")
-        elif bytes(other["data"]) != elements(tensor).tobytes():
+        elif bytes(other["data"]) != b"".join(rows(tensor)):
             found.append(f"{name} has other elements")
     return found

@@ -137,7 +137,7 @@ class Output:
         if self._transfers is not None:
             self._transfers.wait()
 
-    def put(self, position: int, data: bytes) -> None:
+    def put(self, position: int, data: bytes | memoryview) -> None:
         """Replace bytes that were written before, where :meth:`copy` has left its `done` for later.
 
         Args:
@@ -196,6 +196,36 @@ class FileOutput(Output):
         self._blocks = Blocks(fd)
         if CAN_TRANSFER:
             self._transfers = Transfers(fd, self.path)
+
+    @property
+    def temporary(self) -> str:
+        """The path of the file as long as it is not complete."""
+        return self._temporary
+
+    def place(self, position: int, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
+        """Put `length` bytes of `source` from `offset` at any place of the file, by :meth:`wait` at the latest.
+
+        Args:
+            position: of the first in the file, 0-based.
+            source: where the bytes are.
+            offset: first byte, 0-based.
+            length: in bytes.
+            done: is given the CRC-32 of the bytes; without it none is computed.
+
+        Raises:
+            TruncatedError: the source has become shorter than it was.
+            WriteError: the file does not take the bytes.
+        """
+        if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
+            self._transfers.add(source, offset, position, length, done)
+            return
+        crc = 0
+        for start in range(0, length, CHUNK_BYTES):
+            piece = source.read_exact(offset + start, min(CHUNK_BYTES, length - start), "a storage's elements")
+            crc = crc32(piece, crc) if done is not None else 0
+            self.put(position + start, piece)
+        if done is not None:
+            done(crc)
 
     def _check_target(self, inputs: tuple[ByteSource, ...]) -> os.stat_result | None:
         """Refuse a target that must not be replaced; the status of one that will be."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from attrs import asdict, field
 
+from .. import formats
 from ..data import define
-from ..io.source import ByteSource, PathLike
+from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import Difference, closest
 from ..values.diff import ValueComparer
@@ -67,7 +68,7 @@ def diff(
     Raises:
         FormatError: a file is damaged, or is something else.
     """
-    with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
+    with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
         pairs = pairs_of(read_side(first, limits), read_side(second, limits))
         # Which form fits best is told by structure and shapes, and no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import formats
 from ..errors import T7BridgeError
-from ..formats.t7.file import read_values, source_format, target_format
 from ..formats.t7.layout import T7Layout
-from ..formats.t7.reader import T7Reader
 from ..graph.lua import Value
 from ..io.output import FileOutput
-from ..io.source import ByteSource, PathLike, Readable
+from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe_lua import Node, describe_values
 
 
 def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
-    """Load the value of a `.t7` or `.pt` file, told apart by content.
+    """Load the value of a file, whose format is told by its content.
 
     Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
     are not read before they are asked for. An `IncompleteFileWarning` says that something stands behind the values
@@ -28,22 +27,15 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
 
     Returns:
         For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
-        `Tensor` in them.
+        `Tensor` in them. For the others: a dict of `Tensor`.
 
     Raises:
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or is something else.
     """
-    opened, start = ByteSource.open(source)
-    if start == 0 and source_format(opened) == "pt":
-        from ..formats.pt.reader import PtReader
-
-        return PtReader(opened, limits=limits).read()
-    if start:  # the caller knows what else is in the file
-        return T7Reader(source, limits=limits).read_object()
-    values = read_values(opened, limits)
-    values.warn()
-    return values.roots[0]
+    document = formats.open(source, limits=limits)
+    document.warn()
+    return document.first
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
@@ -57,19 +49,17 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or is something else.
     """
-    opened, start = ByteSource.open(source)
-    if start or source_format(opened) == "pt":
-        return [load(source, limits=limits)]
-    values = read_values(opened, limits)
-    values.warn()
-    return values.roots
+    document = formats.open(source, limits=limits)
+    document.warn()
+    return document.roots
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
-    """Save a value as `.t7` or `.pt`, by the path's suffix.
+    """Save a value in the format of the path's suffix.
 
     A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode; builtins with
-    `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables.
+    `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables. A `.safetensors`, `.h5` or `.npz` gets the
+    tensors, under their paths; modules are their state dicts there.
 
     Args:
         value: what `load` returns, numpy arrays, torch tensors, modules (their state dicts are saved), or builtins
@@ -84,15 +74,12 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         UnsupportedError: the value holds something that the format does not have.
     """
     from ..conversion.adopt import adopt
-    from ..conversion.convert import write_pt, write_t7
+    from ..conversion.convert import write_value
 
-    to = target_format(path)
+    goal = formats.format_for(path)
     value = adopt(value)
     with FileOutput(path, force=force) as output:
-        if to == "t7":
-            write_t7(output, value, layout or T7Layout())
-        else:
-            write_pt(output, value)
+        write_value(output, value, goal, layout)
 
 
 def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
@@ -111,17 +98,14 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
     Raises:
         FormatError: the file is damaged, or is something else.
     """
-    opened, _ = ByteSource.open(source)
-    if source_format(opened) == "pt":
-        from ..formats.pt.reader import PtReader
-        from ..values.describe_python import describe_python
+    document = formats.open(source, limits=limits)
+    if document.spec.values == formats.LUA:
+        document.warn()
+        return describe_values(document.roots)
+    from ..values.describe_python import describe_python
 
-        value = PtReader(opened, limits=limits).read()
-        try:
-            return describe_python(value, limits)
-        except T7BridgeError as error:
-            error.file = error.file or opened.name
-            raise
-    values = read_values(opened, limits)
-    values.warn()
-    return describe_values(values.roots)
+    try:
+        return describe_python(document.value, limits)
+    except T7BridgeError as error:
+        error.file = error.file or document.path
+        raise

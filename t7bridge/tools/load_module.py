@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import formats
 from ..errors import ModelError, UnsupportedError
-from ..formats.t7.file import read_values, source_format
-from ..formats.t7.reader import T7Reader
 from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -70,29 +69,28 @@ def one_module(
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedError: the file is no `.t7`.
     """
-    opened, start = (source, 0) if isinstance(source, ByteSource) else ByteSource.open(source)
-    if start == 0 and source_format(opened) == "pt":
+    document = formats.open(source, limits=limits)
+    if document.spec.values != formats.LUA:
         raise UnsupportedError(
-            "modules are made of what .t7 files hold", file=opened.name, hint="A .pt is loaded by torch.load."
+            "modules are made of what .t7 files hold",
+            file=document.path,
+            hint="A .pt is loaded by torch.load."
+            if document.format == "pt"
+            else f"A {document.spec.suffix} holds tensors without the layers that they are of.",
         )
-    readable = source if start and not isinstance(source, ByteSource) else opened
-    if isinstance(readable, ByteSource):
-        values = read_values(readable, limits)
-        values.warn(4)
-        value = values.roots[0]
-    else:
-        value = T7Reader(readable, limits=limits).read_object()
+    document.warn(4)
+    value = document.first
     found = find_models(value)
     paths = ", ".join(path for path, _ in found)
     if not found:
-        raise ModelError("the file holds no module", file=opened.name)
+        raise ModelError("the file holds no module", file=document.path)
     if at is None and len(found) > 1:
         raise ModelError(
-            "the file holds several modules", file=opened.name, hint=f"Name one with --at (at=… in Python): {paths}."
+            "the file holds several modules", file=document.path, hint=f"Name one with --at (at=… in Python): {paths}."
         )
     if at is None:
         return found[0]
     module = module_at(value, at)
     if module is None:
-        raise ModelError(f"the file holds no module at {at}", file=opened.name, hint=f"There are: {paths}.")
+        raise ModelError(f"the file holds no module at {at}", file=document.path, hint=f"There are: {paths}.")
     return at, module

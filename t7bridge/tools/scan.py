@@ -6,10 +6,11 @@ from typing import Any
 
 from attrs import asdict, field
 
+from .. import formats
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.pt.pickle.names import FORBIDDEN, is_torch, standing
-from ..formats.t7.file import read_t7, source_format
+from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
@@ -90,8 +91,12 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     with ByteSource.from_path(path) as source:
         report = ScanReport(source.name)
         try:
-            report.format = source_format(source)
-            (_scan_pt if report.format == "pt" else _scan_t7)(source, limits, report)
+            spec = formats.format_of(source, limits)
+            report.format = spec.name
+            if spec.values == formats.NAMED:
+                formats.open(source, limits=limits).roots  # noqa: B018  runs nothing; what is damaged has an error
+            else:
+                (_scan_t7 if spec.values == formats.LUA else _scan_pt)(source, limits, report)
         except T7BridgeError as error:
             report.error = str(error)
     return report

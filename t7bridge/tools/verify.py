@@ -8,11 +8,13 @@ from typing import Any
 
 from attrs import asdict, field
 
+from .. import formats
 from ..data import define
 from ..errors import T7BridgeError
-from ..formats.t7.file import T7File, read_t7, source_format
+from ..formats.document import Document
+from ..formats.t7.file import T7File
 from ..graph.lua import Value
-from ..io.source import ByteSource, PathLike
+from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.compare import Difference, closest
 
@@ -84,10 +86,10 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
         FormatError: a file is damaged, a wrong CRC in an archive included, or is something else.
     """
     report = VerifyReport(str(a), str(b))
-    with ByteSource.from_path(a) as first, ByteSource.from_path(b) as second:
+    with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
         one, two = read_side(first, limits), read_side(second, limits)
         for source, side in ((first, one), (second, two)):
-            report.readers[source.name] = _ask_others(source, side, report) if independent else []
+            report.readers[source.path] = _ask_others(source, side, report) if independent else []
         report.differences += closest(pairs_of(one, two))[0].found
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
@@ -148,27 +150,26 @@ def hint_for(differences: list[Difference], a: str, b: str) -> str:
     )
 
 
-def read_side(source: ByteSource, limits: Limits) -> Side:
+def read_side(document: Document, limits: Limits) -> Side:
     """Read one file."""
-    if source_format(source) == "pt":
-        return _read_pt(source, limits)
-    content = read_t7(source, limits)
-    content.warn()
-    return _read_lua(content, limits)
+    if document.spec.values == formats.LUA:
+        document.warn(3)
+        return _read_lua(document.content, limits)
+    return _read_python(document, limits)
 
 
-def _ask_others(source: ByteSource, side: Side, report: VerifyReport) -> list[str]:
+def _ask_others(document: Document, side: Side, report: VerifyReport) -> list[str]:
     """Let another reader read a file too, and compare; its name, where there is one that can."""
     name, found = "", None
-    if not side.is_lua:
+    if document.format == "pt":
         from . import torch_oracle as torch
 
-        name, found = "torch", torch.differences(source.name, side.python)
+        name, found = "torch", torch.differences(document.path, side.python)
     elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
         from ..formats import torchfile
 
-        name, found = "torchfile", torchfile.differences(source.name, side.lua, side.content.layout)
-    report.differences += [Difference(source.name, message) for message in found or ()]
+        name, found = "torchfile", torchfile.differences(document.path, side.lua, side.content.layout)
+    report.differences += [Difference(document.path, message) for message in found or ()]
     return [] if found is None else [name]
 
 
@@ -185,17 +186,16 @@ def _read_lua(content: T7File, limits: Limits) -> Side:
     return side
 
 
-def _read_pt(source: ByteSource, limits: Limits) -> Side:
-    from ..conversion.t7_record import original_t7
-    from ..formats.pt.reader import PtReader
+def _read_python(document: Document, limits: Limits) -> Side:
+    document.verify()
+    side = Side(False, python=document.value, has_python=True)
+    if document.format == "pt":
+        from ..conversion.t7_record import original_t7
 
-    reader = PtReader(source, limits=limits)
-    reader.verify()
-    side = Side(False, python=reader.read(), has_python=True)
-    restored, _ = original_t7(reader, limits)
-    if restored is not None:
-        side.lua, side.has_lua = _value_of(restored), True
-        side.trailing = b"" if restored.has_pt_record else restored.trailing
+        restored, _ = original_t7(document.content, limits)
+        if restored is not None:
+            side.lua, side.has_lua = _value_of(restored), True
+            side.trailing = b"" if restored.has_pt_record else restored.trailing
     return side
 
 

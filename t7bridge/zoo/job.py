@@ -13,8 +13,6 @@ from ..data import define
 from ..limits import DEFAULT_LIMITS, Limits
 
 PLANNED, DONE, FAILED, FOREIGN = "planned", "done", "failed", "foreign"
-FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5"}
-"""Formats that hold named tensors and nothing else → suffix of their files."""
 CHUNK_BYTES = 1 << 20
 _FIRST_BYTES = 1 << 16
 
@@ -24,7 +22,7 @@ class Settings:
     """How every file of a zoo is converted.
 
     Attributes:
-        to: the format to write: `t7`, `pt`, `safetensors` or `hdf5`; `None` for the other one of t7 and pt.
+        to: the name of the format to write; `None` for a `.pt` of a `.t7`, and a `.t7` of everything else.
         module: whether each model becomes a folder with `model.py` and `model.pt`.
         verify: whether each output is read again and compared with its input.
         options: of `convert`, or of `write_module`.

@@ -8,11 +8,11 @@ import os
 import re
 import time
 
-from ..conversion.named_tensors import differences, write_flat
 from ..errors import StrictError, T7BridgeError, UnknownFormatError, UnsupportedLayerError
+from ..formats import FORMATS, NAMED
 from ..io.disk import flush_to_disk
 from ..report import Note, Report
-from .job import DONE, FAILED, FLAT_FORMATS, FOREIGN, Job, Outcome, Settings, digest
+from .job import DONE, FAILED, FOREIGN, Job, Outcome, Settings, digest
 from .places import as_local_input, as_local_output
 
 _NOTES_KEPT = 50
@@ -74,16 +74,16 @@ def _write(settings: Settings, source: str, target: str) -> Report:
         from ..tools.export_module import write_module
 
         return write_module(source, target, force=True, limits=settings.limits, **settings.options)
-    if settings.to in FLAT_FORMATS:
-        return write_flat(source, target, settings.to, settings.limits)
     from ..conversion.convert import convert
 
     return convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
-    if settings.to in FLAT_FORMATS:
-        found = differences(source, target, settings.to, settings.limits)
+    if settings.to is not None and FORMATS[settings.to].values == NAMED:
+        from ..conversion.named_tensors import differences
+
+        found = differences(source, target, settings.limits)
     else:
         from ..tools.verify import verify
 

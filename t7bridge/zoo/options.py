@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
 from typing import Any
 
-from ..conversion.options import CHOICES
+from ..conversion.options import BY_NAME, Option, check_choices, options_for
 from ..errors import ModelError, T7BridgeError
+from ..formats import FORMATS, LUA
 from ..limits import Limits
-from .job import FLAT_FORMATS, Settings
+from .job import Settings
 
-SUFFIX = {"t7": ".t7", "pt": ".pt", **FLAT_FORMATS}
-"""Format of an output → suffix of its name."""
-_OWN = {"src", "dst", "directory", "to", "force", "limits", "sync"}
+_OWN = {"to", "force", "sync", "at"}
 
 
 def settings_of(
@@ -32,14 +30,8 @@ def settings_of(
     Raises:
         ModelError: an option does not exist, or makes no sense with the others.
     """
-    asked = _asked(to, module, options) if options else {}
-    choices = {"to": (to, (None, *SUFFIX)), "as_": (asked.get("as_", "auto"), CHOICES["mode"])}
-    choices["pt_format"] = (asked.get("pt_format", "zip"), CHOICES[".pt format"])
-    for name in ("encoding", "byte_order", "long_size"):
-        choices[name] = (asked.get(name), (None, *CHOICES[name]))
-    for name, (choice, there) in choices.items():
-        if choice not in there:
-            raise ModelError(f"there is no {name} {choice!r}", expected=" or ".join(str(one) for one in there if one))
+    check_choices({"to": to})
+    asked = _asked(to, module, options)
     if module and (to is not None or verify):
         raise ModelError("a module is not compared, and has no other format", expected="module without to and verify")
     if asked.get("template"):
@@ -51,31 +43,36 @@ def settings_of(
     return Settings(to, module, verify, asked, limits, memory, flush)
 
 
+def allowed_options(to: str | None, module: bool) -> list[Option]:
+    """The options that mean something for one kind of output."""
+    known = [option for option in options_for("module" if module else "zoo") if option.name not in _OWN]
+    if module or to is None:
+        return known
+    return [option for option in known if FORMATS[to].values in option.targets]
+
+
 def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
     """The options that are others than usual.
 
     Raises:
         ModelError: one does not exist, or means nothing here.
     """
-    from ..conversion.convert import convert
-    from ..tools.export_module import write_module
-
-    known = inspect.signature(write_module if module else convert).parameters
-    allowed = set(known) - _OWN
+    allowed = {option.name for option in allowed_options(to, module)}
     asked = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in options.items()
-        if name not in known or value != known[name].default
+        if name not in BY_NAME or value != BY_NAME[name].default
     }
-    if not set(asked) <= allowed or (asked and to in FLAT_FORMATS):
-        wrong = sorted(asked if to in FLAT_FORMATS else set(asked) - allowed)
-        what = "with module" if module else f"for {to}" if to in FLAT_FORMATS else "here"
+    if not set(asked) <= allowed:
+        wrong = sorted(set(asked) - allowed)
+        what = "with module" if module else f"for {to}" if to is not None else "here"
         raise ModelError(f"{', '.join(wrong)} has no meaning {what}", expected=", ".join(sorted(allowed)))
+    check_choices(asked)
     return asked
 
 
 def suffix_of(settings: Settings) -> Callable[[str], str]:
-    """The suffix of an output, for what its input is."""
+    """The suffix of an output, for the format of its input."""
     if settings.module:
         return lambda kind: ""
-    return lambda kind: SUFFIX[settings.to or ("pt" if kind == "t7" else "t7")]
+    return lambda kind: FORMATS[settings.to or ("pt" if FORMATS[kind].values == LUA else "t7")].suffix

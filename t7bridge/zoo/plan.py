@@ -12,10 +12,11 @@ from attrs import evolve
 
 from ..data import define
 from ..errors import ModelError, T7BridgeError
-from ..formats.signatures import PT_KINDS, SUFFIXES, identify
+from ..formats import SUFFIXES, formats_with
+from ..formats.signatures import identify
 from .places import Entry, list_remote, local_path
 
-CLAIMS = (".t7", ".t7b", ".pt", ".pth")
+CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that say that a file is a model: where such a file is something else, that is a failure."""
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
 _GLOB = "*?["
@@ -163,10 +164,13 @@ def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
 
 
 def kind_of(head: bytes) -> str:
-    """What a file is by its first bytes: `t7`, `pt`, or empty for everything else."""
+    """The likely format of a file by its first bytes; empty for what is no model."""
     signature = identify(head)
     if signature is not None:
-        return "pt" if signature.kind in PT_KINDS else ""
+        found = formats_with(signature.kind)
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
+        chosen = next((spec for spec in found if spec.members is not None and spec.members([first])), None)
+        return (chosen or found[0]).name if found else ""
     # A binary file begins with a type tag; a file in ascii with one on a line of its own.
     if len(head) >= 4 and min(int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")) <= 8:
         return "t7"

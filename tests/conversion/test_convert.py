@@ -96,7 +96,7 @@ def lua_tensors(path: Path) -> list[dict[str, Any]] | None:
 def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
     """PyTorch's safe loader sees the tensors, strides, offsets and sharing that Lua saw; back come the same bytes."""
     there, back = tmp_path / "x.pt", tmp_path / "y.t7"
-    t7bridge.convert(path, there, as_="tree")
+    t7bridge.convert(path, there, mode="tree")
 
     value = torch.load(there, weights_only=True)
     lua = lua_tensors(path)
@@ -185,7 +185,7 @@ def test_state_dict_loads_strictly(tmp_path: Path) -> None:
 def test_same_input_same_bytes(tmp_path: Path) -> None:
     """Converting twice gives the same file."""
     for name in ("a.pt", "b.pt"):
-        t7bridge.convert(ROOT / "models/unet_nngraph.t7", tmp_path / name, as_="tree")
+        t7bridge.convert(ROOT / "models/unet_nngraph.t7", tmp_path / name, mode="tree")
 
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
 
@@ -193,8 +193,8 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
 def test_devices(tmp_path: Path) -> None:
     """CUDA tensors come to the CPU, unless they are to keep their device."""
     path = ROOT / "models/cuda_cudnn_convnet.t7"
-    t7bridge.convert(path, tmp_path / "cpu.pt", as_="tree")
-    t7bridge.convert(path, tmp_path / "cuda.pt", as_="tree", keep_device=True)
+    t7bridge.convert(path, tmp_path / "cpu.pt", mode="tree")
+    t7bridge.convert(path, tmp_path / "cuda.pt", mode="tree", keep_device=True)
 
     assert {"cpu"} == {t.device.type for t in torch_tensors(torch.load(tmp_path / "cpu.pt", weights_only=True))}
     assert b"cuda:0" not in (tmp_path / "cpu.pt").read_bytes()
@@ -208,7 +208,7 @@ def test_devices(tmp_path: Path) -> None:
 def test_reencoding_from_a_record(tmp_path: Path) -> None:
     """A `.t7` made from a record may have another encoding than the original."""
     source = ROOT / "format/checkpoint.t7"
-    t7bridge.convert(source, tmp_path / "x.pt", as_="tree")
+    t7bridge.convert(source, tmp_path / "x.pt", mode="tree")
     t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7", encoding="ascii")
 
     assert (ROOT / "format/checkpoint.ascii.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
@@ -297,7 +297,7 @@ def test_wrong_options(tmp_path: Path) -> None:
     """A mode or format that does not exist, and a suffix that says nothing, are refused."""
     source = ROOT / "format/table_list.t7"
     with pytest.raises(ModelError, match="mode"):
-        t7bridge.convert(source, tmp_path / "x.pt", as_="best")
+        t7bridge.convert(source, tmp_path / "x.pt", mode="best")
     with pytest.raises(ModelError, match="format"):
         t7bridge.convert(source, tmp_path / "x.pt", to="onnx")
     with pytest.raises(UnsupportedError, match=r"\.pt"):

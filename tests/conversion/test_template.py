@@ -412,7 +412,7 @@ def test_what_a_template_is_for(tmp_path):
     with pytest.raises(FormatError, match=r"is no \.t7"):
         convert(tmp_path / "x.pt", tmp_path / "y.t7", template=tmp_path / "x.pt")
     assert template.read_bytes() == data
-    convert(model("models/lenet_mm"), tmp_path / "tree.pt", as_="tree")
+    convert(model("models/lenet_mm"), tmp_path / "tree.pt", mode="tree")
     with pytest.raises(ModelError, match=r"the keys do not fit|no state dict"):
         convert(tmp_path / "tree.pt", tmp_path / "y.t7", template=model("models/lenet_mm"))
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".pt", ".pt", ".t7"]

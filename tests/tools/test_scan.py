@@ -70,7 +70,7 @@ def test_classes_and_records(tmp_path):
     """Foreign classes are found, in a `.pt` that was made of a `.t7` too; and globals in a `.t7` made of a `.pt`."""
     value = Table.of({"a": TorchObject("evil.Net"), "b": TorchObject("evil.Net"), "c": LuaFunction(b"\x1bLJ", Table())})
     t7bridge.save(value, tmp_path / "x.t7")
-    t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt", as_="tree")
+    t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt", mode="tree")
     wanted = [("foreign class", "root.a"), ("function", "root.c")]
     for name in ("x.t7", "x.pt"):
         assert [(found.kind, found.trail) for found in scan(tmp_path / name).findings] == wanted

@@ -21,7 +21,7 @@ def by_name(path: Path) -> str:
 
 @for_each("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
 @pytest.mark.parametrize(
-    "options", [{}, {"as_": "tree"}, {"as_": "tree", "record": False}], ids=["auto", "tree", "bare"]
+    "options", [{}, {"mode": "tree"}, {"mode": "tree", "record": False}], ids=["auto", "tree", "bare"]
 )
 def test_t7_against_its_pt(path: Path, options: dict[str, object], tmp_path: Path) -> None:
     """A `.pt` made from a `.t7` holds the same, with and without the record, in both orders."""
@@ -88,7 +88,7 @@ def test_sharing_is_a_difference(tmp_path: Path) -> None:
 
 def test_one_weight(tmp_path: Path) -> None:
     """A single changed number in a weight of a converted model is found, with its path."""
-    t7bridge.convert(ROOT / "models/lenet_mm.t7", tmp_path / "x.pt", as_="tree")
+    t7bridge.convert(ROOT / "models/lenet_mm.t7", tmp_path / "x.pt", mode="tree")
     value = torch.load(tmp_path / "x.pt", weights_only=True)
     value["modules"][3]["weight"][0, 0] = 123
     torch.save(value, tmp_path / "y.pt")

@@ -72,7 +72,7 @@ def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
 def test_both_ways(small: Path, tmp_path: Path) -> None:
     """A zoo of trees comes back to the same bytes; `to` gives one format to all."""
     (small / "bad.t7").unlink()
-    convert(small, tmp_path / "pt", as_="tree")
+    convert(small, tmp_path / "pt", mode="tree")
     convert(tmp_path / "pt", tmp_path / "back")
     mixed = convert(small, tmp_path / "ascii", to="t7", encoding="ascii")
 
@@ -173,16 +173,16 @@ def test_files_of_others(small: Path, tmp_path: Path) -> None:
 def test_other_options(small: Path, tmp_path: Path) -> None:
     """Other options than before are refused with a list of them, and convert everything anew with force."""
     convert(small, tmp_path / "out")
-    with pytest.raises(ModelError, match="as_ was None and is 'tree'"):
-        convert(small, tmp_path / "out", as_="tree")
+    with pytest.raises(ModelError, match="mode was None and is 'tree'"):
+        convert(small, tmp_path / "out", mode="tree")
 
-    assert convert(small, tmp_path / "out", as_="tree", force=True).now == {"done": 2, "failed": 1}
-    assert convert(small, tmp_path / "out", as_="tree").now == {}
+    assert convert(small, tmp_path / "out", mode="tree", force=True).now == {"done": 2, "failed": 1}
+    assert convert(small, tmp_path / "out", mode="tree").now == {}
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"compcat": True}, {"to": "safetensors", "as_": "tree"}, {"to": "onnx"}, {"as_": "trees"}, {"engine": "spark"},
+    [{"compcat": True}, {"to": "safetensors", "nested": True}, {"to": "onnx"}, {"mode": "trees"}, {"engine": "spark"},
      {"module": True, "verify": True}, {"module": True, "compact": True}, {"timeout": 3}, {"scheduler": "tcp://x"}],
 )  # fmt: skip
 def test_wrong_options(small: Path, tmp_path: Path, options: dict[str, object]) -> None:

@@ -76,7 +76,7 @@ def test_dry_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [("--module", "--to", "pt"), ("--module", "--compact"), ("--partial",), ("--scheduler", "tcp://x"),
-     ("--workers", "0", "--timeout", "3"), ("--to", "hdf5", "--as", "tree"), ("--memory", "much"), ("--limit", "-1"),
+     ("--workers", "0", "--timeout", "3"), ("--to", "hdf5", "--nested"), ("--memory", "much"), ("--limit", "-1"),
      ("--index-base", "0"), ("--limit", "nothing=3"), ("--template", "x.t7", "--verify")],
 )  # fmt: skip
 def test_wrong_usage(folder: Path, arguments: tuple[str, ...]) -> None:

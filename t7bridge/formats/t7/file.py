@@ -1,8 +1,7 @@
-"""Whole files: which format a path holds or should hold, and everything that a `.t7` file holds."""
+"""Whole `.t7` files: everything that one holds."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from attrs import field
@@ -13,54 +12,20 @@ from ...errors import (
     FormatError,
     IncompleteFileWarning,
     TruncatedError,
-    UnknownFormatError,
-    UnsupportedError,
 )
 from ...graph.lua import Table, TorchObject, Value
-from ...io.source import ByteSource, PathLike, Readable
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from ...io.output import Output
+from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
-from ..signatures import HEAD_BYTES, PT_KINDS, SUFFIXES, ZIP_TAIL_BYTES, ends_as_zip, identify
+from ..document import Document, Written
+from ..signatures import ZIP_TAIL_BYTES, ends_as_zip
 from .layout import T7Layout
 from .reader import T7Reader
 
 PT_RECORD_START = b'{"record":"t7bridge pt record '
-
-
-def source_format(source: ByteSource) -> str:
-    """The format of a file by its content, whatever its name.
-
-    Returns:
-        `t7` or `pt`.
-
-    Raises:
-        UnknownFormatError: the file is something else; the message says what.
-    """
-    signature = identify(source.read(0, HEAD_BYTES))
-    if signature is None:
-        return "t7"  # its reader finds out
-    if signature.kind in PT_KINDS:
-        return "pt"
-    hint = signature.hint or "t7bridge reads .t7 and .pt files."
-    raise UnknownFormatError(f"is neither a .t7 nor a .pt file but {signature.title}", file=source.name, hint=hint)
-
-
-def target_format(path: PathLike) -> str:
-    """The format that a target's suffix asks for.
-
-    Raises:
-        UnsupportedError: the suffix says nothing.
-    """
-    name = os.fspath(path)
-    found = SUFFIXES.get(os.path.splitext(name)[1].lower())
-    if found is None:
-        raise UnsupportedError(
-            "cannot tell the format to write from this name",
-            file=name,
-            expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint="Name it --to t7 or --to pt (to=…).",
-        )
-    return found
 
 
 @define(eq=False)
@@ -255,7 +220,11 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         FormatError: the first value cannot be read.
         CorruptError: what was read explains next to nothing of the file, or a value is in another byte order.
     """
-    values = read_values(source, limits)
+    return content_of(read_values(source, limits))
+
+
+def content_of(values: Values) -> T7File:
+    """Everything in a file whose values were read."""
     reader = values.reader
     trailing = reader.source.read(values.end, values.left) if values.left else b""
     return T7File(
@@ -289,3 +258,69 @@ def refuse_zip_behind(source: ByteSource, position: int) -> None:
             found="two in one, of which each reader takes another",
             hint="Do not trust it: such files are made to deceive.",
         )
+
+
+def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a `.t7` file; of a file object whose position is not 0 only the value there is read.
+
+    Raises:
+        FormatError: it is empty, or something else.
+    """
+    opened, start = ByteSource.open(source)
+    made = _T7Document(source if start else opened, bool(start), limits)
+    return Document("t7", opened, made.roots, content=made.content, layout=made.layout, warn=made.warn)
+
+
+class _T7Document:
+    """Reads the values of a `.t7` once, when they are asked for."""
+
+    def __init__(self, source: Readable | ByteSource, only_one: bool, limits: Limits) -> None:
+        self._source = source
+        self._only_one = only_one  # the caller knows what else is in the file
+        self._limits = limits
+        self._values: Values | None = None
+        self._content: T7File | None = None
+
+    def values(self) -> Values:
+        """The values."""
+        if self._values is None:
+            if self._only_one:
+                reader = T7Reader(self._source, limits=self._limits)
+                value = reader.read_object()
+                self._values = Values(reader, [value], reader.source.size)
+            else:
+                self._values = read_values(self._source, self._limits)
+        return self._values
+
+    def roots(self) -> list[Value]:
+        """The values in a list."""
+        return self.values().roots
+
+    def content(self) -> T7File:
+        """Everything in the file."""
+        if self._content is None:
+            self._content = content_of(self.values())
+        return self._content
+
+    def layout(self) -> T7Layout:
+        """How the file is encoded."""
+        return self.values().reader.layout
+
+    def warn(self, stacklevel: int) -> None:
+        """Issue a warning where something stands behind the values."""
+        self.values().warn(stacklevel + 1)
+
+
+def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:
+    """Write one Lua value as a `.t7`.
+
+    Raises:
+        UnsupportedError: something in it is no Lua value.
+        WriteError: the output does not take the bytes.
+    """
+    from .writer import T7Writer
+
+    writer = T7Writer(output, layout or T7Layout())
+    writer.write_object(value)
+    storages = sum(isinstance(found, Storage) for found in writer.objects)
+    return Written(sum(isinstance(found, Tensor) for found in writer.objects), storages)

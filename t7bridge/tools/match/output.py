@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from ...conversion.strictness import check_strict
 from ...errors import ModelError
-from ...formats.t7.file import target_format
+from ...formats import format_for
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
 from .result import Match
@@ -44,7 +44,7 @@ def write_match(
     from ...formats.pt.writer import PtWriter
     from ...nn.weights.compact import compacted, note_excess
 
-    if target_format(path) != "pt":
+    if format_for(path).name != "pt":
         raise ModelError("a match is written as a .pt", file=str(path))
     state = found.state_dict(partial)
     if compact:

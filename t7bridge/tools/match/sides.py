@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 
 from attrs import field
 
+from ... import formats
 from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError
 from ...formats.pt.modules import is_module as is_pickled_module
-from ...formats.t7.file import read_values, source_format
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import walk
-from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.places import find_modules
 from ...nn.weights.state_dict import StateDict, state_dict
@@ -34,7 +33,7 @@ class Side:
 
     Attributes:
         name: of the file, or what messages call it.
-        format: `t7` or `pt`; empty for what is in memory.
+        format: its name; empty for what is in memory.
         tensors: its tensors by key, in order.
         others: its entries that are no plain tensors, which have no part in the match.
         keys: all keys, in order.
@@ -72,16 +71,13 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     """
     side = Side(name)
     if isinstance(value, (str, os.PathLike)):
-        source = ByteSource.from_path(value)
-        side.name, side.format = source.name, source_format(source)
-        if side.format == "t7":
-            values = read_values(source, limits)
-            values.warn(4)
-            value = _module_in(values.roots, side.name, at)
+        document = formats.open(value, limits=limits)
+        side.name, side.format = document.path, document.format
+        if document.spec.values == formats.LUA:
+            document.warn(3)
+            value = _module_in(document.roots, side.name, at)
         else:
-            from ...formats.pt.reader import PtReader
-
-            value = _state_in(PtReader(source, limits=limits).read(), side.name, at)
+            value = _state_in(document.value, side.name, at)
     if isinstance(value, TorchObject):
         side.runs = graph_runs(value)
         side.gates = gate_orders(value)

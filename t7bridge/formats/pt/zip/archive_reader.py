@@ -67,6 +67,7 @@ class ZipArchive:
     Attributes:
         members: by name, in the order of the directory; folders are left out.
         first: name of the directory's first entry, a folder perhaps: PyTorch takes the root folder from it.
+        comment: the bytes behind the directory.
 
     Raises:
         FormatError: it is no sound zip archive.
@@ -79,6 +80,7 @@ class ZipArchive:
         self._starts: dict[str, int] = {}
         self._inflated: dict[str, ByteSource] = {}
         self.first = ""
+        self.comment = b""
         self.members = self._directory()
 
     def __contains__(self, name: object) -> bool:
@@ -227,6 +229,7 @@ class ZipArchive:
                 offset=source.size,
                 hint="The file was cut off: download or copy it again.",
             )
+        self.comment = tail[place + _END_BYTES :]
         end = tail_start + place
         disk, first_disk, here, count, length, start = struct.unpack_from("<4H2I", tail, place + 4)
         behind = end

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Union
 
 from ....data import define
-from ....io.checksums import crc32
+from ....io.checksums import combine, crc32
 from ....io.output import Output
 from ....io.source import ByteSource
 from ..layout import ALIGNMENT_BYTES, PADDING_FIELD
@@ -35,12 +35,14 @@ class Extent:
         offset: of the first byte, 0-based.
         length: in bytes.
         check: is given the CRC-32 of what was copied, and may refuse it.
+        head: bytes in front of them.
     """
 
     source: ByteSource
     offset: int
     length: int
     check: Callable[[int], None]
+    head: bytes = b""
 
 
 @define
@@ -98,7 +100,7 @@ class ZipWriter:
         if isinstance(content, bytes):
             size = len(content)
         elif isinstance(content, Extent):
-            size = content.length
+            size = len(content.head) + content.length
         assert size is not None
         encoded = name.encode()
         member = Member(name, self._output.position - self._start, size)
@@ -117,8 +119,9 @@ class ZipWriter:
 
             def done(crc: int) -> None:
                 content.check(crc)
-                member.settle(crc)
+                member.settle(combine(crc32(content.head), crc, content.length) if content.head else crc)
 
+            self._output.write(content.head)
             self._output.copy(content.source, content.offset, content.length, done)
             return
         crc = 0
@@ -138,8 +141,8 @@ class ZipWriter:
             self._output.put(position, member.descriptor())
         self._unsettled.clear()
 
-    def finish(self) -> None:
-        """Write the directory."""
+    def finish(self, comment: bytes = b"") -> None:
+        """Write the directory, and a comment of at most 65 535 bytes."""
         self.settle()
         start = self._output.position - self._start
         for member in self.members:
@@ -149,7 +152,8 @@ class ZipWriter:
         self._output.write(_END64.pack(0x06064B50, _END64.size - 12, 0x031E, 45, 0, 0, count, count, size, start))
         self._output.write(_LOCATOR64.pack(0x07064B50, 0, end, 1))
         short = min(count, _FULL_16)
-        self._output.write(_END.pack(0x06054B50, 0, 0, short, short, min(size, _FULL_32), min(start, _FULL_32), 0))
+        sizes = (min(size, _FULL_32), min(start, _FULL_32), len(comment))
+        self._output.write(_END.pack(0x06054B50, 0, 0, short, short, *sizes) + comment)
 
 
 def _is_large(member: Member) -> bool:

@@ -1,0 +1,148 @@
+"""What reading a file of any format results in, and what writing one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..data import define
+from .table import FORMATS, FormatSpec
+
+if TYPE_CHECKING:
+    from ..io.source import ByteSource
+    from ..report import Note
+
+
+class Document:
+    """An open file: its format, its values, and what else it says.
+
+    Values are read when they are asked for, and their weights stay in the file: it is open until the document is
+    closed, or, where nobody closes it, as long as a storage of its is in use. A context manager.
+
+    Args:
+        format: name of the format.
+        source: the file.
+        load: reads the values; all that the file holds.
+        content: what the format's own reader has: a `T7File`, a `PtReader`; `None` where there is no more to say.
+        notes: what reading left out, filled by `load`.
+        warn: issues a warning where the file is incomplete; gets the depth of the stack.
+
+    Attributes:
+        format: name of the format: `t7`, `pt`, `safetensors`, `hdf5`, `npz`.
+        source: the file.
+        layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
+        metadata: strings that the file keeps beside its values.
+    """
+
+    def __init__(
+        self,
+        format: str,
+        source: ByteSource,
+        load: Callable[[], list[Any]],
+        *,
+        content: Callable[[], Any] = lambda: None,
+        layout: Callable[[], Any] = lambda: None,
+        metadata: dict[str, str] | None = None,
+        notes: list[Note] | None = None,
+        warn: Callable[[int], None] = lambda stacklevel: None,
+    ) -> None:
+        self.format = format
+        self.source = source
+        self.metadata = metadata or {}
+        self._notes = notes if notes is not None else []
+        self._warn = warn
+        self._load = load
+        self._content = content
+        self._layout = layout
+        self._roots: list[Any] | None = None
+
+    @property
+    def spec(self) -> FormatSpec:
+        """What its format can hold."""
+        return FORMATS[self.format]
+
+    @property
+    def path(self) -> str:
+        """The path of the file, or a description of what was given instead."""
+        return self.source.name
+
+    @property
+    def roots(self) -> list[Any]:
+        """All values of the file; most hold one.
+
+        Raises:
+            FormatError: the file is damaged.
+        """
+        if self._roots is None:
+            self._roots = self._load()
+        return self._roots
+
+    @property
+    def value(self) -> Any:
+        """The value of the file, or the list of its values where it holds several."""
+        return self.roots[0] if len(self.roots) == 1 else self.roots
+
+    @property
+    def first(self) -> Any:
+        """The first value, which Lua's `torch.load` returns."""
+        return self.roots[0]
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """Issue an `IncompleteFileWarning` where something stands behind the values that is none."""
+        self._warn(stacklevel + 1)
+
+    @property
+    def content(self) -> Any:
+        """What the format's own reader has: a `T7File`, a `PtReader`; `None` where there is no more to say."""
+        return self._content()
+
+    @property
+    def layout(self) -> Any:
+        """How the values are encoded."""
+        return self._layout()
+
+    @property
+    def foreign(self) -> list[str]:
+        """The names of classes and functions in the file that are no part of PyTorch; nothing was called."""
+        return list(getattr(self.content, "foreign", ()))
+
+    @property
+    def notes(self) -> list[Note]:
+        """What reading left out, and what else the user should know; complete once the values were read."""
+        return [*self._notes, *getattr(self.content, "notes", ())]
+
+    def verify(self) -> None:
+        """Check the checksums that the file has.
+
+        Raises:
+            CorruptError: one is wrong.
+        """
+        check = getattr(self.content, "verify", None)
+        if check is not None:
+            check()
+
+    def close(self) -> None:
+        """Close the file. Storages whose elements are still in it can no longer be read."""
+        self.source.close()
+
+    def __enter__(self) -> Document:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Document {self.format}: {self.path!r}>"
+
+
+@define(frozen=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        tensors: number of tensors.
+        storages: number of storages.
+    """
+
+    tensors: int = 0
+    storages: int = 0

@@ -1,0 +1,413 @@
+"""Tensors under names, as safetensors, npz and HDF5 hold them: their bytes row by row, and which share memory.
+
+Where a format has no links, a tensor is written under every name that it has, so that any reader finds all keys, and
+the file's metadata says which of them are views of one storage: `views`, by name a list of the storage's number, its
+count of elements, the view's offset and its strides, in elements. A reader of ours ties them again, after it has seen
+that they still agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from attrs import evolve, field
+
+from ..data import define
+from ..errors import CorruptError, ModelError
+from ..graph.storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
+from ..graph.tensor import Tensor, view_fault
+from ..io.pieces import Piece, PiecesSource
+from ..io.source import ByteSource
+from ..report import Note
+
+Name = tuple[str, ...]
+"""The steps to a tensor: `("model", "0.weight")`."""
+_Key = TypeVar("_Key")
+METADATA_KEY = "t7bridge"
+_MOST_BYTES = 1 << 26
+
+
+@define(frozen=True)
+class View:
+    """Where in a storage that several names share a tensor is.
+
+    Attributes:
+        storage: number of the storage in the file.
+        count: its elements.
+        offset: of the first element, 0-based.
+        stride: elements between neighbours along each dimension.
+    """
+
+    storage: int
+    count: int
+    offset: int
+    stride: tuple[int, ...]
+
+    def as_list(self) -> list[Any]:
+        """The view as data for JSON."""
+        return [self.storage, self.count, self.offset, list(self.stride)]
+
+    @classmethod
+    def from_list(cls, data: Any) -> View:
+        """The view from that.
+
+        Raises:
+            ValueError: it is none.
+        """
+        storage, count, offset, stride = data
+        numbers = (storage, count, offset, *stride)
+        if not isinstance(stride, list) or any(type(number) is not int or abs(number) >= 1 << 62 for number in numbers):
+            raise ValueError("a view is three integers and a list of integers")
+        return cls(storage, count, offset, tuple(stride))
+
+
+@define(eq=False)
+class NamedTensors:
+    """What a file of named tensors gets.
+
+    Attributes:
+        tensors: each under the steps to it.
+        metadata: strings by name.
+        views: of the tensors that share memory with others.
+    """
+
+    tensors: dict[Name, Tensor]
+    metadata: dict[str, str] = field(factory=dict)
+    views: dict[Name, View] = field(factory=dict)
+
+    @classmethod
+    def of(cls, value: NamedTensors | Mapping[Any, Tensor]) -> NamedTensors:
+        """What is to be written of a dict of tensors, by name or by steps; what is none of these is refused.
+
+        Raises:
+            ModelError: it is something else.
+        """
+        if isinstance(value, NamedTensors):
+            return value
+        if not isinstance(value, Mapping) or not all(isinstance(item, Tensor) for item in value.values()):
+            raise ModelError("is no dict of tensors", found=type(value).__name__)
+        made = cls({name if isinstance(name, tuple) else (str(name),): item for name, item in value.items()})
+        made.views, _ = plan_views(made.tensors)
+        return made
+
+    @property
+    def storages(self) -> int:
+        """Number of storages that a reader of ours finds in the file."""
+        return len(self.tensors) - len(self.views) + len({view.storage for view in self.views.values()})
+
+
+def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
+    """Values under their steps joined by dots.
+
+    Raises:
+        ModelError: two have one name then.
+    """
+    joined = {".".join(steps): value for steps, value in values.items()}
+    if len(joined) != len(values):
+        raise ModelError("two tensors would have one name", hint="--to hdf5 keeps them apart.")
+    return joined
+
+
+# Sharing
+
+
+def reach(tensor: Tensor) -> tuple[int, int]:
+    """The first element of its storage that a tensor shows, and the one behind the last."""
+    steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
+    first = tensor.offset + sum(step for step in steps if step < 0)
+    return first, tensor.offset + sum(step for step in steps if step > 0) + 1
+
+
+def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[Name]]:
+    """Find which tensors share memory.
+
+    Elements that no tensor shows are not written, so a storage ends where there are such.
+
+    Returns:
+        The view of each tensor that overlaps or adjoins another; and the tensors that share memory of which the file
+        cannot say so, as much of it is not shown by any.
+    """
+    by_storage: dict[int, list[tuple[int, int, Name]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.storage is not None and tensor.numel and not is_changed(tensor):
+            by_storage.setdefault(id(tensor.storage), []).append((*reach(tensor), name))
+    views: dict[Name, View] = {}
+    apart: list[Name] = []
+    number = 0
+    for places in by_storage.values():
+        for group in _runs(places):
+            first, end = min(place[0] for place in group), max(place[1] for place in group)
+            names = [name for _, _, name in group]
+            if len(group) == 1:
+                continue
+            if end - first > sum(tensors[name].numel for name in names):
+                apart += names
+                continue
+            for name in names:
+                tensor = tensors[name]
+                views[name] = View(number, end - first, tensor.offset - first, tensor.stride)
+            number += 1
+    return views, apart
+
+
+def _runs(places: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, Name]]]:
+    """Ranges in groups that overlap or adjoin."""
+    run: list[tuple[int, int, Name]] = []
+    end = 0
+    for place in sorted(places, key=lambda place: place[:2]):
+        if run and place[0] > end:
+            yield run
+            run = []
+        end = max(end, place[1]) if run else place[1]
+        run.append(place)
+    if run:
+        yield run
+
+
+def write_order(named: NamedTensors) -> list[Name]:
+    """The names as they are best written: wide elements first; views of one storage as they are in it, then the rest.
+
+    So a storage that several tensors share is one run of bytes in the file where it can be.
+    """
+    leader: dict[int, str] = {}
+    for steps, view in named.views.items():
+        name = ".".join(steps)
+        leader[view.storage] = min(leader.get(view.storage, name), name)
+    covered: dict[int, int] = {}
+    extra: dict[Name, bool] = {}
+    for steps, view in sorted(named.views.items(), key=lambda item: (item[1].storage, item[1].offset)):
+        tensor = named.tensors[steps]
+        starts = view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride)
+        extra[steps] = not starts
+        if starts:
+            covered[view.storage] = view.offset + tensor.numel
+
+    def key(steps: Name) -> tuple[Any, ...]:
+        name, width = ".".join(steps), -named.tensors[steps].element.itemsize
+        found = named.views.get(steps)
+        return (width, name, False, 0, name) if found is None else (
+            width, leader[found.storage], extra[steps], found.offset, name
+        )  # fmt: skip
+
+    return sorted(named.tensors, key=key)
+
+
+def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], notes: list[Note]) -> None:
+    """Put tensors that were views of one storage on one storage again, where they still agree.
+
+    Args:
+        tensors: the tensors of a file, each on a storage of its own; those that are tied are replaced.
+        views: what the file's metadata says.
+        notes: gets what is not as it says.
+    """
+    groups: dict[int, list[_Key]] = {}
+    for name, view in views.items():
+        if name in tensors:
+            groups.setdefault(view.storage, []).append(name)
+    for names in groups.values():
+        made = _tied(tensors, views, names) if len(names) > 1 else None
+        if made is None:
+            if len(names) > 1:
+                shown = ", ".join(map(_shown, names[:5])) + (", …" if len(names) > 5 else "")
+                notes.append(Note("info", "", f"tensors that shared memory do not agree any more: {shown}", "sharing"))
+            continue
+        tensors.update(made)
+
+
+def _shown(name: Any) -> str:
+    return ".".join(name) if isinstance(name, tuple) else str(name)
+
+
+def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key]) -> dict[_Key, Tensor] | None:
+    """The tensors as views of one storage; `None` where they are not."""
+    first, count = tensors[names[0]], views[names[0]].count
+    total = sum(tensors[name].numel for name in names)
+    for name in names:
+        tensor, view = tensors[name], views[name]
+        fault = view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar)
+        if fault or view.count != count or count > total or tensor.element is not first.element:
+            return None
+    pieces: list[tuple[int, _Key]] = []  # of the storage: first element, and the tensor that has those from there on
+    end = 0
+    for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
+        tensor, view = tensors[name], views[name]
+        if is_dense(tensor.size, view.stride) and view.offset <= end < view.offset + tensor.numel:
+            pieces.append((end, name))
+            end = view.offset + tensor.numel
+    storage = _from_pieces(tensors, views, pieces, count) if end == count else None
+    if storage is None:
+        storage = _assembled(tensors, views, names, count)
+    made = {name: evolve(tensors[name], storage=storage, offset=views[name].offset, stride=views[name].stride)
+            for name in names}  # fmt: skip
+    whole = {name for start, name in pieces if start == views[name].offset}
+    if not all(same_rows(made[name], tensors[name]) for name in names if name not in whole or end != count):
+        return None
+    return made
+
+
+def _from_pieces(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, View], pieces: list[tuple[int, _Key]], count: int
+) -> Storage | None:
+    """A storage whose bytes are those of tensors in the file; `None` where they are not one order and width."""
+    parts: list[Piece] = []
+    kinds: set[tuple[str, int]] = set()
+    end = 0
+    element = tensors[pieces[0][1]].element
+    for start, name in pieces:
+        tensor = tensors[name]
+        span = tensor.storage.data if tensor.storage is not None else None
+        if not isinstance(span, Span):
+            return None
+        kinds.add((span.order, span.width))
+        inside, end = start - views[name].offset, views[name].offset + tensor.numel
+        place = span.offset + (tensor.offset + inside) * span.width
+        length = (end - start) * span.width
+        if parts and parts[-1][0] is span.source and parts[-1][1] + parts[-1][2] == place:
+            parts[-1] = (span.source, parts[-1][1], parts[-1][2] + length)
+        else:
+            parts.append((span.source, place, length))
+    if len(kinds) > 1:
+        return None
+    ((order, width),) = kinds
+    if len(parts) == 1:
+        return Storage(element, count, Span(parts[0][0], parts[0][1], width, order))
+    return Storage(element, count, Span(PiecesSource(parts[0][0].name, parts), 0, width, order))
+
+
+def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key], count: int) -> Storage:
+    """A storage in memory, put together from views none of which shows all of it."""
+    import numpy as np
+
+    element = tensors[names[0]].element
+    array = np.zeros(count, element.code)
+    for name in names:
+        view, size = views[name], tensors[name].size
+        strides = tuple(step * array.itemsize for step in view.stride)
+        np.lib.stride_tricks.as_strided(array[view.offset :], size, strides)[...] = tensors[name].array
+    return Storage(element, count, array)
+
+
+def same_rows(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape and type have the same elements, bit for bit."""
+    first, second = _joined(rows(one)), _joined(rows(other))
+    return all(a == b for a, b in zip(first, second, strict=True))
+
+
+def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    """The same bytes in pieces of one length but for the last, and an empty one at the end."""
+    pending = bytearray()
+    for piece in pieces:
+        pending += piece
+        while len(pending) >= CHUNK_BYTES:
+            yield bytes(pending[:CHUNK_BYTES])
+            del pending[:CHUNK_BYTES]
+    yield bytes(pending)
+
+
+# Bytes
+
+
+def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether a view shows neighbouring elements in their order, row by row."""
+    wanted = 1
+    for extent, step in zip(reversed(size), reversed(stride)):
+        if extent != 1 and step != wanted:
+            return False
+        wanted *= extent
+    return True
+
+
+def is_changed(tensor: Tensor) -> bool:
+    """Whether the elements are to be read with another sign, or conjugated."""
+    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+
+
+def as_stored(tensor: Tensor) -> Storage | None:
+    """A storage with exactly a tensor's elements, row by row, where they stand so; without reading them."""
+    storage = tensor.storage
+    if not tensor.numel or storage is None:
+        return Storage.empty(tensor.element)
+    if is_changed(tensor) or not is_dense(tensor.size, tensor.stride):
+        return None
+    if tensor.numel == storage.count and not tensor.offset:
+        return storage
+    data = storage.data
+    if isinstance(data, Span):
+        part: Any = Span(data.source, data.offset + tensor.offset * data.width, data.width, data.order)
+    elif not isinstance(data, (TextSpan, Derived)):
+        part = data[tensor.offset : tensor.offset + tensor.numel]
+    else:
+        return None
+    return Storage(storage.element, tensor.numel, part)
+
+
+def extent(storage: Storage) -> tuple[ByteSource, int, Callable[[int], None] | None] | None:
+    """Where a storage's bytes are in a file, little-endian as they are written, and what checks their CRC-32."""
+    data = storage.data
+    if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
+        return data.source, data.offset, data.check if data.crc is not None else None
+    return None
+
+
+def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    """Yield a tensor's elements row by row, little-endian, in pieces of bounded size."""
+    storage = as_stored(tensor)
+    if storage is not None:
+        yield from storage.chunks()
+        return
+    if tensor.storage is not None and is_dense(tensor.size, tensor.stride) and not is_changed(tensor):
+        width = tensor.element.itemsize
+        yield from _part(tensor.storage.chunks(), tensor.offset * width, tensor.numel * width)
+        return
+    import numpy as np
+
+    array = tensor.array
+    little = array.dtype.newbyteorder("<")
+    for block in _blocks(array):
+        yield np.ascontiguousarray(block, little).tobytes()
+
+
+def _part(pieces: Iterator[bytes | memoryview], start: int, length: int) -> Iterator[bytes | memoryview]:
+    position = 0
+    for piece in pieces:
+        first, end = max(start - position, 0), min(start + length - position, len(piece))
+        if first < end:
+            yield piece[first:end]
+        position += len(piece)
+
+
+def _blocks(array: Any) -> Iterator[Any]:
+    """Parts of an array, row by row, of about a chunk each."""
+    stack = [array]
+    while stack:
+        part = stack.pop()
+        if part.nbytes <= CHUNK_BYTES or not part.ndim:
+            yield part
+        elif part.shape[0] == 1 or part.nbytes // part.shape[0] > CHUNK_BYTES // 2:
+            stack += [part[number] for number in reversed(range(part.shape[0]))]
+        else:
+            step = max(1, CHUNK_BYTES // (part.nbytes // part.shape[0]))
+            stack += [part[at : at + step] for at in reversed(range(0, part.shape[0], step))]
+
+
+# Metadata
+
+
+def parse_views(text: str | bytes, file: str) -> dict[str, View]:
+    """The views that a file's metadata has.
+
+    Raises:
+        CorruptError: it is none.
+    """
+    try:
+        data = json.loads(text)
+        return {str(name): View.from_list(view) for name, view in data["views"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptError("the metadata about shared memory cannot be read", file=file, found=str(error)) from error
+
+
+def format_views(views: Mapping[str, View]) -> str:
+    """The metadata of views."""
+    return json.dumps({"views": {name: view.as_list() for name, view in views.items()}}, separators=(",", ":"))

@@ -1,0 +1,233 @@
+"""numpy's `.npz` archives, read and written without loading an array and without numpy. No pickle in one is read.
+
+A `.npz` is a zip archive with a `.npy` file for each array. Such a file is `\\x93NUMPY`, two bytes of version, the
+length of the header (2 bytes, from version 2 on 4), the header, which is a Python literal of a dict of `descr`,
+`fortran_order` and `shape`, then the elements. Source: numpy's `numpy/lib/format.py`, module docstring.
+
+Which arrays share memory, and strings, stand in the archive's comment, which numpy does not look at: `t7bridge`, and
+deflated JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import CorruptError, UnsupportedError
+from ..graph.dtypes import ELEMENT_TYPES, ElementType
+from ..graph.storage import Span, Storage
+from ..graph.tensor import Tensor
+from ..io.output import Output
+from ..io.source import ByteSource, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Note
+from .document import Document, Written
+from .named import NamedTensors, as_stored, dotted, extent, format_views, parse_views, rows, tie, write_order
+from .pt.zip.archive_reader import ZipArchive
+from .pt.zip.archive_writer import Extent, ZipWriter
+
+_MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000
+"""numpy's own ceiling for headers of files that are not trusted."""
+_CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
+_ALIGNMENT = 64
+_COMMENT = b"t7bridge"
+_MOST_COMMENT, _MOST_METADATA = 0xFFFF, 1 << 26
+
+
+def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a `.npz` archive.
+
+    Arrays of objects, text, dates and records are left out, with a note each.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    opened, _ = ByteSource.open(source)
+    archive = ZipArchive(opened, limits)
+    metadata, views = _read_comment(archive)
+    notes: list[Note] = []
+    reader = _Reader(archive, limits, views, notes)
+    return Document("npz", opened, reader.roots, content=lambda: archive, metadata=metadata, notes=notes)
+
+
+class _Reader:
+    """Reads the headers of an archive's arrays."""
+
+    def __init__(self, archive: ZipArchive, limits: Limits, views: dict[str, Any], notes: list[Note]) -> None:
+        self._archive = archive
+        self._limits = limits
+        self._views = views
+        self._notes = notes
+
+    def roots(self) -> list[Any]:
+        """The arrays by name."""
+        tensors: dict[str, Tensor] = {}
+        for member in self._archive.members:
+            name = member.removesuffix(".npy")
+            if name == member:
+                self._notes.append(Note("warning", name, "a member that is no array is left out"))
+            elif name in tensors:
+                raise CorruptError("two arrays have one name", file=self._archive.source.name, trail=name)
+            else:
+                tensor = self._array(member, name)
+                if tensor is not None:
+                    tensors[name] = tensor
+        tie(tensors, self._views, self._notes)
+        return [tensors]
+
+    def _array(self, member: str, name: str) -> Tensor | None:
+        source, start = self._archive.span(member)
+        end = start + self._archive.members[member].size
+        descr, fortran, shape, start = _read_header(source, start, end, name)
+        element, order = _element(descr)
+        if element is None:
+            kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
+            self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type"))
+            return None
+        if len(shape) > self._limits.dimensions:
+            raise CorruptError("an array has too many dimensions", file=source.name, offset=start, trail=name)
+        stride, count = [0] * len(shape), 1
+        for place in range(len(shape)) if fortran else reversed(range(len(shape))):
+            stride[place] = count
+            count *= max(shape[place], 1)
+        numel = 0 if 0 in shape else count
+        if end - start != numel * element.itemsize:
+            raise CorruptError(
+                "an array does not have the bytes of its shape", file=source.name, offset=start, trail=name,
+                expected=f"{numel * element.itemsize}", found=f"{end - start}",
+            )  # fmt: skip
+        storage = Storage(element, numel, Span(source, start, element.itemsize, order))
+        return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
+
+
+def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
+    """Element type, order, shape, and where the elements begin."""
+
+    def wrong(found: str) -> CorruptError:
+        return CorruptError("is no numpy array", file=source.name, offset=start, trail=name, found=found)
+
+    head = source.read(start, min(12, end - start))
+    if head[:6] != _MAGIC or len(head) < 10:
+        raise wrong(repr(head[:6])[1:])
+    wide = head[6] >= 2
+    place = start + (12 if wide else 10)
+    length = int.from_bytes(head[8 : 12 if wide else 10], "little")
+    if length > min(_LONGEST_HEADER, end - place) or head[6] not in (1, 2, 3):
+        raise wrong(f"version {head[6]}, a header of {length} bytes")
+    text = source.read_exact(place, length, "the header of an array")
+    try:
+        header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
+        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
+        if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
+            raise ValueError("is no header")
+        if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
+            raise ValueError("is no shape")
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise wrong(f"the header {text[:60]!r}") from error
+    return descr, fortran, shape, place + length
+
+
+def _element(descr: Any) -> tuple[ElementType | None, str]:
+    """Element type and byte order of `<f4`; no type where no tensor has such elements."""
+    if not isinstance(descr, str) or descr[:1] not in "<>|=":
+        return None, "little"
+    return _CODES.get(descr[1:]), "big" if descr[0] == ">" else "little"
+
+
+def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
+    """The strings and the views in the archive's comment."""
+    comment = archive.comment
+    if not comment.startswith(_COMMENT):
+        return {}, {}
+    name = archive.source.name
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(comment[len(_COMMENT) :], _MOST_METADATA)
+        data = json.loads(text)
+        metadata = data["metadata"]
+        if unpacker.unconsumed_tail or not all(isinstance(item, str) for item in metadata.values()):
+            raise ValueError("is no metadata")
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptError("the metadata in the comment cannot be read", file=name, found=str(error)) from error
+    return metadata, parse_views(text, name)
+
+
+def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
+    """Write tensors as a `.npz`, not compressed, each array's elements aligned to 64 bytes.
+
+    Raises:
+        UnsupportedError: numpy has no such elements.
+        WriteError: the disk refuses.
+    """
+    named = NamedTensors.of(value)
+    dotted(named.tensors)
+    writer = ZipWriter(output)
+    order = write_order(named) if named.views else list(named.tensors)
+    for steps in order:
+        tensor, name = named.tensors[steps], ".".join(steps)
+        if not tensor.element.native:
+            raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", trail=name)
+        _add(writer, f"{name}.npy", tensor)
+    writer.finish(_comment(named))
+    output.flush()
+    return Written(len(order), named.storages)
+
+
+def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
+    head = _npy_header(tensor)
+    storage = as_stored(tensor)
+    found = extent(storage) if storage is not None else None
+    if storage is not None and found is not None:
+        source, offset, check = found
+        writer.add(member, Extent(source, offset, storage.nbytes, check or _unchecked, head))
+        return
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        yield head
+        yield from rows(tensor)
+
+    writer.add(member, pieces(), len(head) + tensor.numel * tensor.element.itemsize)
+
+
+def _unchecked(crc: int) -> None:
+    """The file does not say what the CRC-32 is."""
+
+
+def _npy_header(tensor: Tensor) -> bytes:
+    """The header of an array, as numpy writes it: padded by spaces to a multiple of 64 bytes."""
+    code = "b1" if tensor.element.code == "?" else tensor.element.code
+    order = "|" if tensor.element.itemsize == 1 else "<"
+    text = f"{{'descr': '{order}{code}', 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
+    text += b" " * (-(10 + len(text) + 1) % _ALIGNMENT) + b"\n"
+    return _MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def _comment(named: NamedTensors) -> bytes:
+    """The archive's comment: strings, and which arrays share memory; empty where there are none, or too many."""
+    if not named.metadata and not named.views:
+        return b""
+    views = json.loads(format_views({".".join(steps): view for steps, view in named.views.items()}))
+    text = json.dumps({"metadata": named.metadata, **views}, separators=(",", ":"))
+    comment = _COMMENT + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
+    return comment if len(comment) <= _MOST_COMMENT else b""
+
+
+def differences(path: str, named: NamedTensors) -> list[str]:
+    """Read a file with numpy, and compare with what should be in it."""
+    import numpy as np
+
+    tensors = dotted(named.tensors)
+    with np.load(path, allow_pickle=False) as file:
+        found = [f"{name} is missing" for name in tensors if name not in file.files]
+        found += [f"{name} is too much" for name in file.files if name not in tensors]
+        for name in set(tensors) & set(file.files):
+            array, tensor = file[name], tensors[name]
+            if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.element.code)):
+                found.append(f"{name} is {array.dtype} of shape {array.shape}")
+            elif array.tobytes() != b"".join(rows(tensor)):
+                found.append(f"{name} has other elements")
+    return found

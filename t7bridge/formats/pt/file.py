@@ -1,0 +1,68 @@
+"""Whole `.pt` files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...io.output import Output
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ..document import Document, Written
+
+if TYPE_CHECKING:
+    from .legacy_writer import LegacyPtWriter
+    from .writer import PtWriter
+
+
+def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:
+    """Open a `.pt` file.
+
+    Args:
+        source: a path, bytes, a binary file object, or what is open already.
+        limits: what the file may cost.
+        forbid: see `PtReader`.
+
+    Raises:
+        FormatError: it is damaged, or is something else.
+    """
+    from .reader import PtReader
+
+    reader = PtReader(source, limits=limits, forbid=forbid)
+    return Document("pt", reader.source, lambda: [reader.read()], content=lambda: reader, layout=lambda: reader.kind)
+
+
+def writer(
+    output: Output, pt_format: str = "zip", *, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS
+) -> PtWriter | LegacyPtWriter:
+    """A writer of a `.pt`.
+
+    Args:
+        output: where it goes.
+        pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
+        keep_device: whether tensors keep the device that they name.
+        limits: for what a TorchScript archive repeats.
+    """
+    if pt_format == "legacy":
+        from .legacy_writer import LegacyPtWriter
+
+        return LegacyPtWriter(output, keep_device=keep_device)
+    if pt_format == "torchscript":
+        from .script_writer import ScriptWriter
+
+        return ScriptWriter(output, keep_device=keep_device, limits=limits)
+    from .writer import PtWriter
+
+    return PtWriter(output, keep_device=keep_device)
+
+
+def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:
+    """Write one value as a `.pt`.
+
+    Raises:
+        UnsupportedError: something in it is neither a builtin nor a tensor.
+        WriteError: the output does not take the bytes.
+    """
+    made = writer(output, pt_format, keep_device=keep_device)
+    made.write(value)
+    made.finish()
+    return Written(made.tensors, made.storages)

@@ -1,0 +1,211 @@
+"""The one table of file formats: names, suffixes, signatures, and what each can hold.
+
+A new format is a row here and a module of this folder with two functions:
+
+    def read(source, limits, **options) -> Document        bytes to values
+    def write(output, value, **options) -> Written         values to bytes
+
+Imports nothing but data classes: the modules are loaded when a file of theirs is met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from ..data import define
+
+LUA, PYTHON, NAMED = "lua", "python", "named"
+"""What the values of a format are: Lua's values; Python's values with tensors in them; tensors under names."""
+
+
+@define(frozen=True)
+class Signature:
+    """A kind of file known by its first bytes.
+
+    Attributes:
+        kind: short name: `zip`, `pickle`, `tar`.
+        title: what it is, for people.
+        pattern: an expression that matches the first bytes; `.` is any byte.
+        hint: what to do with such a file where it cannot be read.
+        late: whether it is tried after all others, as its pattern says little about the first bytes.
+    """
+
+    kind: str
+    title: str
+    pattern: bytes
+    hint: str = ""
+    late: bool = False
+
+
+@define(frozen=True)
+class FormatSpec:
+    """A file format.
+
+    Attributes:
+        name: as `--to` has it.
+        title: for people.
+        suffixes: of file names, the one of outputs first.
+        home: its module in `t7bridge.formats`, with `read` and `write`.
+        values: `LUA`, `PYTHON` or `NAMED`.
+        signatures: how its files begin; a `.t7` has none, and is what nothing else is.
+        members: for a zip archive: whether one with these member names is of this format. Of several formats that are
+            archives the first in the table that says so is taken.
+        folder: for formats that are folders: whether one with these file names is of this format.
+        sharing: whether tensors that share a storage do so in the file; else the file's metadata says which do.
+        links: whether two names may lead to one tensor.
+        tree: whether names are nested, as groups; else the path to a tensor is its name, joined by dots.
+        options: names of the options of `convert` that mean something for files of this format that are written.
+        elements: names of the element types that it has; empty for all.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    home: str
+    values: str
+    signatures: tuple[Signature, ...] = ()
+    members: Callable[[Sequence[str]], bool] | None = None
+    folder: Callable[[Sequence[str]], bool] | None = None
+    sharing: bool = False
+    links: bool = False
+    tree: bool = False
+    options: tuple[str, ...] = ()
+    elements: frozenset[str] = frozenset()
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of outputs."""
+        return self.suffixes[0]
+
+
+_NATIVE = frozenset(
+    {
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    }
+)
+"""The element types that numpy has, too."""
+
+
+def _is_npz(names: Sequence[str]) -> bool:
+    return any(name.endswith(".npy") for name in names) and not any(
+        name.rpartition("/")[2].lower() == "data.pkl" for name in names
+    )
+
+
+_SPECS = (
+    FormatSpec(
+        "t7",
+        "a Lua Torch file",
+        (".t7", ".t7b", ".net", ".ascii"),
+        "t7.file",
+        LUA,
+        sharing=True,
+        links=True,
+        tree=True,
+        options=("encoding", "byte_order", "long_size", "keep_device", "record", "nested", "template", "partial"),
+    ),
+    FormatSpec(
+        "npz",
+        "a numpy archive",
+        (".npz",),
+        "npz",
+        NAMED,
+        (Signature("zip", "a zip archive", re.escape(b"PK\x03\x04")),),
+        members=_is_npz,
+        elements=_NATIVE,
+    ),
+    FormatSpec(
+        "pt",
+        "a PyTorch file",
+        (".pt", ".pth", ".ckpt", ".bin"),
+        "pt.file",
+        PYTHON,
+        (
+            Signature("zip", "a zip archive, as PyTorch 1.6 and newer write", re.escape(b"PK\x03\x04")),
+            Signature("zip", "a zip archive without members", re.escape(b"PK\x05\x06")),
+            Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", rb"\x80[\x02-\x05]"),
+            Signature(
+                "pickle",
+                "a Python pickle of an old protocol",
+                rb"[(\]}]{0,9}(?:c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)",
+            ),
+            Signature("tar", "a tar archive", rb".{257}ustar", late=True),
+        ),
+        members=lambda names: True,
+        sharing=True,
+        links=True,
+        tree=True,
+        options=("mode", "keep_device", "record", "pt_format", "compact"),
+    ),
+    FormatSpec(
+        "safetensors",
+        "a safetensors file",
+        (".safetensors",),
+        "safetensors",
+        NAMED,
+        (
+            # A header of at most 100 MB. One of a few bytes, or of that in the other byte order, is the tag of a `.t7`
+            # whose value is short, and behind which its record begins.
+            Signature(
+                "safetensors",
+                "a safetensors file",
+                rb"(?![\x00-\x0f]\x00{7}|\x00{3}[\x00-\x0f]\x00{4}).{3}[\x00-\x07]\x00{4}\{\s*[\"}]",
+                late=True,
+            ),
+        ),
+        elements=frozenset(
+            {
+                "bool",
+                "uint8",
+                "int8",
+                "uint16",
+                "int16",
+                "uint32",
+                "int32",
+                "uint64",
+                "int64",
+                "float16",
+                "bfloat16",
+                "float32",
+                "float64",
+                "complex64",
+                "float8_e4m3fn",
+                "float8_e5m2",
+                "float8_e8m0fnu",
+                "float8_e4m3fnuz",
+                "float8_e5m2fnuz",
+            }
+        ),
+    ),
+    FormatSpec(
+        "hdf5",
+        "an HDF5 file",
+        (".h5", ".hdf5"),
+        "hdf5",
+        NAMED,
+        (Signature("hdf5", "an HDF5 file, as Keras and torch-hdf5 write", re.escape(b"\x89HDF\r\n\x1a\n")),),
+        links=True,
+        tree=True,
+        elements=_NATIVE,
+    ),
+)
+
+FORMATS: dict[str, FormatSpec] = {spec.name: spec for spec in _SPECS}
+"""Every format by its name."""
+
+SUFFIXES: dict[str, FormatSpec] = {suffix: spec for spec in _SPECS for suffix in spec.suffixes}
+"""Every format by the suffixes of its files' names."""
