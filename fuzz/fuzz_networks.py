@@ -37,8 +37,8 @@ GENERATOR = Path(__file__).resolve().parent.parent / "testfiles" / "gen" / "rand
 def records(path: Path) -> list[dict[str, Any]]:
     """The records of a file: fields by name, as the reader returns them."""
     value = t7bridge.T7Reader(path).read_object()
-    listed = value.as_list() or [value]
-    return [{key.decode(): item for key, item in record.items()} for record in listed]
+    listed = value.sequence() or [value]
+    return [{key.decode(): item for key, item in record.raw_items()} for record in listed]
 
 
 def copied(value: Any) -> Any:
@@ -87,7 +87,7 @@ def gradients(make: Any, record: dict[str, Any]) -> str:
 
 def written(path: Path, number: int, folder: Path) -> Any:
     """Return a function that loads the `model.py` of a record."""
-    single = b"model" in t7bridge.T7Reader(path).read_object()
+    single = t7bridge.T7Reader(path).read_object().sequence() is None
     t7bridge.write_module(path, folder, at="root.model" if single else f"root[{number}].model", force=True)
     spec = importlib.util.spec_from_file_location(f"model_{number}", folder / "model.py")
     assert spec is not None
@@ -127,7 +127,7 @@ def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str
 def keep(path: Path, number: int, record: dict[str, Any], folder: Path, why: str) -> None:
     """Write a record to a file of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    value = (t7bridge.T7Reader(path).read_object().as_list() or [])[number - 1]
+    value = (t7bridge.T7Reader(path).read_object().sequence() or [])[number - 1]
     target = folder / f"{path.stem}_{number}"
     with open(target.with_suffix(".t7"), "wb") as output:
         T7Writer(output).write_object(value)

@@ -6,7 +6,7 @@ the fields decide more than values. May import graph and errors. Knows neither f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import field
@@ -40,7 +40,7 @@ class Lua(Fields):
 
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict, repr=False)
     index_base: int = 1
-    above: tuple[TorchObject, ...] = field(default=(), repr=False)
+    above: Sequence[TorchObject] = field(default=(), repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor of its state dict.

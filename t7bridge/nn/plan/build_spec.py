@@ -5,7 +5,8 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from attrs import evolve
@@ -20,6 +21,8 @@ from .places import Place, Places
 from .spec import GraphSpec, ModuleSpec, Plan
 from .unknown import unknown_class
 
+MAX_DEPTH = 1_000
+"""How deep a module may be for a path of its own; PyTorch calls modules nested a third as deep."""
 _MAX_LISTED = 500
 """How many layers a message lists; the error itself has all of them."""
 _INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
@@ -84,16 +87,19 @@ class _Planner:
         self.unsupported: list[tuple[str, str, str]] = []
         self.unknown = False
         """Whether there is a class without an entry."""
-        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._shapes: dict[int, dict[str, tuple[int, ...]]] = {}
+        """The shapes of each object's own tensors, by its id."""
         for key, tensor in state.tensors.items():
-            prefix, _, name = key.rpartition(".")
-            self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
+            self._shapes.setdefault(id(state.origins[key].obj), {})[key.rpartition(".")[2]] = tensor.shape
 
     def run(self) -> ModuleSpec:
         """Walk over the places of all modules; the plan of the first."""
         root: ModuleSpec | None = None
+        hidden: dict[int, Place] = {}  # places inside of what says everything by its arguments
         for place in self._places:
-            if any(id(above.obj) in self._childless for above in _above(place)):
+            above = place.parent
+            if above is not None and (id(above.obj) in self._childless or id(above) in hidden):
+                hidden[id(place)] = place
                 continue
             spec = self._specs.get(id(place.obj))
             if spec is None:
@@ -125,17 +131,18 @@ class _Planner:
                 spec.children["0"] = inner
 
     def _plan(self, place: Place) -> ModuleSpec:
-        obj, trail = place.obj, place.trail
+        obj = place.obj
+        trail = place.trail if place.depth <= MAX_DEPTH else f"{self._places.trail}…{place.path} ({place.depth} deep)"
         spec = ModuleSpec("", class_name=obj.class_name, obj=obj, trail=trail)
         module = place.layer.module_of(obj.class_name) if place.layer else None
         if place.layer is None or module is None:
-            shapes = self._shapes.get(place.prefix, {})
+            shapes = self._shapes.get(id(obj), {})
             reason = unknown_class(obj, shapes) if place.layer is None else "has no PyTorch module yet"
             self._reject(trail, obj.class_name, reason)
             self.unknown = self.unknown or place.layer is None
             return spec
-        shapes = self._shapes.get(place.prefix, {})
-        above = tuple(outer.obj for outer in _above(place))
+        shapes = self._shapes.get(id(obj), {})
+        above = Above(place)
         lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
             call: Call = module(lua)
@@ -190,11 +197,27 @@ def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
     }
 
 
-def _above(place: Place) -> Any:
-    parent = place.parent
-    while parent is not None:
-        yield parent
-        parent = parent.parent
+class Above(Sequence[TorchObject]):
+    """The objects that contain a place, the innermost first; found when somebody asks.
+
+    Args:
+        place: the place.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __len__(self) -> int:
+        return self._place.depth
+
+    def __iter__(self) -> Iterator[TorchObject]:
+        parent = self._place.parent
+        while parent is not None:
+            yield parent.obj
+            parent = parent.parent
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index] if isinstance(index, slice) else next(islice(self, index, None))
 
 
 def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
