@@ -66,13 +66,12 @@ def gradients(make: Any, record: dict[str, Any]) -> str:
     """Compare the gradients of inputs and parameters, in training."""
     if record.get("gradInput") is None:
         return ""
-    module = make().train()
     wanted = {key: as_torch(record.get(key)) for key in ("gradOutput", "gradInput", "gradParameters")}
 
     class Copied(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inside = module
+            self.inside = make().train()
 
         def forward(self, input: Any) -> Any:
             return self.inside(copied(input))

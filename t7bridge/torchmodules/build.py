@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
@@ -50,6 +51,16 @@ def live_module(
         ) from error
 
 
+class _Blank(TorchFunctionMode):
+    """Leave parameters as they are made: a file fills them. On the meta device, `normal_` imports half of PyTorch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Pass everything but random filling."""
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
 def construct(root: ModuleSpec) -> nn.Module:
     """Construct the modules of a plan, without memory for their weights. One spec gives one module."""
     made: dict[int, nn.Module] = {}
@@ -75,7 +86,7 @@ def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
     named.update((key, made[id(other)]) for key, other in spec.refers.items())
     target = class_of(spec.target) or _imported(spec)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Blank():
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(

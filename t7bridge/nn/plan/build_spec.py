@@ -18,6 +18,7 @@ from ..mapping import LAYERS, Call, Lua
 from ..weights.state_dict import StateDict, state_dict
 from .graph_spec import graph_spec
 from .places import Place, Places
+from .shapes import expected_shapes
 from .spec import GraphSpec, ModuleSpec, Plan
 from .unknown import unknown_class
 
@@ -49,12 +50,14 @@ def build_plan(
 
     Raises:
         UnsupportedLayerError: there are layers that stand for no PyTorch module; it lists all of them.
+        ModelError: the tensors of a layer do not fit each other.
         LimitError: the model is nested or shared too much.
     """
     planner = _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base)
     root = planner.run()
     if planner.unsupported:
         raise _error(planner.unsupported, planner.unknown)
+    planner.check_shapes()
     return Plan(root, frozenset(planner.learned()))
 
 
@@ -87,10 +90,14 @@ class _Planner:
         self.unsupported: list[tuple[str, str, str]] = []
         self.unknown = False
         """Whether there is a class without an entry."""
-        self._shapes: dict[int, dict[str, tuple[int, ...]]] = {}
-        """The shapes of each object's own tensors, by its id."""
+        self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
+        """The shapes of the tensors of each place by its prefix, and of each object by its id."""
+        self._found: dict[int, dict[str, tuple[int, ...]]] = {}
+        """The shapes that each object was planned with, by its id."""
         for key, tensor in state.tensors.items():
-            self._shapes.setdefault(id(state.origins[key].obj), {})[key.rpartition(".")[2]] = tensor.shape
+            prefix, _, name = key.rpartition(".")
+            self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
+            self._shapes.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape
 
     def run(self) -> ModuleSpec:
         """Walk over the places of all modules; the plan of the first."""
@@ -141,7 +148,8 @@ class _Planner:
             self._reject(trail, obj.class_name, reason)
             self.unknown = self.unknown or place.layer is None
             return spec
-        shapes = self._shapes.get(id(obj), {})
+        shapes = self._shapes.get(place.prefix if place.depth <= MAX_DEPTH else id(obj), {})
+        self._found[id(obj)] = shapes
         above = Above(place)
         lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
@@ -180,6 +188,23 @@ class _Planner:
         row = (trail, class_name, reason)
         if row not in self.unsupported:
             self.unsupported.append(row)
+
+    def check_shapes(self) -> None:
+        """Compare the tensors of all layers with what their arguments ask for.
+
+        Raises:
+            ModelError: one has another shape; its path is that of the layer and its name in the state dict.
+        """
+        for key, spec in self._specs.items():
+            wanted = expected_shapes(spec.target, spec.plain, spec.args, spec.kwargs)
+            for name, shape in self._found.get(key, {}).items():
+                if wanted.get(name, shape) != shape:
+                    raise ModelError(
+                        f"the {name} of a {spec.class_name} does not fit its other tensors",
+                        trail=f"{spec.trail}.{name}",
+                        expected=f"the shape {list(wanted[name])}",
+                        found=f"{list(shape)}",
+                    )
 
     def learned(self) -> Any:
         """The keys of the state dict that are parameters."""

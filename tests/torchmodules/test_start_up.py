@@ -1,0 +1,25 @@
+"""What loading a live module imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from helpers import TESTFILES
+
+
+def test_an_embedding_imports_no_more_of_pytorch():
+    """A LookupTable is built without the decompositions of `normal_`, which import sympy and hundreds of modules."""
+    code = (
+        "import sys, torch, t7bridge\n"
+        "from t7bridge.torchmodules import build\n"
+        "t7bridge.load_module(sys.argv[1])\n"
+        "before = set(sys.modules)\n"
+        "t7bridge.load_module(sys.argv[2])\n"
+        "print(len(set(sys.modules) - before), 'sympy' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    files = [TESTFILES / "nn" / f"{name}.t7" for name in ("Linear", "LookupTable")]
+    run = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
+    added, sympy, dynamo = run.stdout.split()
+    assert int(added) <= 5
+    assert (sympy, dynamo) == ("False", "False")
