@@ -131,8 +131,8 @@ def run(options: argparse.Namespace) -> int:
 def _wrong_usage(options: argparse.Namespace) -> str:
     """Which options make no sense together; empty where all is well."""
     given = given_options(options, "zoo")
-    if options.module and (options.to or options.verify or set(given) - {"strict"}):
-        return "--module has no other format, is not compared, and of these options only --strict"
+    if options.module and (options.to or options.verify or set(given) - {"strict", "classes"}):
+        return "--module has no other format, is not compared, and of these options only --strict and --classes"
     if options.to is not None:
         from ..zoo.options import allowed_options
 

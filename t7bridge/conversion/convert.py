@@ -76,6 +76,7 @@ def convert(
     template: PathLike | None = None,
     partial: bool = False,
     compact: bool = False,
+    classes: PathLike | None = None,
     strict: bool = False,
     sync: bool = False,
     limits: Limits = DEFAULT_LIMITS,
@@ -106,6 +107,7 @@ def convert(
         partial: allow a state dict to lack keys of the template, and to have keys that the template does not.
         compact: write to a `.pt` made in `auto` mode of each storage only what tensors use: views become tensors of
             their own, and what overlaps or is tied stays so. The record is left out then.
+        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is run.
         strict: fail if the target holds less than the source: a type that it does not have, numbers
             that lose precision, memory that is shared no more, or anything else of which the report would warn.
         sync: return only when the target is on the disk, so that it survives a power cut; one that replaces
@@ -123,6 +125,10 @@ def convert(
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
         StrictError: with `strict`: the target would hold less; the error has all the notes.
     """
+    if classes is not None:
+        from ..nn.own_classes import load_classes
+
+        load_classes(classes)
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
     given: dict[str, Any] = {
         **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device, "record": record,

@@ -113,6 +113,10 @@ OPTIONS: tuple[Option, ...] = (
         (*_WRITING, "zoo"), default=False, kind="flag", group=_OUT,
     ),
     Option("sync", "wait until the output is on the disk", _WRITING, default=False, kind="flag", group=_OUT),
+    Option(
+        "classes", "a program of yours that registers classes: see docs/own-layers.md",
+        ("convert", "module", "zoo"), kind="path", metavar="FILE.py",
+    ),
     Option("at", "the module that is meant, where there are several: root.protos.rnn", ("module", "draw", "match"),
            metavar="PATH"),
     Option(

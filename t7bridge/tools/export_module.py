@@ -25,6 +25,7 @@ def write_module(
     force: bool = False,
     strict: bool = False,
     sync: bool = False,
+    classes: PathLike | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
@@ -42,6 +43,7 @@ def write_module(
         strict: whether anything of which the report would warn is an error.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
+        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is run.
         limits: what the file may cost.
 
     Raises:
@@ -58,6 +60,10 @@ def write_module(
 
     if index_base not in (0, 1):
         raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    if classes is not None:
+        from ..nn.own_classes import load_classes
+
+        load_classes(classes)
     with ByteSource.from_path(src) as source:
         trail, module = one_module(source, at, limits)
         made = generate(

@@ -40,6 +40,8 @@ def settings_of(
         asked["template"] = os.path.abspath(asked["template"])
         if not os.path.exists(asked["template"]):
             raise T7BridgeError("there is no such file", file=asked["template"])
+    if asked.get("classes"):
+        asked["classes"] = os.path.abspath(asked["classes"])
     return Settings(to, module, verify, asked, limits, memory, flush)
 
 

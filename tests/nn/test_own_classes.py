@@ -1,0 +1,107 @@
+"""Registrations from a file, in Python, on the command line and in the workers of a zoo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import t7bridge
+from t7bridge.errors import ModelError, UnsupportedLayerError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.own_classes import load_classes
+
+PROGRAM = """
+import torch
+from t7bridge import register_module
+from t7bridge.nn.mapping import extent
+from t7bridge.nn.registry import param
+
+@register_module("my.Scaled", params=(param("weight"),), args=(extent("weight", 0),))
+class Scaled(torch.nn.Module):
+    "A vector times its input."
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(size))
+
+    def forward(self, input):
+        return input * self.weight
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model of a class of its own, and the program that registers the class."""
+    weight = Tensor.from_numpy(np.array([1, 2, 3], "f4"))
+    inner = TorchObject("my.Scaled", 1, Table.of({"weight": weight}))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([inner])}))
+    t7bridge.save(model, tmp_path / "model.t7")
+    (tmp_path / "scaled_classes.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A verb in a process of its own, which knows no class yet."""
+    command = [sys.executable, "-m", "t7bridge", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_classes_on_the_command_line(folder: Path) -> None:
+    """Without the program the class is unknown, and the message says what it has and how to register it; with it the
+    model is written, and imports the program."""
+    without = run(folder, "module", "model.t7", "-o", "out")
+    assert without.returncode == 1
+    assert "my.Scaled is a class without an entry; it has weight 3" in without.stderr
+    assert "register_module" in without.stderr
+    assert "docs/own-layers.md" in without.stderr
+
+    done = run(folder, "module", "model.t7", "-o", "out", "--classes", "scaled_classes.py")
+    assert done.returncode == 0, done.stderr
+    assert "from scaled_classes import Scaled" in (folder / "out" / "model.py").read_text()
+    done = run(folder, "convert", "model.t7", "x.pt", "--classes", "scaled_classes.py")
+    assert done.returncode == 0, done.stderr
+    assert torch.load(folder / "x.pt")["0.weight"].tolist() == [1, 2, 3]
+
+
+def test_classes_in_the_workers_of_a_zoo(folder: Path) -> None:
+    """Every worker runs the program."""
+    done = run(folder, "zoo", "model.t7", "-o", "zoo", "--module", "--classes", "scaled_classes.py", "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((folder / "zoo").rglob("model.py"))
+
+
+def test_a_class_like_a_known_one_is_named() -> None:
+    """A copy of a known class under another name is told by its fields."""
+    fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([])}))
+    model["modules"] = Table.from_list([TorchObject("nn.Linear01", 1, Table.of(fields))])
+    from t7bridge.nn.plan.build_spec import build_plan
+
+    with pytest.raises(
+        UnsupportedLayerError, match=r"nn\.Linear01 .* it has weight 2 x 3, bias 2 and all fields of nn\.Linear"
+    ):
+        build_plan(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("json.py", "", "cannot have this name"),
+        ("broken_classes.py", "1 / 0", "fails: ZeroDivisionError"),
+        ("missing_classes.py", None, "cannot be read"),
+        ("no_program.txt", "", "is no Python file"),
+    ],
+)
+def test_programs_that_cannot_be_run(name: str, text: str | None, words: str, tmp_path: Path) -> None:
+    """Each gives an error that names the file."""
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ModelError, match=words) as caught:
+        load_classes(tmp_path / name)
+    assert name in str(caught.value)
