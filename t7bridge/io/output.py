@@ -175,6 +175,8 @@ class FileOutput(Output):
         self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = (), sync: bool = False
     ) -> None:
         given = os.fspath(path)
+        if "\0" in given:
+            raise WriteError("cannot be written: its name holds a NUL character", file=given)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
         replaced = self._check_target(inputs)
@@ -190,8 +192,6 @@ class FileOutput(Output):
             raise WriteError("cannot be written: its folder does not exist", file=self.path) from error
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        except ValueError as error:
-            raise WriteError("cannot be written: its name holds a NUL character", file=self.path) from error
         super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
         self._blocks = Blocks(fd)
         if CAN_TRANSFER:

@@ -1,0 +1,154 @@
+"""What the command line leaves of the process around it: signals, streams, limits, owners of files."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import stat
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge import cli
+from t7bridge.errors import T7BridgeError
+
+ABS = TESTFILES / "nn" / "Abs.t7"
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a shell's line prints; `$T` is the command line."""
+    line = line.replace("$T", f"{sys.executable} -m t7bridge")
+    return subprocess.run(["/bin/sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def state() -> tuple[object, ...]:
+    """Everything of a process that a library could change."""
+    handlers = tuple(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    streams = (sys.stdout, sys.stderr, getattr(sys.stdout, "errors", ""), getattr(sys.stderr, "errors", ""))
+    mask = os.umask(0o022)
+    os.umask(mask)
+    collector = (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count())
+    return handlers, streams, mask, collector, sys.getrecursionlimit(), list(warnings.filters), warnings.showwarning
+
+
+@pytest.mark.parametrize("verb", [["describe", str(ABS)], ["inspect", "missing"], ["frobnicate"], []])
+def test_the_process_is_as_it_was(verb, capsys) -> None:
+    """A verb that succeeds, fails or is none leaves handlers, streams, collector, warnings and limits alone."""
+    before = state()
+    with contextlib.suppress(SystemExit):  # wrong usage
+        cli.main(verb)
+    assert state() == before
+    capsys.readouterr()
+
+
+def test_reading_leaves_the_process_alone() -> None:
+    """Likewise of the library, with a value nested deeper than Python's recursion limit."""
+    before = state()
+    t7bridge.describe(TESTFILES / "format" / "table_deep.t7")
+    t7bridge.load(ABS)
+    assert state() == before
+
+
+def test_closed_standard_output(tmp_path) -> None:
+    """Who only prints fails with a message; who writes a file succeeds."""
+    done = shell(f"$T describe {ABS} >&-", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "t7bridge: error: standard output: is closed, and there is something to print"
+    done = shell(f"$T convert {ABS} x.pt >&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "x.pt").stat().st_size > 1000
+    done = shell(f"$T describe {tmp_path}/missing 2>&-", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_interrupt_while_modules_are_loaded(tmp_path) -> None:
+    """Ctrl-C before there is a verb ends with 130 and without a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('t7bridge.cli', 't7bridge.cli.describe'):\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+    )
+    command = [sys.executable, "-m", "t7bridge", "describe", str(ABS)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
+    """The message names the folder, and that the same command resumes."""
+    from t7bridge.zoo import run
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "convert_zoo", interrupted)
+    assert cli.main(["zoo", str(ABS), "-o", str(tmp_path / "out")]) == 130
+    message = capsys.readouterr().err
+    assert f"the outputs that are complete stay in {tmp_path / 'out'}" in message
+    assert "the same command resumes" in message
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["describe", "a\0b"], ["convert", str(ABS), "x\0.pt"], ["convert", "a\0b.t7", "x.pt"], ["scan", "a\0b"],
+     ["module", str(ABS), "-o", "d\0"], ["zoo", "a\0b", "-o", "z"], ["zoo", str(ABS), "-o", "z\0", "--workers", "0"],
+     ["match", "a\0", "b\0"], ["verify", "a\0", "b"], ["convert", str(ABS), "x.pt", "--template", "a\0"]],
+    ids=lambda verb: repr(" ".join(verb))[:30],
+)  # fmt: skip
+def test_nul_in_a_path(verb, tmp_path, monkeypatch, capsys) -> None:
+    """A path with NUL gives a message and no traceback, in every place where there is a path."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(verb) in (1, 2)
+    shown = capsys.readouterr()
+    assert "\0" not in shown.out + shown.err
+    assert "internal error" not in shown.err
+
+
+def test_nul_in_python() -> None:
+    """Likewise from Python: the error is one of the package."""
+    with pytest.raises(T7BridgeError, match="NUL"):
+        t7bridge.load("a\0b")
+    with pytest.raises(T7BridgeError, match="NUL"):
+        t7bridge.convert(ABS, "x\0.pt")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only the superuser gives files away")
+def test_owner_of_a_replaced_file(tmp_path, monkeypatch) -> None:
+    """A file that is replaced keeps its owner and mode; where the system does not allow that, setuid goes."""
+    target = tmp_path / "x.pt"
+    target.write_bytes(b"")
+    os.chown(target, 1234, 1234)
+    target.chmod(0o4755)
+    t7bridge.convert(ABS, target, force=True)
+    status = target.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 1234, 0o4755)
+
+    def refused(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refused)
+    t7bridge.convert(ABS, target, force=True)
+    status = target.stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755)
+
+
+def test_one_model_and_its_criterion_need_no_path(tmp_path) -> None:
+    """Of a model and its criterion the model is meant; of two models the message says `--at`."""
+    from t7bridge.graph.lua import Table
+
+    model, criterion = t7bridge.load(ABS), t7bridge.load(TESTFILES / "nn" / "MSECriterion.t7")
+    t7bridge.save(Table.of({"model": model, "criterion": criterion}), tmp_path / "one.t7")
+    t7bridge.save(Table.of({"a": model, "b": t7bridge.load(ABS)}), tmp_path / "two.t7")
+    assert t7bridge.load_module(tmp_path / "one.t7") is not None
+    with pytest.raises(T7BridgeError, match="--at"):
+        t7bridge.load_module(tmp_path / "two.t7")
