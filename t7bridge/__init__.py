@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .tools.files import describe, load, save
     from .tools.load_module import load_module
     from .tools.match.matcher import match
+    from .tools.prove.prove import prove
     from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
     from .tools.verify import verify
@@ -55,6 +56,7 @@ _HOMES = {
     "load": "tools.files",
     "open": "formats",
     "save": "tools.files",
+    "prove": "tools.prove.prove",
     "scan": "tools.scan",
     "verify": "tools.verify",
     "state_dict": "nn.weights.state_dict",
@@ -125,6 +127,7 @@ __all__ = [
     "load_module",
     "match",
     "open",
+    "prove",
     "register_class",
     "register_module",
     "save",

@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "tools": BELOW_TOOLS,
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS | {"tools"},
+    "tools/prove": BELOW_TOOLS,
     "zoo": BELOW_TOOLS | {"tools"},
 }
 SPLIT = {"formats", "tools"}

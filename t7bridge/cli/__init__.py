@@ -29,6 +29,7 @@ VERBS = {
     "lua": "write a PyTorch module as a Lua Torch model, and as the Lua source that builds it",
     "match": "find out which key of a state dict is which of another model's",
     "module": "write a model as Python source that needs only PyTorch, with its weights",
+    "prove": "compare each layer with what Lua Torch recorded in the same file",
     "scan": "say what files would do in readers that trust them",
     "verify": "check that two files hold the same values, sharing and views",
     "zoo": "convert thousands of files, and go on where it was stopped",

@@ -1,0 +1,154 @@
+"""Verdicts of a proof, as data: one for each layer, and what they come to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attrs import field
+
+from ...data import define
+
+AGREES = "agrees"
+DIFFERS = "differs"
+STALE = "stale"
+NOT_RECORDED = "not recorded"
+NOT_CHECKABLE = "not checkable"
+VERDICTS = (DIFFERS, STALE, AGREES, NOT_CHECKABLE, NOT_RECORDED)
+"""All verdicts, the most telling first."""
+
+
+@define(eq=False)
+class LayerProof:
+    """The verdict on one layer.
+
+    Attributes:
+        path: of the layer in the file, `root.modules[3]`.
+        class_name: its class, `nn.Linear`.
+        verdict: one of `VERDICTS`.
+        max_abs: largest absolute difference of the output; `None` where nothing was compared.
+        max_rel: the same relative to the largest absolute value of the recorded output.
+        cosine: of the angle between the recorded and the computed output.
+        excess: the largest difference in units of what rounding may cause; 1 is the limit.
+        compared: how many values were compared.
+        parameters: how many weights the layer has itself.
+        runs: how often it ran, in a sequence or at several places.
+        backward: the verdict on its gradient with respect to its input.
+        gradients: the verdict on the gradients of its weights.
+        reason: why it differs, or why it could not be checked.
+        container: whether it only contains other layers.
+    """
+
+    path: str
+    class_name: str
+    verdict: str
+    max_abs: float | None = None
+    max_rel: float | None = None
+    cosine: float | None = None
+    excess: float | None = None
+    compared: int = 0
+    parameters: int = 0
+    runs: int = 1
+    backward: str = NOT_RECORDED
+    gradients: str = NOT_RECORDED
+    reason: str = ""
+    container: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict as plain data; what is infinite or not a number is `None`."""
+        numbers = {name: getattr(self, name) for name in ("max_abs", "max_rel", "cosine", "excess")}
+        return {
+            "path": self.path,
+            "class": self.class_name,
+            "verdict": self.verdict,
+            **{name: value if value is None or math.isfinite(value) else None for name, value in numbers.items()},
+            "compared": self.compared,
+            "parameters": self.parameters,
+            "runs": self.runs,
+            "backward": self.backward,
+            "gradients": self.gradients,
+            "reason": self.reason,
+        }
+
+    def worst_first(self) -> tuple[int, float]:
+        """The key that sorts layers, those to be looked at first."""
+        return VERDICTS.index(self.verdict), -(self.excess or 0.0)
+
+
+@define(eq=False)
+class Proof:
+    """The verdicts on all layers of a model.
+
+    Attributes:
+        source: the name of the file.
+        layers: in the order in which they ran.
+        against: what the model was compared with.
+        notes: what else there is to say.
+    """
+
+    source: str
+    layers: list[LayerProof] = field(factory=list)
+    against: str = "recorded activations of Lua Torch"
+    notes: list[str] = field(factory=list)
+
+    def of(self, verdict: str) -> list[LayerProof]:
+        """The layers with a verdict, in order."""
+        return [layer for layer in self.layers if layer.verdict == verdict]
+
+    @property
+    def first_divergent(self) -> LayerProof | None:
+        """The first layer, in the order of execution, that differs."""
+        return next(iter(self.of(DIFFERS)), None)
+
+    @property
+    def exit_code(self) -> int:
+        """0 where everything that could be checked agrees, 1 where something differs, 2 where nothing could be."""
+        if self.of(DIFFERS):
+            return 1
+        return 0 if any(self.agreeing()) or self.of(STALE) else 2
+
+    def agreeing(self) -> list[LayerProof]:
+        """The layers whose output, or gradient, was checked and agrees."""
+        return [layer for layer in self.layers if layer.verdict == AGREES]
+
+    @property
+    def max_abs(self) -> float:
+        """The largest difference among the layers that agree."""
+        return max((layer.max_abs or 0.0 for layer in self.agreeing()), default=0.0)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts of layers and parameters by verdict, and the first layer that differs."""
+        first = self.first_divergent
+        total = sum(layer.parameters for layer in self.layers)
+        checked = [layer for layer in self.layers if layer.verdict in (AGREES, DIFFERS, STALE)]
+        return {
+            **{verdict: len(self.of(verdict)) for verdict in VERDICTS},
+            "layers": len(self.layers),
+            "checked": len(checked),
+            "values": sum(layer.compared for layer in checked),
+            "parameters": total,
+            "parameters_checked": sum(layer.parameters for layer in checked),
+            "max_abs": self.max_abs,
+            "first_divergent": first.path if first else None,
+            "sentence": self.sentence(),
+        }
+
+    def sentence(self) -> str:
+        """One sentence for a model card."""
+        good, bad = self.agreeing(), self.of(DIFFERS)
+        runs = sum(layer.runs for layer in good)
+        first = self.first_divergent
+        if first is not None:
+            return f"{len(bad)} of {len(bad) + len(good)} checked layers differ from Lua Torch, first {first.path}"
+        if not good:
+            return "nothing in the file could be checked"
+        return f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The whole as plain data."""
+        return {
+            "file": self.source,
+            "layers": [layer.as_dict() for layer in self.layers],
+            "summary": self.summary(),
+            "notes": list(self.notes),
+        }

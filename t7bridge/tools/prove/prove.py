@@ -1,0 +1,131 @@
+"""Prove that the layers of a model compute what Lua Torch recorded: `prove`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...errors import ModelError, UnsupportedError
+from ...formats.t7.file import source_format
+from ...formats.t7.reader import T7Reader
+from ...graph.lua import TorchObject, Value
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.plan.inside import module_at
+from ...nn.plan.places import Places
+from ...nn.weights.state_dict import find_modules
+from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .run import Runner, own_parameters
+from .steps import may_be_undone, steps_of
+from .values import Recorded
+from .verdicts import decide
+
+
+def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:
+    """Compare each layer of a `.t7` file with the values that Lua Torch recorded in it.
+
+    A model that was saved without `clearState` holds what Lua computed last: the output of each layer, which is the
+    input of the next. Each layer whose input and output are recorded is run in PyTorch on Lua's input.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        at: the path of one model, where the file holds several: `root.model`. All of them otherwise.
+        limits: what the file may cost.
+
+    Returns:
+        The verdict on each layer.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: the file holds no module, or none at `at`.
+        UnsupportedError: the file is not a `.t7`, or PyTorch is not installed.
+
+    Example:
+        >>> proof = prove("model.t7")  # doctest: +SKIP
+        >>> proof.sentence()  # doctest: +SKIP
+        'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
+    """
+    need_torch()
+    opened, start = ByteSource.open(source)
+    if start == 0 and source_format(opened) == "pt":
+        raise UnsupportedError("only .t7 files hold what Lua Torch computed", file=opened.name)
+    value = T7Reader(source if start else opened, limits=limits).read_object()
+    return prove_value(value, opened.name, at, limits)
+
+
+def need_torch() -> None:
+    """Check that PyTorch is there.
+
+    Raises:
+        UnsupportedError: it is not.
+    """
+    try:
+        from ...torchmodules import running  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+
+
+def chosen(value: Value, name: str, at: str | None) -> list[tuple[str, TorchObject]]:
+    """The models of a value that are meant, with their paths.
+
+    Raises:
+        ModelError: there is none.
+    """
+    found = find_modules(value)
+    if not found:
+        raise ModelError("the file holds no module", file=name)
+    if at is None:
+        return found
+    module = module_at(value, at)
+    if module is None:
+        listed = ", ".join(path for path, _ in found[:50])
+        raise ModelError(f"the file holds no module at {at}", file=name, hint=f"There are: {listed}.")
+    return [(at, module)]
+
+
+def prove_value(value: Value, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Proof:
+    """The verdicts on the models in a value that was read. See `prove`."""
+    proof = Proof(name)
+    for path, module in chosen(value, name, at):
+        proof.layers += complete(judged(module, path, limits), module, path, limits)
+    return proof
+
+
+def judged(
+    module: TorchObject, path: str, limits: Limits, given: Recorded = None, grad_output: Recorded = None
+) -> list[LayerProof]:
+    """The verdicts on the layers of one model that ran.
+
+    Args:
+        module: the model.
+        path: its path.
+        limits: what it may cost.
+        given: its input, where that is known.
+        grad_output: the gradient that it was given, where that is known.
+    """
+    steps = steps_of(module, path, given, grad_output, limits)
+    layers = decide(Runner(steps, limits).run())
+    if any(map(may_be_undone, steps)) and any(layer.verdict == DIFFERS for layer in layers):
+        steps = steps_of(module, path, given, grad_output, limits, undone=True)
+        others = decide(Runner(steps, limits).run())
+        if _differing(others) < _differing(layers):
+            return others
+    return layers
+
+
+def _differing(layers: list[LayerProof]) -> int:
+    return sum(layer.verdict == DIFFERS for layer in layers)
+
+
+def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
+    """Verdicts in the order of execution, with the modules that have none yet."""
+    found = {layer.path: layer for layer in layers}
+    for place in Places(module, path, limits):
+        if place.trail not in found and place.layer is not None and not place.layer.children:
+            found[place.trail] = LayerProof(
+                place.trail, place.obj.class_name, NOT_RECORDED, parameters=own_parameters(place.obj)
+            )
+    return list(found.values())
+
+
+__all__: list[Any] = ["prove", "prove_value"]

@@ -1,0 +1,475 @@
+"""Runs each layer of a model on the input that the file records for it, and compares the outputs.
+
+Where the input of a layer was overwritten, by an in-place layer say, what the layers before it compute takes its place:
+the layers between two values that the file still holds are compared as one group. May import graph, nn, torchmodules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import field
+
+from ...data import define
+from ...errors import T7BridgeError
+from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
+from ...limits import DEFAULT_LIMITS, Limits
+from .memory import Memory
+from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED
+from .steps import Step, base_name
+from .values import UNIT, Recorded, is_computed, is_whole, leaves, region, unit_of
+
+if TYPE_CHECKING:
+    from ...torchmodules.chains import Chain
+    from ...torchmodules.judging import Difference, Fit, Weight
+    from ...torchmodules.running import Layer
+
+
+@define(eq=False)
+class Outcome:
+    """The verdict on one step.
+
+    Attributes:
+        step: the run of a layer.
+        verdict: of its output.
+        reason: why.
+        difference: of its output.
+        backward: the verdict on its gradInput.
+        backward_difference: of its gradInput.
+        gradients: the verdict on its gradWeight and gradBias.
+        fit: how well a training step explains the difference.
+        weight: the one weight whose change does.
+        group: the steps whose work is in the compared output, this one too.
+        parameters: how many weights the layer has itself.
+        independent: whether its gradInput does not depend on its input.
+    """
+
+    step: Step
+    verdict: str = NOT_RECORDED
+    reason: str = ""
+    difference: Difference | None = None
+    backward: str = NOT_RECORDED
+    backward_reason: str = ""
+    backward_difference: Difference | None = None
+    gradients: str = NOT_RECORDED
+    fit: Fit | None = None
+    weight: Weight | None = None
+    group: tuple[int, ...] = ()
+    parameters: int = 0
+    independent: bool = False
+
+
+@define(eq=False)
+class Computed:
+    """What the layers since the last recorded value return in place of what was overwritten.
+
+    Attributes:
+        value: a tensor, in double precision.
+        scale: the rounding errors to be expected in it.
+        group: the steps that it took.
+        chain: the same as layers, from a recorded value on; `None` where they branch.
+    """
+
+    value: Any
+    scale: Any
+    group: tuple[int, ...]
+    chain: Chain | None = None
+
+
+@define(eq=False)
+class Given:
+    """The input of a step.
+
+    Attributes:
+        value: in double precision.
+        scale: the errors to be expected in it; `None` where it is recorded.
+        group: the steps that computed it since the last recorded values.
+        chain: the same as layers.
+        wrap: puts the one computed tensor into the input, where it is one of several.
+    """
+
+    value: Any
+    scale: Any = None
+    group: tuple[int, ...] = ()
+    chain: Chain | None = None
+    wrap: Callable[[Any], Any] | None = None
+
+
+@define(eq=False)
+class Runner:
+    """Runs steps and keeps their outcomes.
+
+    Attributes:
+        steps: in order.
+        limits: what the model may cost.
+        outcomes: what came out so far.
+        turned: whether recorded values have their dimensions in the order of 2010.
+    """
+
+    steps: list[Step]
+    limits: Limits = DEFAULT_LIMITS
+    outcomes: list[Outcome] = field(factory=list)
+    turned: bool = False
+    _live: dict[Any, Computed] = field(factory=dict, repr=False)
+
+    def run(self) -> list[Outcome]:
+        """Run all steps; their outcomes in order."""
+        memory = Memory(self.steps)
+        self.turned = any(map(_is_turned, self.steps))
+        for number, step in enumerate(self.steps):
+            outcome = Outcome(step)
+            self.outcomes.append(outcome)
+            outcome.parameters = own_parameters(step.obj)
+            try:
+                self._forward(number, step, outcome, memory)
+            except T7BridgeError as error:
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, error.message or str(error)
+                self._forget(step)
+            except RecursionError:
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, "its modules are nested too deep for PyTorch"
+                self._forget(step)
+        return self.outcomes
+
+    # One step
+
+    def _forward(self, number: int, step: Step, outcome: Outcome, memory: Memory) -> None:
+        from ...torchmodules.chains import extended
+        from ...torchmodules.running import TINY, Layer, NotRunError, flat, spread
+
+        if step.whole and base_name(step.obj.class_name) == "gModule":
+            self._forget(step)
+            return
+        found = self._input(step.input, number, memory) if step.glue is None else self._glue(step, number, memory)
+        recorded_here = is_whole(step.output)
+        intact = recorded_here and memory.holds_output(step.output, number)
+        if found is None:
+            self._forget(step)
+            if recorded_here:
+                outcome.reason = "its input is not recorded"
+            self._backward(number, step, outcome, memory, None)
+            return
+        if step.output is None:
+            return
+        value, scale, group = found.value, found.scale, found.group
+        unit = self._unit(step)
+        try:
+            if step.glue is not None:
+                layer, got = None, [value]
+            else:
+                layer = Layer.build(step.obj, step.path, unit, self.limits)
+                self._check_size(layer, value, step)
+                got = layer.run(value)
+            output = [item.double() for item in flat(got)]
+            scales = (
+                layer.scale(value, output) if layer is not None else [0.5 * unit * item.abs() + TINY for item in output]
+            )
+            if scale is not None and layer is not None:
+                scales = [one + more for one, more in zip(scales, spread(layer, value, scale, output))]
+            elif scale is not None:
+                scales = [scale]
+        except NotRunError as error:
+            self._forget(step)
+            text = str(error)
+            if recorded_here and error.refused and not step.whole:
+                outcome.verdict, outcome.reason = DIFFERS, text
+                self._likely_option(outcome, step, value, unit)
+            else:
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, text
+            return
+        chain = extended(found.chain, layer, value, found.wrap, bool(group), step.obj.get("inplace") is True)
+        outcome.group = (*group, number)
+        self._remember(step, got, scales, outcome.group, chain, memory, number)
+        if intact:
+            self._judge(outcome, step, layer, value, output, scales, chain, unit)
+        elif recorded_here:
+            outcome.reason = "its output was overwritten"
+            # What was done in place kept the shape.
+            if [item.numel() for item in output] != [tensor.numel for tensor in leaves(step.output)]:
+                shapes = [list(item.shape) for item in output], [list(item.size) for item in leaves(step.output)]
+                outcome.verdict = DIFFERS
+                outcome.reason = f"shape {shapes[0]}, recorded {shapes[1]}"
+        self._backward(number, step, outcome, memory, value if layer is not None else None, layer)
+
+    def _unit(self, step: Step) -> float:
+        """The unit roundoff of the numbers that a step worked with."""
+        weights = [item for item in (step.obj.get("weight"), step.obj.get("bias")) if isinstance(item, Tensor)]
+        units = [unit_of(step.output), unit_of(step.input), unit_of([item for item in weights if item.numel])]
+        known = [unit for unit in units if unit is not None]
+        return max(known) if known else UNIT["float32"]
+
+    def _check_size(self, layer: Layer, value: Any, step: Step) -> None:
+        from ...torchmodules.running import MAX_ELEMENTS, NotRunError
+
+        if elements_of(step.output) > 1 << 16 or elements_of(step.input) > 1 << 16 or layer.terms() > 1 << 12:
+            shapes = layer.shapes(value)
+            total = sum(_product(shape) for shape in shapes or ())
+            if total > MAX_ELEMENTS or total > 64 * max(elements_of(step.output), 1 << 16):
+                raise NotRunError(f"would return {total} elements")
+
+    def _input(self, value: Recorded, number: int, memory: Memory) -> Given | None:
+        """The input of a step; `None` where it is not known."""
+        from ...torchmodules.running import to_torch
+
+        groups: list[int] = []
+        computed: list[Computed] = []
+
+        def resolve(item: Recorded) -> tuple[Any, Any]:
+            if isinstance(item, list):
+                pairs = [resolve(part) for part in item]
+                return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            if isinstance(item, Tensor):
+                if not memory.written_after(item, number - 1):
+                    found = self._upright(to_torch(item))
+                    found = found if item.element.name == "int64" else found.double()
+                    if found.is_floating_point() and not bool(found.isfinite().any()):
+                        raise _UnknownError
+                    return found, found.new_zeros(()).expand(found.shape)
+                live = self._live.get(id(item)) or self._live.get(_view(item))
+                if live is None:
+                    raise _UnknownError
+                groups.extend(part for part in live.group if part not in groups)
+                computed.append(live)
+                return live.value.clone(), live.scale
+            if item is None:
+                raise _UnknownError
+            return item, 0.0
+
+        try:
+            given, scale = resolve(value)
+        except _UnknownError:
+            return None
+        found = Given(given, scale if computed else None, tuple(sorted(groups)))
+        if len(computed) == 1:
+            found.chain = computed[0].chain
+            if isinstance(given, list):
+                place = next((at for at, item in enumerate(value) if self._live_of(item) is computed[0]), None)
+                if place is None or not memory.written_after(value[place], number - 1):
+                    found.chain = None
+                else:
+                    found.wrap = _wrapper(given, place)
+        return found
+
+    def _live_of(self, item: Recorded) -> Computed | None:
+        return (self._live.get(id(item)) or self._live.get(_view(item))) if isinstance(item, Tensor) else None
+
+    def _glue(self, step: Step, number: int, memory: Memory) -> Given | None:
+        """The outputs of a container's modules, put together."""
+        from ...torchmodules.running import joined
+
+        found = self._input(list(step.glue or []), number, memory)
+        dim = step.obj.get("dimension")
+        if found is None or not isinstance(dim, float):
+            return None
+        value = joined(found.value, int(dim) - 1)
+        if value is None:
+            return None
+        return Given(value, joined(found.scale, int(dim) - 1) if found.scale is not None else None, found.group)
+
+    def _remember(
+        self,
+        step: Step,
+        got: Any,
+        scales: list[Any],
+        group: tuple[int, ...],
+        chain: Chain | None,
+        memory: Memory,
+        number: int,
+    ) -> None:
+        """Keep what was computed for those that read it where the file no longer holds it."""
+        from ...torchmodules.running import flat
+
+        targets = list(leaves(step.output))
+        values = list(flat(got))
+        for storage, low, high in step.writes:
+            for key in [key for key in self._live if isinstance(key, tuple) and key[0] == storage]:
+                if key[1] <= high and low <= key[2]:
+                    del self._live[key]
+        if len(targets) != len(values):
+            return
+        source = step.input[0] if isinstance(step.input, list) and step.input else step.input
+        for target, value, scale in zip(targets, values, scales):
+            if not memory.written_after(target, number) or value.numel() != target.numel:
+                self._live.pop(id(target), None)
+                continue
+            kept = Computed(value.double().reshape(target.shape), scale.reshape(target.shape), group, chain)
+            self._live[id(target)] = self._live[_view(target)] = kept
+            if step.obj.get("inplace") is True and isinstance(source, Tensor) and source.numel == target.numel:
+                self._live[id(source)] = kept
+
+    def _forget(self, step: Step) -> None:
+        for tensor in leaves(step.output):
+            self._live.pop(id(tensor), None)
+            self._live.pop(_view(tensor), None)
+
+    # Verdicts
+
+    def _judge(
+        self,
+        outcome: Outcome,
+        step: Step,
+        layer: Layer | None,
+        value: Any,
+        output: list[Any],
+        scales: list[Any],
+        chain: Chain | None,
+        unit: float,
+    ) -> None:
+        from ...torchmodules.judging import APPROXIMATE, fit_step, likeliest_weight, measure, squeezed
+        from ...torchmodules.running import SINGLE, NotRunError, flat, mapped, to_torch
+
+        want = [self._upright(item) for item in squeezed(to_torch(step.output))]
+        if not any(bool(item.isfinite().any()) for item in want):
+            outcome.reason = "its recorded output is not a number"
+            return
+        group = outcome.group
+        names = {base_name(self.steps[part].obj.class_name) for part in group}
+        narrow = None
+        if layer is not None and unit > UNIT["float64"]:
+            try:
+                given = mapped(value, lambda item: item.to(SINGLE) if item.is_floating_point() else item)
+                narrow = list(flat(layer.run(given, layer.narrow())))
+            except NotRunError:
+                narrow = None
+        outcome.difference = difference = measure(want, output, scales, narrow, headroom_of(step, unit))
+        good = difference.excess <= 1 or (bool(names & APPROXIMATE) and difference.close)
+        if good and not difference.close and difference.max_rel > 1e-2:
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, "rounding alone may change its output by more than 1 %"
+            return
+        if chain is not None and chain.has_head and not difference.reason:
+            outcome.weight = likeliest_weight(chain.links[0].layer, chain.start, difference, scales, chain.tail())
+            good = good and (outcome.weight is None or outcome.weight.excess <= 1)
+        if good:
+            outcome.verdict = AGREES
+            if len(group) > 1:
+                outcome.reason = "checked together with " + ", ".join(
+                    dict.fromkeys(self.steps[part].path for part in group if self.steps[part] is not step)
+                )
+            return
+        if layer is not None and self._draws(layer, value, output):
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, "draws at random, and what it drew is not recorded"
+            return
+        if layer is not None and _remembers(step.obj):
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, "continues from a state that is not recorded"
+            return
+        if not is_computed(step.output):
+            outcome.reason = "its recorded output was never computed: it is zero, or next to zero"
+            return
+        if step is self.steps[-1] and _is_masked(want, output, scales) and step.obj.get("threshold") is None:
+            outcome.verdict = NOT_CHECKABLE
+            outcome.reason = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
+            return
+        outcome.verdict, outcome.reason = DIFFERS, difference.reason
+        if chain is not None and not difference.reason:
+            outcome.fit = fit_step(want, difference, chain, scales, self.limits)
+        if outcome.fit is None or outcome.fit.explained < 0.9:
+            self._likely_option(outcome, step, value, unit)
+
+    def _draws(self, layer: Layer, value: Any, output: list[Any]) -> bool:
+        from ...torchmodules.running import NotRunError, flat
+
+        try:
+            again = list(flat(layer.run(value)))
+        except NotRunError:
+            return False
+        return any(one.shape != two.shape or not bool((one == two.double()).all()) for one, two in zip(output, again))
+
+    def _upright(self, tensor: Any) -> Any:
+        return tensor.permute(*reversed(range(tensor.dim()))) if self.turned and tensor.dim() > 1 else tensor
+
+    def _likely_option(self, outcome: Outcome, step: Step, value: Any, unit: float) -> None:
+        """Try other options of the layer: which one agrees with what Lua recorded?"""
+        from .options import agreeing_option
+
+        if step.glue is not None or step.whole:
+            return
+        found = agreeing_option(step, value, unit, self.limits)
+        if found:
+            outcome.reason = "; ".join(filter(None, (outcome.reason, found)))
+
+    # Backwards
+
+    def _backward(
+        self, number: int, step: Step, outcome: Outcome, memory: Memory, value: Any, layer: Layer | None = None
+    ) -> None:
+        from .backward import check_backward
+
+        if self.turned or step.whole or not is_whole(step.grad_output) or not is_whole(step.grad_input):
+            return
+        if not memory.holds_gradient(step.grad_output, number) or not memory.holds_gradient(step.grad_input, number):
+            return
+        check_backward(outcome, value, layer, self.limits)
+
+
+class _UnknownError(Exception):
+    """A value is not recorded."""
+
+
+def _view(tensor: Tensor) -> tuple[Any, ...]:
+    storage, low, high = region(tensor)
+    return storage, low, high, tensor.size, tensor.stride
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _wrapper(values: list[Any], place: int) -> Callable[[Any], Any]:
+    def wrap(value: Any) -> Any:
+        return [*values[:place], value, *values[place + 1 :]]
+
+    return wrap
+
+
+def elements_of(value: Recorded) -> int:
+    """How many elements the tensors of a value have."""
+    return sum(tensor.numel for tensor in leaves(value))
+
+
+def _is_turned(step: Step) -> bool:
+    """Whether a layer is of 2010: the first dimension of its kernels is contiguous."""
+    weight = step.obj.get("weight")
+    return (
+        isinstance(weight, Tensor)
+        and len(weight.size) > 2
+        and base_name(step.obj.class_name).startswith("Spatial")
+        and weight.stride[0] < weight.stride[-1]
+    )
+
+
+def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
+    """Whether recorded values agree with the computed ones but for those that are zero."""
+    kept = total = 0
+    for one, other, scale in zip(want, got, scales):
+        if one.shape != other.shape:
+            return False
+        left = one != 0
+        kept, total = kept + int(left.sum()), total + one.numel()
+        if bool(((one - other).abs() > 15 * scale)[left].any()):
+            return False
+    return total > kept >= total / 8
+
+
+def headroom_of(step: Step, unit: float) -> float:
+    """The factor of the limit: what ran on a GPU, or in double precision, gets more."""
+    from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM
+
+    on_gpu = step.obj.class_name.startswith("cudnn.") or any(tensor.device != "cpu" for tensor in leaves(step.output))
+    return (EXACT_HEADROOM if unit <= UNIT["float64"] else 1.0) * (COARSE_HEADROOM if on_gpu else 1.0)
+
+
+def own_parameters(obj: TorchObject) -> int:
+    """How many weights an object has in its own fields."""
+    return sum(
+        tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
+    )
+
+
+def _remembers(obj: TorchObject) -> bool:
+    """Whether a recurrent layer may have continued from an earlier sequence."""
+    kept = obj.get("_remember")
+    return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True

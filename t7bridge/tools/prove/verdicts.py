@@ -1,0 +1,166 @@
+"""From the outcomes of all steps to one verdict for each layer; which differences are those of a later training step.
+
+May import graph.
+"""
+
+from __future__ import annotations
+
+from ...graph.tensor import Tensor
+from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, VERDICTS, LayerProof
+from .run import Outcome
+
+EXPLAINED = 0.9
+"""The share of a difference that a step along the gradient must explain to be the reason for it."""
+MANY = 32
+"""How many values a step along the gradient must explain to the last digit, where other layers did not move."""
+MOVED = 0.3
+"""How far an update may move outputs, relative to the largest, where all layers with weights differ in all outputs, as
+after a step with momentum or Adam.
+"""
+
+
+def decide(outcomes: list[Outcome]) -> list[LayerProof]:
+    """One verdict for each layer, in the order of execution."""
+    _find_stale(outcomes)
+    _pass_on(outcomes)
+    _use_gradients(outcomes)
+    _share(outcomes)
+    found: dict[str, LayerProof] = {}
+    for outcome in outcomes:
+        one = _of(outcome)
+        other = found.get(one.path)
+        found[one.path] = one if other is None else _worse(other, one)
+    return list(found.values())
+
+
+def _find_stale(outcomes: list[Outcome]) -> None:
+    """Tell layers whose weights were updated after the last forward from those that compute something else."""
+    judged = [item for item in outcomes if item.verdict in (AGREES, DIFFERS)]
+    weighted = [item for item in judged if item.parameters or item.fit is not None]
+    differing = [item for item in weighted if item.verdict == DIFFERS and item.difference is not None]
+    dense = [item for item in differing if item.difference and item.difference.dense > 0.5]
+    everywhere = len(dense) > 1 and len(dense) == len(weighted)
+    # An update moves all layers: where one that has a gradient agrees, there was none.
+    kept = any(item.verdict == AGREES and item.group and _has_gradient(item) for item in weighted)
+    for item in differing:
+        fit = item.fit
+        if fit is None or item.difference is None:
+            continue
+        exact = fit.rate > 0 and fit.excess <= 1 and item.difference.dense > 0.5 and item.difference.count >= MANY
+        if exact or (not kept and fit.rate > 0 and (fit.excess <= 1 or fit.explained >= EXPLAINED)):
+            item.verdict = STALE
+            item.reason = (
+                f"the weights moved after the last forward: a step of {fit.rate:.3g} along the recorded gradient "
+                f"explains {fit.explained:.1%} of the difference"
+            )
+        elif everywhere and item in dense and item.difference.max_rel < MOVED:
+            item.verdict = STALE
+            item.reason = (
+                "the weights moved after the last forward, as those of all layers do: "
+                f"{fit.explained:.0%} of the difference lies along the recorded gradient"
+            )
+
+
+def _has_gradient(outcome: Outcome) -> bool:
+    slope, output = outcome.step.obj.get("gradWeight"), outcome.step.output
+    if not isinstance(slope, Tensor) or not slope.numel or output is None:
+        return False
+    if outcome.difference is None or not outcome.difference.max_abs:
+        return False  # of an input of zeros weights do not show
+    return bool((abs(slope.numpy()) > 0).mean() > 0.5)
+
+
+def _pass_on(outcomes: list[Outcome]) -> None:
+    """Steps whose output was overwritten share the verdict of the group that they were compared in."""
+    for outcome in outcomes:
+        if len(outcome.group) < 2 or outcome.difference is None:
+            continue
+        members = [outcomes[number] for number in outcome.group]
+        blamed = [item for item in members if item.parameters] or members
+        for item in members:
+            if item is outcome or item.verdict not in (NOT_RECORDED, NOT_CHECKABLE):
+                continue
+            item.difference = outcome.difference
+            if outcome.verdict in (AGREES, STALE) or item in blamed:
+                item.verdict = outcome.verdict
+                item.weight, item.fit = outcome.weight, outcome.fit
+                item.reason = f"compared behind {outcome.step.path}, which works in place"
+                if outcome.verdict != AGREES and outcome.reason:
+                    item.reason += f": {outcome.reason}"
+
+
+def _use_gradients(outcomes: list[Outcome]) -> None:
+    """Layers of which no output could be checked are judged by their gradients, where these do not depend on inputs."""
+    sums = [item for item in outcomes if item.independent and item.backward in (AGREES, DIFFERS)]
+    moved = any(item.verdict == STALE for item in outcomes)
+    differing = [item for item in sums if item.backward == DIFFERS]
+    sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
+    for item in outcomes:
+        if item.verdict != NOT_RECORDED or item.backward not in (AGREES, DIFFERS):
+            continue
+        if item.backward == AGREES:
+            item.verdict, item.difference = AGREES, item.backward_difference
+            item.reason = "its gradient was checked; " + (item.reason or "its output is not recorded")
+        elif item.independent and sound and not moved and item.step.obj.get("train") is not False:
+            item.verdict, item.difference = DIFFERS, item.backward_difference
+            item.reason = "its gradient differs"
+        elif item.independent and moved:
+            item.verdict, item.difference = STALE, item.backward_difference
+            item.reason = "its gradient is that of weights before an update, as that of the other layers"
+
+
+def _share(outcomes: list[Outcome]) -> None:
+    """A module at several places keeps what it computed at the last; the verdict is that of all."""
+    known = {id(item.step.obj): item for item in outcomes if item.verdict in (AGREES, DIFFERS, STALE)}
+    for item in outcomes:
+        other = known.get(id(item.step.obj))
+        if item.verdict == NOT_RECORDED and other is not None and other.step.path != item.step.path:
+            item.verdict, item.difference, item.weight = other.verdict, other.difference, other.weight
+            item.reason = f"the same module as {other.step.path}, which ran later"
+
+
+def _of(outcome: Outcome) -> LayerProof:
+    difference = outcome.difference
+    reason = outcome.reason
+    if outcome.verdict == DIFFERS and difference is not None:
+        reason = "; ".join(filter(None, (reason, _guess(outcome))))
+    if outcome.verdict in (AGREES, STALE) and outcome.backward == DIFFERS:
+        reason = "; ".join(filter(None, (reason, "its gradients are those of another pass")))
+    counted = outcome.verdict in (AGREES, DIFFERS, STALE) and difference is not None
+    return LayerProof(
+        outcome.step.path,
+        outcome.step.obj.class_name,
+        outcome.verdict,
+        difference.max_abs if counted and difference else None,
+        difference.max_rel if counted and difference else None,
+        difference.cosine if counted and difference else None,
+        max(difference.excess, outcome.weight.excess if outcome.weight else 0.0) if counted and difference else None,
+        difference.count if counted and difference else 0,
+        outcome.parameters,
+        1,
+        outcome.backward if outcome.backward != DIFFERS or outcome.verdict == DIFFERS else NOT_CHECKABLE,
+        outcome.gradients,
+        reason,
+        outcome.step.whole,
+    )
+
+
+def _guess(outcome: Outcome) -> str:
+    """Which weight differs, where one alone does."""
+    weight, difference = outcome.weight, outcome.difference
+    if weight is None or difference is None or weight.excess <= 1 or difference.dense > 0.5:
+        return ""
+    index = "".join(f"[{place}]" for place in weight.index)
+    return f"{weight.name}{index} was about {weight.change:.3g} larger in Lua (0-based, in PyTorch's layout)"
+
+
+def _worse(one: LayerProof, other: LayerProof) -> LayerProof:
+    """Two runs of one layer as one verdict."""
+    first, second = sorted((one, other), key=LayerProof.worst_first)
+    both = first.verdict == second.verdict
+    first.runs = one.runs + other.runs if both else first.runs
+    first.compared = one.compared + other.compared if both else first.compared
+    return first
+
+
+assert set(VERDICTS) == {AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE}

@@ -1,0 +1,288 @@
+"""Differences between recorded and computed values, and whether rounding, a changed weight or a training step explains
+them. May import nn and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite
+from typing import Any
+
+import torch
+from attrs import field
+
+from ..data import define
+from ..limits import Limits
+from .chains import Chain
+from .running import TINY, Layer, NotRunError, Values, flat, mapped
+
+HEADROOM = 15.0
+"""How many standard deviations a rounding error may have. Of a million normal errors the largest has five."""
+FLOOR, GROWTH, TAIL = 0.3, 4.0, 4.0
+"""Least standard deviation assumed; how far Lua's may exceed PyTorch's; how far its largest may."""
+EXACT_HEADROOM = 20.0
+"""More room for double precision, where the reference has errors of the same size."""
+COARSE_HEADROOM = 10.0
+"""More room for what ran on a GPU, whose libraries transform convolutions."""
+DENSE = 0.5
+"""The share of outputs that must differ for all weights to have moved."""
+RTOL, ATOL = 1e-4, 1e-5
+"""The differences that a layer with approximate functions may have."""
+
+# THExpMinusApprox and tables of sigmoids: fast approximations, right to about four digits.
+_APPROXIMATE_NAMES = """
+LogSoftMax SpatialLogSoftMax TreeNLLCriterion HardShrink
+"""
+APPROXIMATE = frozenset(_APPROXIMATE_NAMES.split())
+
+
+@define(eq=False)
+class Difference:
+    """Numbers of one comparison.
+
+    Attributes:
+        max_abs: largest absolute difference.
+        max_rel: the same, relative to the largest recorded absolute value.
+        cosine: cosine of the angle between the two; 1 where they point alike.
+        excess: the largest difference in units of what rounding may cause; 1 is the limit.
+        close: whether all are within `RTOL` and `ATOL`.
+        count: how many values were compared.
+        dense: the share of values whose difference is more than rounding.
+        reason: why the two cannot be compared element by element; empty where they can.
+    """
+
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    cosine: float = 1.0
+    excess: float = 0.0
+    close: bool = True
+    count: int = 0
+    dense: float = 0.0
+    reason: str = ""
+    errors: list[torch.Tensor] = field(factory=list, repr=False)
+    base: float = field(default=FLOOR, repr=False)
+
+
+def measure(
+    want: list[torch.Tensor],
+    got: list[torch.Tensor],
+    scales: list[torch.Tensor],
+    narrow: list[torch.Tensor] | None = None,
+    headroom: float = 1.0,
+) -> Difference:
+    """Compare recorded with computed values.
+
+    Args:
+        want: recorded tensors.
+        got: computed in double precision.
+        scales: rounding errors to be expected in each element, as standard deviations.
+        narrow: computed in the precision of the recorded ones: how large such errors are here.
+        headroom: factor of the limit.
+    """
+    if len(want) != len(got):
+        return Difference(inf, inf, 0.0, inf, False, 0, 1.0, f"{len(got)} outputs, {len(want)} recorded")
+    found = Difference()
+    zs, halves, largest, dots, mine, theirs = [], [], 0.0, 0.0, 0.0, 0.0
+    for at, (one, other) in enumerate(zip(want, got)):
+        other = other.double()
+        if one.shape != other.shape:
+            if one.numel() != other.numel() or one.squeeze().shape != other.squeeze().shape:
+                return Difference(
+                    inf, inf, 0.0, inf, False, 0, 1.0, f"shape {list(other.shape)}, recorded {list(one.shape)}"
+                )
+            other = other.reshape(one.shape)
+        one = one.double()
+        both = torch.isfinite(one) & torch.isfinite(other)
+        strange = ~both & ~((one == other) | (torch.isnan(one) & torch.isnan(other)))
+        if bool(strange.any()):
+            # A sum beyond the largest float is infinite in Lua and not here.
+            over = torch.isinf(one) & (other.abs() > 3e38)
+            if bool((strange & ~over).any()):
+                return Difference(inf, inf, 0.0, inf, False, one.numel(), 1.0, "infinite or not a number at one side")
+        error = torch.where(both, one - other, torch.zeros_like(other))
+        scale = scales[at].reshape(one.shape)
+        found.errors.append(error)
+        found.count += one.numel()
+        if not one.numel():
+            continue
+        found.max_abs = max(found.max_abs, float(error.abs().max()))
+        largest = max(largest, float(one[both].abs().max()) if bool(both.any()) else 0.0)
+        dots += float((one * other)[both].sum())
+        mine += float(one[both].square().sum())
+        theirs += float(other[both].square().sum())
+        found.close = found.close and bool((error.abs() <= ATOL + RTOL * one.abs())[both].all())
+        zs.append((error.abs() / scale).reshape(-1))
+        if narrow is not None and at < len(narrow) and narrow[at].numel() == one.numel():
+            rough = narrow[at].double().reshape(one.shape)
+            halves.append(torch.where(both, (rough - other).abs() / scale, torch.zeros_like(other)).reshape(-1))
+    found.max_rel = found.max_abs / largest if largest else (0.0 if not found.max_abs else inf)
+    found.cosine = dots / (mine * theirs) ** 0.5 if mine and theirs else float(mine == theirs)
+    if not zs:
+        return found
+    z = torch.cat(zs)
+    rough = torch.cat(halves) if halves else torch.zeros(1, dtype=torch.float64)
+    own = max(FLOOR, _bulk(rough))
+    found.base = max(own, min(_bulk(z), GROWTH * own))
+    limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
+    found.excess = float(z.max()) / limit
+    found.dense = float((z > 5 * own * headroom).double().mean())
+    return found
+
+
+def _bulk(z: torch.Tensor) -> float:
+    """The standard deviation of most elements, whatever a few of them are."""
+    nonzero = z[z > 0]
+    found = float(nonzero.median()) / 0.6745 if nonzero.numel() * 4 > z.numel() else 0.0
+    return found if isfinite(found) else 0.0
+
+
+@define(eq=False)
+class Weight:
+    """The one weight whose change explains a difference best.
+
+    Attributes:
+        name: of the parameter.
+        index: its place there, 0-based.
+        change: by how much the recorded outputs say it was different.
+        excess: how far beyond rounding that is; 1 is the limit.
+    """
+
+    name: str
+    index: tuple[int, ...]
+    change: float
+    excess: float
+
+
+def likeliest_weight(
+    layer: Layer, value: Values, difference: Difference, scales: list[torch.Tensor], tail: Callable[[Any], Any] | None
+) -> Weight | None:
+    """The weight of a layer that differs most from what recorded outputs say, where they say more than rounding.
+
+    A change of weight k by d changes the outputs by d times column k of the Jacobian. The fit of d to all outputs finds
+    changes that no single output shows.
+
+    Args:
+        layer: a layer that is a sum of products.
+        value: its input.
+        difference: of its output.
+        scales: rounding errors to be expected in the output.
+        tail: what was done with the output in place, elementwise.
+    """
+    parameters = {name: item for name, item in layer.module.named_parameters() if item.is_floating_point()}
+    if not layer.is_sum or not parameters or len(difference.errors) != 1 or not isinstance(value, torch.Tensor):
+        return None
+    error, scale = difference.errors[0], scales[0]
+    try:
+        with torch.enable_grad():
+            for item in parameters.values():
+                item.requires_grad_()
+            out = layer.run(value)
+            if not isinstance(out, torch.Tensor) or out.numel() != error.numel():
+                return None
+            slope = torch.ones_like(error)
+            if tail is not None:
+                middle = out.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(tail(middle).sum(), middle)
+            slope, error, scale = (item.reshape(out.shape) for item in (slope, error, scale))
+            pulls = torch.autograd.grad(out, list(parameters.values()), error * slope / scale.square())
+            squares = layer.squared()
+            squared = {name: item.requires_grad_() for name, item in squares.named_parameters()}
+            total = layer.run(mapped(value, torch.square), squares)
+            norms = torch.autograd.grad(
+                total, [squared[name] for name in parameters], (slope / scale).square(), allow_unused=True
+            )
+    except (NotRunError, RuntimeError, KeyError):
+        return None
+    finally:
+        for item in parameters.values():
+            item.requires_grad_(False)
+    best: Weight | None = None
+    everything = []
+    for (name, item), pull, norm in zip(parameters.items(), pulls, norms):
+        if norm is None or not item.numel():
+            continue
+        t = torch.where(norm > 0, pull.abs() / norm.clamp(min=TINY).sqrt(), torch.zeros_like(pull))
+        everything.append(t.reshape(-1))
+        place = int(t.argmax())
+        height = float(t.reshape(-1)[place])
+        if best is None or height > best.excess:
+            change = float(pull.reshape(-1)[place] / norm.reshape(-1)[place].clamp(min=TINY))
+            index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), item.shape))
+            best = Weight(name, index, change, height)
+    if best is None:
+        return None
+    bulk = _bulk(torch.cat(everything))
+    best.excess /= max(HEADROOM * max(difference.base, FLOOR), 20 * min(bulk, 4 * difference.base))
+    return best
+
+
+@define(eq=False)
+class Fit:
+    """How well a step along a recorded gradient explains a difference.
+
+    Attributes:
+        rate: the learning rate that fits best.
+        explained: the share of the squared difference that it explains, 0 to 1.
+        excess: what is left, in units of what rounding may cause.
+    """
+
+    rate: float
+    explained: float
+    excess: float
+
+
+def fit_step(
+    want: list[torch.Tensor], difference: Difference, chain: Chain, scales: list[torch.Tensor], limits: Limits
+) -> Fit | None:
+    """Fit a learning rate: with weights + rate * gradient the layers should return what was recorded.
+
+    Args:
+        want: recorded outputs.
+        difference: from those of the weights in the file.
+        chain: the layers between the recorded values.
+        scales: rounding errors to be expected in the outputs.
+        limits: what the model may cost.
+
+    Returns:
+        `None` where no gradients are recorded.
+    """
+    slopes = chain.gradients(limits)
+    if not any(slopes):
+        return None
+    weight = torch.cat([scale.reshape(-1) for scale in scales])
+    target = torch.cat([item.double().reshape(-1) for item in want])
+    error = torch.cat([item.reshape(-1) for item in difference.errors])
+    # What overflowed says nothing of a rate.
+    kept = torch.isfinite(target)
+
+    def missing(rate: float) -> torch.Tensor:
+        found = torch.cat([item.double().reshape(-1) for item in flat(chain.run(slopes, rate))])
+        return torch.where(kept, target - found, torch.zeros_like(target)) / weight
+
+    whole = float((error / weight).square().sum())
+    try:
+        start = chain.unit_step(slopes)
+        rate, best = 0.0, whole
+        at = error / weight
+        for _ in range(6):
+            step = start if not rate else abs(rate) * 1e-2
+            along = (at - missing(rate + step)) / step
+            norm = float(along.square().sum())
+            if not norm or not isfinite(norm):
+                break
+            trial = rate + float((at * along).sum()) / norm
+            left = missing(trial)
+            total = float(left.square().sum())
+            if not isfinite(total) or total >= best:
+                break
+            rate, best, at = trial, total, left
+    except (NotRunError, RuntimeError):
+        return None
+    if not rate or not whole:
+        return None
+    return Fit(rate, max(0.0, 1 - best / whole), float(at.abs().max()) / (HEADROOM * difference.base))
+
+
+def squeezed(value: Values) -> list[torch.Tensor]:
+    """The tensors of a value in double precision."""
+    return [item.double() for item in flat(value)]

@@ -1,0 +1,463 @@
+"""Single layers of Lua models, run in double precision on recorded values, and how far float rounding reaches.
+
+A layer's result in double precision is the reference. Lua computed in the element type of the file, so that its result
+may differ by rounding: for layers that are sums of products by about u * sqrt(n) * sqrt(sum (w x)²), for others by as
+much as the result changes when inputs and weights change in their last place (u is the unit roundoff, n the number of
+terms). May import nn and below.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from attrs import field
+from torch import nn
+
+from ..data import define
+from ..graph.lua import Table, TorchObject
+from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Limits
+from .build import live_module
+
+Values = Any
+"""A torch tensor, a float, or a list of these."""
+
+UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
+"""Unit roundoff of the element types that Lua computes in."""
+DRAWS = 6
+"""How many disturbances of the last place estimate how far rounding reaches."""
+TINY = 1e-300
+"""Keeps divisions by expected errors defined."""
+MAX_ELEMENTS = 1 << 28
+"""How many elements an output may have."""
+
+_SUMS_NAMES = """
+Linear LinearNoBias SpatialConvolution SpatialConvolutionMM SpatialConvolutionMap SpatialConvolutionLocal
+SpatialDilatedConvolution SpatialFullConvolution SpatialFullConvolutionMap SpatialSubSampling
+SpatialDepthWiseConvolution TemporalConvolution TemporalRowConvolution TemporalSubSampling VolumetricConvolution
+VolumetricDilatedConvolution VolumetricFullConvolution CMul CAdd Add Mul SpatialConvolutionSparse
+SpatialConvolutionTable
+"""
+SUMS = frozenset(_SUMS_NAMES.split())
+"""Layers whose output is a sum of products of weights and inputs."""
+_DRAWN = {"Dropout": "times", "SpatialDropout": "times", "VolumetricDropout": "times", "WhiteNoise": "plus"}
+"""Layers that keep in `noise` what they drew last, and what they do with it in training."""
+
+
+class NotRunError(Exception):
+    """A layer cannot be run on a recorded value; the message says why.
+
+    Attributes:
+        refused: whether the layer does not take the value, in its shape or its range.
+    """
+
+    refused = False
+
+
+class RefusedError(NotRunError):
+    """A layer does not take a recorded value."""
+
+    refused = True
+
+
+def to_torch(value: Any, dtype: torch.dtype | None = None) -> Values:
+    """Recorded values as tensors of torch; those of floating point in `dtype` where that is asked for."""
+    if isinstance(value, list):
+        return [to_torch(item, dtype) for item in value]
+    if isinstance(value, Tensor):
+        found = torch.from_numpy(value.numpy().copy())
+        return found.to(dtype) if dtype is not None and found.is_floating_point() else found
+    return value
+
+
+def flat(value: Values) -> Iterator[torch.Tensor]:
+    """The tensors of a value, in order; numbers as tensors of one element."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from flat(item)
+    elif isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (int, float)):
+        yield torch.tensor(float(value), dtype=torch.float64)
+
+
+def mapped(value: Values, change: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+    """A value with each of its tensors changed."""
+    if isinstance(value, (list, tuple)):
+        return [mapped(item, change) for item in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def _as_double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+@define(eq=False)
+class Layer:
+    """One Lua module, live, in double precision, in the mode that the file says.
+
+    Attributes:
+        obj: the module in Lua.
+        module: the live module in double precision.
+        unit: unit roundoff of the element type that Lua computed in.
+    """
+
+    obj: TorchObject
+    module: nn.Module
+    unit: float
+    _narrow: nn.Module | None = field(default=None, repr=False)
+
+    @classmethod
+    def build(cls, obj: TorchObject, path: str, unit: float, limits: Limits = DEFAULT_LIMITS) -> Layer:
+        """Build a module for itself.
+
+        Raises:
+            T7BridgeError: it has no PyTorch module, or its fields contradict one another.
+        """
+        module = live_module(obj, path, limits=limits)
+        module.train(obj.get("train") is True)
+        for inside in module.modules():
+            if "state" in vars(inside):
+                vars(inside)["state"] = None
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        return cls(obj, module.double(), unit)
+
+    @property
+    def name(self) -> str:
+        """The class in Lua, without its package."""
+        return self.obj.class_name.rpartition(".")[2]
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the output is a sum of products of weights and inputs."""
+        return self.name in SUMS
+
+    def run(self, value: Values, module: nn.Module | None = None) -> Values:
+        """Run the layer; the input stays as it is.
+
+        Raises:
+            NotRunError: the layer does not take the value.
+        """
+        module = module or self.module
+        for inside in module.modules():
+            if "state" in vars(inside):
+                vars(inside)["state"] = None
+        given = mapped(value, torch.clone)
+        drawn = self._drawn(given, module)
+        if drawn is not None:
+            return drawn
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return module(given)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise RefusedError(f"does not take the recorded input: {str(e).strip().splitlines()[0][:200]}") from e
+
+    def _drawn(self, value: Values, module: nn.Module) -> Values:
+        """The result with the recorded noise; `None` for layers that draw none."""
+        kind = _DRAWN.get(self.name)
+        always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
+        if not (module.training or always):
+            return None
+        noise = self.obj.get("noise")
+        if self.name == "RReLU" and isinstance(noise, Tensor) and isinstance(value, torch.Tensor):
+            slope = to_torch(noise, value.dtype)
+            return torch.where(value > 0, value, value * slope) if slope.shape == value.shape else None
+        if kind is None or not isinstance(value, torch.Tensor) or self.obj.get("p") == 0.0:
+            return None
+        if not isinstance(noise, Tensor) or not noise.numel:
+            raise NotRunError("drew at random, and what it drew is not recorded")
+        mask = to_torch(noise, value.dtype)
+        try:
+            return value * mask if kind == "times" else value + mask
+        except RuntimeError as error:
+            raise NotRunError("its recorded noise does not fit its input") from error
+
+    def narrow(self) -> nn.Module:
+        """The layer in the precision that Lua had."""
+        if self._narrow is None:
+            dtype = next((kind for kind, unit in UNIT.items() if unit == self.unit), torch.float32)
+            dtype = torch.float32 if dtype == torch.float16 else dtype
+            self._narrow = copy.deepcopy(self.module).to(dtype)
+        return self._narrow
+
+    def shapes(self, value: Values) -> list[tuple[int, ...]] | None:
+        """The shapes of the outputs, found out without computing; `None` where that cannot be done."""
+        try:
+            meta = copy.deepcopy(self.module).to("meta")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = meta(mapped(value, lambda tensor: tensor.to("meta")))
+        except Exception:  # only a look ahead: `run` says what is wrong
+            return None
+        return [tuple(tensor.shape) for tensor in flat(found)]
+
+    def terms(self) -> int:
+        """How many products an element of the output is a sum of, at most."""
+        most = 1
+        for parameter in [*self.module.parameters(), *self.module.buffers()]:
+            if parameter.dim() > 1:
+                rows = parameter.shape[1] if "Full" in self.name else parameter.shape[0]
+                most = max(most, parameter.numel() // max(rows, 1))
+        return most
+
+    def squared(self) -> nn.Module:
+        """The layer with all weights squared: with squared inputs it returns the sums of squared terms."""
+        module = copy.deepcopy(self.module)
+        with torch.no_grad():
+            for parameter in [*module.parameters(), *module.buffers()]:
+                if parameter.is_floating_point():
+                    parameter.copy_(parameter.square())
+        return module
+
+    def scale(self, value: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
+        """For each element of the output the size of rounding errors to be expected, as a standard deviation.
+
+        Args:
+            value: the input.
+            output: the tensors of the output.
+        """
+        root = sqrt(self.terms())
+        if self.is_sum:
+            try:
+                squares = list(flat(self.run(mapped(value, torch.square), self.squared())))
+                return [
+                    0.5 * self.unit * root * (square.clamp(min=0).sqrt() + out.abs()) + TINY
+                    for square, out in zip(squares, output, strict=True)
+                ]
+            except (NotRunError, ValueError):
+                pass
+        total = [torch.zeros_like(out) for out in output]
+        draws = DRAWS if elements(output) < 1 << 18 else 2
+        for number in range(draws):
+            changed = list(flat(self.run(_disturbed(value, self.unit, number), _disturbed_module(self, number))))
+            for into, out, other in zip(total, output, changed):
+                if out.shape == other.shape and out.is_floating_point():
+                    into += (other.double() - out).square()
+        return [
+            root * (sums / draws).sqrt() + 0.5 * self.unit * out.abs() + 0.05 * self.unit * _typical(out) + TINY
+            for sums, out in zip(total, output)
+        ]
+
+
+def _typical(tensor: torch.Tensor) -> torch.Tensor:
+    finite = tensor[torch.isfinite(tensor)]
+    return finite.square().mean().sqrt() if finite.numel() else torch.zeros((), dtype=tensor.dtype)
+
+
+def _noise(tensor: torch.Tensor, unit: float, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed * 7919 + tensor.numel())
+    return 1 + unit * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+
+
+def _disturbed(value: Values, unit: float, seed: int) -> Values:
+    def moved(item: torch.Tensor) -> torch.Tensor:
+        # Whole numbers are exact: classes, rows, positions.
+        if not item.is_floating_point() or bool((item == item.round()).all()):
+            return item
+        return item * _noise(item, unit, seed)
+
+    return mapped(value, moved)
+
+
+def _disturbed_module(layer: Layer, seed: int) -> nn.Module:
+    module = copy.deepcopy(layer.module)
+    with torch.no_grad():
+        for number, tensor in enumerate([*module.parameters(), *module.buffers()]):
+            if tensor.is_floating_point():
+                tensor.mul_(_noise(tensor, layer.unit, seed + 31 * number))
+    return module
+
+
+def spread(layer: Layer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
+    """How far errors of the inputs, given as standard deviations, show in each element of the output."""
+    total = [torch.zeros_like(out) for out in output]
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        signs = [1.0, -1.0, None, None][seed]
+
+        def moved(item: torch.Tensor, sign: float | None = signs, draw: torch.Generator = generator) -> torch.Tensor:
+            if sign is not None:
+                return item * sign
+            return item * (torch.randint(0, 2, item.shape, generator=draw) * 2 - 1)
+
+        found = list(flat(layer.run(_sum(value, mapped(scales, moved)))))
+        for into, out, other in zip(total, output, found):
+            if out.shape == other.shape:
+                torch.maximum(into, (other - out).abs(), out=into)
+    return total
+
+
+def _sum(one: Values, other: Values) -> Values:
+    if isinstance(one, (list, tuple)):
+        return [_sum(left, right) for left, right in zip(one, other)]
+    return one + other if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+
+
+def with_gradients(obj: TorchObject) -> TorchObject | None:
+    """A module with the recorded gradients of its weights in place of the weights, inside it too; `None` where there
+    are none.
+    """
+    copies: dict[int, Any] = {}
+    found = False
+    stack: list[Any] = [obj]
+    while stack:
+        value = stack.pop()
+        if id(value) in copies:
+            continue
+        if isinstance(value, Table):
+            copies[id(value)] = Table(list(value.keys), list(value.values))
+            stack += [item for item in value.values if isinstance(item, (Table, TorchObject))]
+        elif isinstance(value, TorchObject) and value.fields is not None:
+            fields = Table(list(value.fields.keys), list(value.fields.values))
+            copies[id(value)] = TorchObject(value.class_name, value.version, fields, value.payload)
+            stack += [item for item in value.fields.values if isinstance(item, (Table, TorchObject))]
+            for name, gradient in (("weight", "gradWeight"), ("bias", "gradBias")):
+                here, slope = value.get(name), value.get(gradient)
+                if not isinstance(here, Tensor) or not here.numel:
+                    continue
+                if not isinstance(slope, Tensor) or slope.shape != here.shape:
+                    return None
+                fields[name] = slope
+                found = found or bool(slope.numpy().any())
+    for value in copies.values():
+        table: Table = value.fields if isinstance(value, TorchObject) else value  # type: ignore[assignment]
+        table.values = [copies.get(id(item), item) for item in table.values]
+    copied: TorchObject = copies[id(obj)]
+    return copied if found else None
+
+
+def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
+    """A module with some fields changed."""
+    assert obj.fields is not None
+    fields = Table(list(obj.fields.keys), list(obj.fields.values))
+    for name, value in changes.items():
+        fields[name] = value
+    return TorchObject(obj.class_name, obj.version, fields, obj.payload)
+
+
+def backward(layer: Layer, value: Values, grad_output: Values) -> list[torch.Tensor | None]:
+    """The gradients with respect to the tensors of the input.
+
+    Raises:
+        NotRunError: there is no gradient, or the layer does not take the values.
+    """
+    given = mapped(value, lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
+    wanted = [item for item in flat(given) if item.requires_grad]
+    if not wanted:
+        raise NotRunError("its input has no gradient")
+    # In-place layers may not change what a gradient is asked of.
+    through = mapped(given, lambda item: item * 1)
+    outputs = list(flat(_run_kept(layer, through)))
+    slopes = list(flat(grad_output))
+    if len(outputs) != len(slopes):
+        raise NotRunError("its recorded gradOutput does not fit its output")
+    pairs = [(out, slope) for out, slope in zip(outputs, slopes) if out.requires_grad]
+    if not pairs or any(out.numel() != slope.numel() for out, slope in pairs):
+        raise NotRunError("its recorded gradOutput does not fit its output")
+    try:
+        return list(
+            torch.autograd.grad(
+                [out for out, _ in pairs],
+                wanted,
+                [slope.to(out.dtype).reshape(out.shape) for out, slope in pairs],
+                allow_unused=True,
+            )
+        )
+    except RuntimeError as error:
+        raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
+
+
+def _run_kept(layer: Layer, value: Values) -> Values:
+    drawn = layer._drawn(value, layer.module)
+    if drawn is not None:
+        return drawn
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return layer.module(value)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise RefusedError(f"does not take the recorded input: {str(error).strip().splitlines()[0][:200]}") from error
+
+
+def elements(value: Values) -> int:
+    """How many elements a value has."""
+    return sum(prod(tensor.shape) for tensor in flat(value))
+
+
+SINGLE = torch.float32
+"""Single precision."""
+
+
+def joined(values: list[Any], dim: int) -> torch.Tensor | None:
+    """Tensors one after the other along a dimension; `None` where they do not fit."""
+    if not all(isinstance(item, torch.Tensor) for item in values):
+        return None
+    try:
+        return torch.cat(list(values), dim)
+    except (IndexError, RuntimeError):
+        return None
+
+
+def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """For each element of a gradient with respect to the input the size of rounding errors to be expected."""
+    root = sqrt(layer.terms())
+    if layer.is_sum and len(found) == 1:
+        squares = Layer(layer.obj, layer.squared(), layer.unit)
+        try:
+            (square,) = backward(squares, mapped(value, torch.square), mapped(grad_output, torch.square))
+            if square is not None:
+                return [0.5 * layer.unit * root * (square.clamp(min=0).sqrt() + found[0].abs()) + TINY]
+        except NotRunError:
+            pass
+    total = [torch.zeros_like(item) for item in found]
+    for seed in range(4):
+        other = Layer(layer.obj, _disturbed_module(layer, seed), layer.unit)
+        try:
+            moved = backward(
+                other, _disturbed(value, layer.unit, seed), _disturbed(grad_output, layer.unit, seed + 100)
+            )
+        except NotRunError:
+            continue
+        for into, one, two in zip(total, found, [item for item in moved if item is not None]):
+            into += (one - two).square()
+    return [
+        root * (sums / 4).sqrt() + layer.unit * (item.abs() + 0.05 * _typical(item)) + TINY
+        for sums, item in zip(total, found)
+    ]
+
+
+def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_output: Values) -> bool:
+    """Whether the recorded gradients of the weights are those of one pass from zero.
+
+    Args:
+        layer: the layer.
+        recorded: the layer with gradients in place of its weights.
+        value: its input.
+        grad_output: the gradient that it was given.
+    """
+    parameters = dict(layer.module.named_parameters())
+    wanted = dict(recorded.module.named_parameters())
+    try:
+        with torch.enable_grad():
+            for item in parameters.values():
+                item.requires_grad_()
+            output = layer.run(value)
+            slopes = torch.autograd.grad(output, list(parameters.values()), grad_output.reshape(output.shape))
+    except (NotRunError, RuntimeError, AttributeError):
+        return False
+    finally:
+        for item in parameters.values():
+            item.requires_grad_(False)
+    for name, slope in zip(parameters, slopes):
+        want = wanted[name]
+        bound = 1e-4 * float(want.abs().max()) if layer.unit > 2.0**-50 else 1e-10 * float(want.abs().max())
+        if float((want - slope).abs().max()) > bound:
+            return False
+    return True

@@ -1,0 +1,160 @@
+"""Changes of models that `prove` must find: one weight by a thousandth of its size, or one option of a layer.
+
+A change counts only where it shows: where the layer, run on the input that Lua recorded, returns something else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import define
+
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.plan.inside import module_at
+from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove.prove import prove_value
+
+OPTIONS: dict[str, Callable[[float], float]] = {
+    "eps": lambda value: value * 10 if value > 1e-7 else 1e-3,
+    "padW": lambda value: value + 1,
+    "padH": lambda value: value + 1,
+    "dW": lambda value: value + 1,
+    "dH": lambda value: value + 1,
+    "kW": lambda value: value + 1,
+    "ceil_mode": lambda value: not value,
+    "count_include_pad": lambda value: not value,
+    "negval": lambda value: value * 1.3 + 0.01,
+    "alpha": lambda value: value * 1.1,
+    "threshold": lambda value: value + 0.3,
+    "constant_scalar": lambda value: value + 0.01,
+    "min_val": lambda value: value + 0.4,
+    "dimension": lambda value: 3 - value if value < 3 else 1,
+}
+
+
+@define
+class Change:
+    """One change: where, in what field, and what it was."""
+
+    path: str
+    field: str
+    what: str
+
+
+def shows(obj: TorchObject, before: TorchObject, given: Any, ratio: float = 2e-6) -> bool:
+    """Whether a changed layer returns something else than before, by more than float rounding hides."""
+    from t7bridge.torchmodules.running import Layer, NotRunError, flat
+
+    try:
+        old = list(flat(Layer.build(before, "root", 2.0**-24).run(given)))
+        new = list(flat(Layer.build(obj, "root", 2.0**-24).run(given)))
+    except (NotRunError, ValueError, NotImplementedError):
+        return True
+    return any(
+        one.shape != two.shape or float((one - two).abs().max()) > ratio * float(one.abs().max())
+        for one, two in zip(old, new)
+    )
+
+
+def replaced(value: Any, old: Storage, new: Storage) -> None:
+    """Give every tensor of a value that views one storage another."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor) and item.storage is old:
+            item.storage = new
+        elif isinstance(item, Table):
+            stack += item.values
+        elif isinstance(item, TorchObject) and item.fields is not None:
+            stack += item.fields.values
+
+
+def changes(path: Any, number: int, seed: int, options: bool) -> Iterator[tuple[Change, Proof]]:
+    """Change one thing of a file that was sound, prove it, and do so again.
+
+    Args:
+        path: the file.
+        number: how many changes.
+        seed: of the choice.
+        options: whether options are changed, not weights.
+    """
+    draw = random.Random(f"{seed} {path.name}")
+    sound = prove_value(T7Reader(path).read_object(), path.name)
+    assert sound.exit_code == 0, sound.sentence()
+    paths = [layer.path for layer in sound.layers if layer.verdict == "agrees" and layer.compared]
+    paths = [one for one in paths if "gradient was checked" not in sound_reason(sound, one)]
+    done = 0
+    for _ in range(20 * number):
+        if done == number or not paths:
+            return
+        value = T7Reader(path).read_object()
+        place = draw.choice(paths)
+        obj = module_at(value, place)
+        if obj is None:
+            continue
+        change = _option(obj, place, draw) if options else _weight(value, obj, place, draw)
+        if change is None:
+            continue
+        before = module_at(T7Reader(path).read_object(), place)
+        given = recorded_input(value, place)
+        if given is None or before is None or not shows(obj, before, given):
+            continue
+        done += 1
+        yield change, prove_value(value, path.name)
+
+
+def sound_reason(proof: Proof, path: str) -> str:
+    """The reason that a layer has for its verdict."""
+    return next(layer.reason for layer in proof.layers if layer.path == path)
+
+
+def recorded_input(value: Any, place: str) -> Any:
+    """The input that a layer had in its last run, as far as the file still holds it."""
+    from t7bridge.nn.plan.places import find_modules
+    from t7bridge.tools.prove.steps import steps_of
+    from t7bridge.tools.prove.values import is_whole
+    from t7bridge.torchmodules.running import mapped, to_torch
+
+    for root, module in find_modules(value):
+        for step in reversed(steps_of(module, root)):
+            if step.path == place and is_whole(step.input):
+                return mapped(to_torch(step.input), torch.Tensor.double)
+    return None
+
+
+def _option(obj: TorchObject, place: str, draw: random.Random) -> Change | None:
+    names = [name for name in OPTIONS if isinstance(obj.get(name), (float, bool))]
+    if not names:
+        return None
+    name = draw.choice(names)
+    old = obj.get(name)
+    obj[name] = OPTIONS[name](old)
+    return Change(place, name, f"{old} became {obj.get(name)}")
+
+
+def _weight(value: Any, obj: TorchObject, place: str, draw: random.Random) -> Change | None:
+    names = ("weight", "bias", "running_mean", "running_var")
+    found = [name for name in names if isinstance(obj.get(name), Tensor) and obj.get(name).numel]
+    if not found:
+        return None
+    name = draw.choice(found)
+    tensor = obj.get(name)
+    array = tensor.storage.array.copy()
+    steps = [step * array.itemsize for step in tensor.stride]
+    view = np.lib.stride_tricks.as_strided(array[tensor.offset :], tensor.size, steps)
+    index = tuple(draw.randrange(extent) for extent in tensor.size)
+    old = float(view[index])
+    view[index] = old * 1.001
+    replaced(value, tensor.storage, Storage.from_array(array))
+    return Change(place, name, f"{list(index)} {old:.6g} became {float(view[index]):.6g}")

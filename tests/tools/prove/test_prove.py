@@ -1,0 +1,188 @@
+"""`prove` against models that Lua Torch ran and saved with its outputs: sound ones, updated ones, changed ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import TESTFILES, corpus, name_of
+from prove_changes import changes, replaced
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.graph.storage import Storage
+from t7bridge.nn.plan.inside import module_at
+from t7bridge.tools.prove.prove import prove_value
+
+SOUND = [*corpus("prove/*.train.t7"), *corpus("prove/*.eval.t7")]
+STALE = corpus("prove/*.stale.t7")
+NOT_CHECKABLE = {
+    # Each has its reason: a GRU inside a Recursor keeps the outputs of its last step only for what follows it.
+    "continues from a state that is not recorded",
+    "draws at random, and what it drew is not recorded",
+    "rounding alone may change its output by more than 1 %",
+    "its gradInput is of another input",
+}
+
+
+@pytest.mark.parametrize("path", SOUND, ids=name_of)
+def test_sound_models_agree(path: Path):
+    """Every recorded pair of a model that Lua Torch left as it ran agrees within 1e-4 and 1e-5."""
+    proof = t7bridge.prove(path)
+    assert proof.exit_code == 0, proof.sentence()
+    assert not proof.of("differs")
+    assert not proof.of("stale")
+    assert proof.agreeing()
+    for layer in proof.agreeing():
+        assert layer.max_abs is not None
+        assert layer.max_rel is not None
+        assert layer.max_abs <= 1e-5 or layer.max_rel <= 1e-4
+
+
+@pytest.mark.parametrize("path", STALE, ids=name_of)
+def test_weights_that_moved_after_the_last_forward_are_stale(path: Path):
+    """A model saved after an update differs in every layer with weights, and the gradient explains it."""
+    proof = t7bridge.prove(path)
+    assert proof.exit_code == 0, proof.sentence()
+    assert proof.of("stale")
+    assert not proof.of("differs")
+    known = (
+        {layer.path: layer for layer in t7bridge.prove(str(path).replace(".stale.", ".train.")).layers}
+        if ("momentum" not in path.name)
+        else {}
+    )
+    for layer in proof.of("agrees"):
+        if layer.path in known:
+            assert known[layer.path].verdict == "agrees"
+
+
+def test_the_learning_rate_is_found():
+    """The step that explains a stale layer is the learning rate that Lua was given: 0.02."""
+    proof = t7bridge.prove(TESTFILES / "prove/mlp.stale.t7")
+    reasons = [layer.reason for layer in proof.of("stale") if "a step of" in layer.reason]
+    assert reasons
+    assert all("a step of 0.02 " in reason for reason in reasons)
+
+
+def test_nothing_is_left_unchecked_in_training():
+    """In the ResNet, with its in-place additions and activations, all layers are checked."""
+    proof = t7bridge.prove(TESTFILES / "prove/resnet.train.t7")
+    assert {layer.verdict for layer in proof.layers} == {"agrees"}
+    assert proof.summary()["parameters_checked"] == proof.summary()["parameters"] > 500
+
+
+@pytest.mark.parametrize("options", [False, True], ids=["weight", "option"])
+@pytest.mark.parametrize("name", ["lenet.train", "mlp.eval", "inception.train", "graph.train", "mlp_double.eval"])
+def test_a_change_is_found_and_named(name: str, options: bool):
+    """One weight changed by a thousandth of its size, or one option, is found, and its layer is named."""
+    tried = 0
+    for change, proof in changes(TESTFILES / f"prove/{name}.t7", 2, 3, options):
+        tried += 1
+        assert proof.exit_code == 1, change
+        assert change.path in [layer.path for layer in proof.of("differs")], change
+    assert tried or options
+
+
+@pytest.mark.fuzz
+def test_200_changes_are_found():
+    """Of 200 changes, half of weights and half of options, in all models, every one that shows is found and named."""
+    missed, tried = [], 0
+    for seed in range(20):
+        for path in SOUND:
+            for options in (False, True):
+                for change, proof in changes(path, 1, seed, options):
+                    tried += 1
+                    if change.path not in [layer.path for layer in proof.of("differs")]:
+                        missed.append((path.name, change))
+            if tried >= 200:
+                break
+        if tried >= 200:
+            break
+    assert tried >= 200
+    assert not missed
+
+
+def test_the_command_line_answers_by_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """0 where all agrees, 1 where something differs, 2 where nothing could be checked; JSON lists the layers."""
+    sound = TESTFILES / "prove/lenet.train.t7"
+    assert main(["prove", str(sound), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["summary"]["differs"] == 0
+    assert found["summary"]["agrees"] == 11
+    assert {"path", "class", "verdict", "max_abs", "max_rel"} <= set(found["layers"][0])
+    value = T7Reader(sound).read_object()
+    conv = module_at(value, "root.modules[4]")
+    assert conv is not None
+    array = conv["weight"].storage.array.copy()
+    array[7] *= 1.001
+    replaced(value, conv["weight"].storage, Storage.from_array(array))
+    with open(tmp_path / "bad.t7", "wb") as stream:
+        T7Writer(stream).write_object(value)
+    assert main(["prove", str(tmp_path / "bad.t7")]) == 1
+    text = capsys.readouterr().out
+    assert "differs        root.modules[4]" in text
+    assert "first root.modules[4]" in text
+    assert main(["prove", str(TESTFILES / "models/lenet_mm.t7")]) == 2
+    assert "nothing in the file could be checked" in capsys.readouterr().out
+
+
+def test_the_changed_weight_is_named(tmp_path: Path):
+    """The reason names the one weight that differs, and by how much."""
+    value = T7Reader(TESTFILES / "prove/mlp.train.t7").read_object()
+    linear = module_at(value, "root.modules[5]")
+    assert linear is not None
+    array = linear["weight"].storage.array.copy()
+    old = array[3 * 16 + 2]
+    array[3 * 16 + 2] = old * 1.01
+    replaced(value, linear["weight"].storage, Storage.from_array(array))
+    layer = prove_value(value, "mlp").first_divergent
+    assert layer is not None
+    assert layer.path == "root.modules[5]"
+    assert "weight[3][2] was about" in layer.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "field", "value", "reason"),
+    [
+        ("dilated.train", "root.modules[2]", "eps", 1e-5, "eps = 0.001 agrees (the file has 1e-05)"),
+        ("lenet.train", "root.modules[6]", "ceil_mode", False, "ceil_mode = true agrees (the file has false)"),
+        ("dilated.train", "root.modules[4]", "padW", 2.0, "padW = 1 agrees (the file has 2)"),
+        ("dilated.train", "root.modules[3]", "negval", 0.3, "negval = 0.2 agrees (the file has 0.3)"),
+    ],
+)
+def test_the_changed_option_is_named(name: str, place: str, field: str, value: object, reason: str):
+    """The reason names the option with which the layer would agree."""
+    model = T7Reader(TESTFILES / f"prove/{name}.t7").read_object()
+    obj = module_at(model, place)
+    assert obj is not None
+    obj[field] = value
+    layer = prove_value(model, name).first_divergent
+    assert layer is not None
+    assert layer.path == place
+    assert reason in layer.reason
+
+
+def test_recorded_pairs_of_the_corpus_agree():
+    """Whatever outputs the rest of the corpus still holds agrees, or has a reason that is known here."""
+    checked = 0
+    for path in [*corpus("rnn/*.t7", "models/*.t7"), TESTFILES / "rnn_options.t7"]:
+        if ".io." in path.name:
+            continue
+        proof = t7bridge.prove(path)
+        checked += len(proof.agreeing())
+        assert not proof.of("differs"), (path.name, proof.sentence())
+        assert {layer.reason for layer in proof.of("not checkable")} <= NOT_CHECKABLE
+    assert checked > 400
+
+
+def test_several_models_or_one():
+    """A checkpoint's models are proved one after the other, or the one that is asked for."""
+    path = TESTFILES / "prove/checkpoint.eval.t7"
+    assert any(layer.path.startswith("root.criterion") for layer in t7bridge.prove(path).layers)
+    alone = t7bridge.prove(path, "root.model")
+    assert all(layer.path.startswith("root.model") for layer in alone.layers)
+    with pytest.raises(t7bridge.T7BridgeError, match=r"no module at root\.other"):
+        t7bridge.prove(path, "root.other")
