@@ -196,7 +196,7 @@ class Unpickler:
                 memo[len(memo)] = stack[-1]
             elif op == SHORT_BINUNICODE:
                 stop = pos + 1 + buffer[pos]
-                if stop - pos > longest:
+                if stop - pos - 1 > longest:
                     raise self._too_long(stop - pos - 1)
                 if stop > len(buffer):
                     stop -= pos
