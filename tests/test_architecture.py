@@ -21,7 +21,8 @@ GRAPH = FLOOR | {"io", "graph"}
 LEAVES = {"formats/table", "formats/document", "formats/signatures"}
 """What every format may import: the table of formats, what reading results in, first bytes."""
 FORMATS = LEAVES | {
-    f"formats/{name}" for name in ("t7", "pt", "named", "safetensors", "hdf5", "npz", "torchfile", "torchfile_values")
+    f"formats/{name}"
+    for name in ("t7", "pt", "named", "safetensors", "hdf5", "npz", "shards", "torchfile", "torchfile_values")
 }
 FORMATS |= {"formats"}
 BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
     "formats": {"errors", "limits", "io", "formats/table", "formats/document", "formats/signatures", "formats/pt"},
+    "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/table": {"data"},
     "formats/document": {"data", "io", "report", "formats/table"},
     "formats/signatures": {"formats/table"},

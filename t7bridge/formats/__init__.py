@@ -79,7 +79,7 @@ def formats_with(kind: str) -> list[FormatSpec]:
 
 def known_suffixes() -> str:
     """The suffix of each format, for messages."""
-    return ", ".join(spec.suffix for spec in FORMATS.values())
+    return ", ".join(spec.suffix for spec in FORMATS.values() if spec.suffixes)
 
 
 def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
@@ -125,10 +125,11 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         UnsupportedError: the suffix says nothing.
     """
     if to is not None:
-        if to not in FORMATS:
+        if to not in FORMATS or not FORMATS[to].suffixes:
             from ..errors import ModelError
 
-            raise ModelError(f"there is no format {to!r}", expected=" or ".join(FORMATS))
+            written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
+            raise ModelError(f"there is no format {to!r} to write", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
     found = SUFFIXES.get(os.path.splitext(name)[1].lower())
@@ -139,7 +140,7 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
             "cannot tell the format to write from this name",
             file=name,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint="Say it by --to (to=…): " + ", ".join(FORMATS) + ".",
+            hint="Say it by --to (to=…): " + ", ".join(name for name, spec in FORMATS.items() if spec.suffixes) + ".",
         )
     return found
 

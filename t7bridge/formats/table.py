@@ -45,7 +45,7 @@ class FormatSpec:
     Attributes:
         name: as `--to` has it.
         title: for people.
-        suffixes: of file names, the one of outputs first.
+        suffixes: of file names, the one of outputs first; none for a format that is only read.
         home: its module in `t7bridge.formats`, with `read` and `write`.
         values: `LUA`, `PYTHON` or `NAMED`.
         signatures: how its files begin; a `.t7` has none, and is what nothing else is.
@@ -75,8 +75,8 @@ class FormatSpec:
 
     @property
     def suffix(self) -> str:
-        """The suffix of outputs."""
-        return self.suffixes[0]
+        """The suffix of outputs; the name of a format that is only read."""
+        return self.suffixes[0] if self.suffixes else self.name
 
 
 _NATIVE = frozenset(
@@ -201,6 +201,25 @@ _SPECS = (
         links=True,
         tree=True,
         elements=_NATIVE,
+    ),
+    FormatSpec(
+        "distributed",
+        "a folder of torch.distributed.checkpoint",
+        (),
+        "pt.distributed",
+        PYTHON,
+        folder=lambda names: ".metadata" in names,
+        sharing=True,
+        tree=True,
+    ),
+    FormatSpec(
+        "shards",
+        "a checkpoint in several files",
+        (),
+        "shards",
+        NAMED,
+        (Signature("index", "the index of a checkpoint", rb"\{\s*\"(?:metadata|weight_map)\"\s*:"),),
+        folder=lambda names: any(name.endswith(".index.json") for name in names),
     ),
 )
 

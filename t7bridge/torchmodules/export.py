@@ -244,7 +244,8 @@ def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str
 
 def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
     try:
-        return exporter(module, arguments, shapes)
+        with torch.no_grad():  # in-place layers write for gradients in ways that exporters do not follow
+            return exporter(module, arguments, shapes)
     except Exception as error:  # PyTorch's exporters raise many classes
         layer = _refused(exporter, module, arguments)
         where = f"layer {layer[0]} ({layer[1]})" if layer else "the model"
@@ -270,7 +271,8 @@ def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tu
             hook.remove()
     for name, part, args in calls:
         try:
-            exporter(part, args, None)
+            with torch.no_grad():
+                exporter(part, args, None)
         except Exception as error:
             return name, type(part).__name__, error
     return None

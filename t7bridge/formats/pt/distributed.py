@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Hashable
 from typing import Any
 
 from ...data import define
@@ -23,6 +22,7 @@ from ...graph.storage import Assembled, Storage
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Limits
+from ..document import Document
 from .reader import PtReader
 from .storages import shown
 
@@ -45,6 +45,16 @@ class _Place:
     length: int
 
 
+def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a folder of `torch.distributed.checkpoint`.
+
+    Raises:
+        T7BridgeError: its metadata cannot be read.
+    """
+    reader = DistributedReader(folder, limits=limits)
+    return Document("distributed", reader.source, lambda: [reader.read()], content=lambda: reader)
+
+
 class DistributedReader:
     """Reads a folder of `torch.distributed.checkpoint`.
 
@@ -62,7 +72,18 @@ class DistributedReader:
         self.folder = os.fspath(folder)
         self._limits = limits
         self._files: dict[str, ByteSource] = {}
+        self._foreign: dict[str, None] = {}
         self._metadata = PtReader(os.path.join(self.folder, METADATA_MEMBER), limits=limits)
+
+    @property
+    def source(self) -> ByteSource:
+        """The file with the metadata."""
+        return self._metadata.source
+
+    @property
+    def foreign(self) -> list[str]:
+        """The globals of the values that have no meaning here; those of the metadata are its own."""
+        return list(self._foreign)
 
     def __enter__(self) -> DistributedReader:
         return self
@@ -128,7 +149,10 @@ class DistributedReader:
         if source is None:
             source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
         part = source.window(place.offset, place.length)
-        return PtReader(part, limits=self._limits).read()
+        reader = PtReader(part, limits=self._limits)
+        value = reader.read()
+        self._foreign.update(dict.fromkeys(reader.foreign))
+        return value
 
 
 def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str) -> Tensor:
@@ -156,12 +180,12 @@ def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], p
     return Tensor(element, storage, size, tuple(math.prod(size[axis + 1 :]) for axis in range(len(size))))
 
 
-def _keys_of(keys: Any, name: Any) -> tuple[Hashable, ...]:
+def _keys_of(keys: Any, name: Any) -> tuple[Any, ...]:
     found = keys.get(name) if isinstance(keys, dict) else None
     return found if isinstance(found, tuple) and found else (name,)
 
 
-def _put(root: dict[str, Any], keys: tuple[Hashable, ...], value: Any, path: str, most: int) -> None:
+def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, most: int) -> None:
     """Set a value in nested dictionaries and lists, which are made as needed."""
     home: Any = root
     for key, following in zip(keys, [*keys[1:], None]):

@@ -1,0 +1,99 @@
+"""Checkpoints in several files with an index: `model.safetensors.index.json`, `pytorch_model.bin.index.json`.
+
+The index is a JSON object whose `weight_map` names, for each tensor, the file beside it that holds it. Source:
+huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, which write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ..errors import CorruptError, LimitError, UnsupportedError
+from ..graph.tensor import Tensor
+from ..io.source import ByteSource, PathLike, Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Note
+from .document import Document
+
+INDEX_SUFFIX = ".index.json"
+_INDEX_BYTES = 100_000_000
+
+
+def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open a folder that has an index.
+
+    Raises:
+        UnsupportedError: it has several.
+        FormatError: the index or a file is damaged, or a file is missing.
+    """
+    path = os.fspath(folder)
+    found = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
+    if len(found) != 1:
+        raise UnsupportedError(
+            "the folder has several indices",
+            file=path,
+            found=", ".join(found[:4]),
+            hint="Give the path of one of them.",
+        )
+    return read(os.path.join(path, found[0]), limits)
+
+
+def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Open an index, and the files that it names when the values are read.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    index, _ = ByteSource.open(source)
+    notes: list[Note] = []
+    return Document("shards", index, lambda: [_tensors(index, limits, notes)], notes=notes)
+
+
+def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
+    """The tensors of all files, in the order of the index."""
+    from . import open as open_file
+
+    places = _weight_map(index)
+    folder = os.path.dirname(index.name)
+    values: dict[str, Any] = {}
+    for file in dict.fromkeys(places.values()):
+        value = open_file(os.path.join(folder, file), limits=limits).value
+        if not isinstance(value, dict):
+            raise CorruptError("a file of a checkpoint is no state dict", file=os.path.join(folder, file))
+        values[file] = value
+    found: dict[str, Tensor] = {}
+    for name, file in places.items():
+        tensor = values[file].get(name)
+        if not isinstance(tensor, Tensor):
+            raise CorruptError(
+                "the file has no tensor that the index names", file=os.path.join(folder, file), trail=name
+            )
+        found[name] = tensor
+    for file, value in values.items():
+        rest = [str(name) for name in value if name not in places]
+        if rest:
+            notes.append(
+                Note(
+                    "warning", rest[0], f"{file} has {len(rest)} values that the index does not name; they are left out"
+                )
+            )
+    return found
+
+
+def _weight_map(index: ByteSource) -> dict[str, str]:
+    if index.size > _INDEX_BYTES:
+        raise LimitError("the index is too large", file=index.name, found=f"{index.size} bytes")
+    try:
+        content = json.loads(index.read(0, index.size))
+        places = content["weight_map"]
+        texts = isinstance(places, dict) and all(isinstance(file, str) for file in places.values())
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise CorruptError("is no index of a checkpoint", file=index.name, expected="weight_map") from error
+    if not texts:
+        raise CorruptError("is no index of a checkpoint", file=index.name, expected="names of files in weight_map")
+    for file in set(places.values()):
+        if not file or file != os.path.basename(file) or file in (".", "..") or "\0" in file or "\\" in file:
+            raise CorruptError("the index names a file that is not beside it", file=index.name, found=ascii(file)[:80])
+    return dict(places)
