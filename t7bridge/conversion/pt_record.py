@@ -65,7 +65,7 @@ def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int,
         places: place of each Lua storage, by identity, among those of the `.t7`.
     """
     keys = StorageKeys(keep_device=True)
-    pickle = PickleWriter(keys.ref).dumps(value)
+    pickle = PickleWriter(keys.ref, allow_foreign=True).dumps(value)  # the record is never loaded by Python
     rows: list[tuple[str, int, int]] = []
     raw: list[Storage] = []
     for storage in keys.storages:

@@ -47,6 +47,7 @@ class PtWriter:
     Args:
         target: a binary file object.
         keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+        allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
 
     Attributes:
         tensors: number of tensors in the value.
@@ -58,12 +59,17 @@ class PtWriter:
         ...     writer.finish()
     """
 
-    def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False) -> None:
+    def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False, allow_foreign: bool = False) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._zip = ZipWriter(self._output)
         self._keys = StorageKeys(keep_device)
         self._pickle = PickleWriter(self._keys.ref).dumps(None)
         self.tensors = 0
+        self._allow_foreign = allow_foreign
+        self.plain: dict[str, list[Any]] = {}
+        """The names that were left out, as they are foreign, and the values that would have them."""
+        self.blocking: dict[str, Any] = {}
+        """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
 
     def storage_key(self, storage: Storage) -> str:
         """The key of a storage; one that is new gets the next, and its elements will be written."""
@@ -78,9 +84,9 @@ class PtWriter:
         Raises:
             UnsupportedError: something else is inside.
         """
-        writer = PickleWriter(self._keys.ref)
+        writer = PickleWriter(self._keys.ref, allow_foreign=self._allow_foreign)
         self._pickle = writer.dumps(value)
-        self.tensors = writer.tensors
+        self.tensors, self.plain, self.blocking = writer.tensors, writer.plain, writer.blocking
 
     @property
     def storages(self) -> int:

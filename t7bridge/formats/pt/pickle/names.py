@@ -51,7 +51,7 @@ WEIGHTS_ONLY = (
 """The globals that `torch.load(weights_only=True)` of PyTorch 2.13 allows."""
 
 _DATA = (
-    _words("bool bytes dict float frozenset int list object range slice str tuple type", "builtins.")
+    _words("bool bytes dict float frozenset int list object range slice str tuple", "builtins.")
     | _words("ChainMap UserDict UserList UserString defaultdict deque", "collections.")
     | _words("date datetime time timedelta timezone", "datetime.")
     | _words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib.")
@@ -79,7 +79,7 @@ _TORCH_CLASS = re.compile(
     r"|(?:ao\.)?quantization\.(?:[a-z_]\w*\.)*\w*(?:Observer|FakeQuantize\w*|Stub|QConfig)"
     r"|(?:nn\.modules\.)?\w*Tensor|storage\._?(?:Typed|Untyped)Storage|nn\.quantized\.(?:[a-z_]\w*\.)*[A-Z]\w*"
     r"|_tensor\.Tensor|tensor\.Tensor|_tensor\._rebuild_from_type|tensor\._rebuild_from_type|Generator|Parameter"
-    r"|storage\._load_from_bytes|_utils\._rebuild_\w+|jit\._pickle\.\w+|nn\.backends\.\w+\._get_thnn_function_backend"
+    r"|_utils\._rebuild_\w+|jit\._pickle\.\w+|nn\.backends\.\w+\._get_thnn_function_backend"
     r"|(?:nn\.functional|_C\._nn|_C\._VariableFunctions)?\.?(?:relu6?|r?relu_?|gelu|tanh|sigmoid|silu|mish|elu|selu|celu"
     r"|softmax|log_softmax|logsigmoid|softplus|softsign|tanhshrink|hardtanh|hardsigmoid|hardswish|hardshrink"
     r"|softshrink|leaky_relu|prelu|glu|threshold|dropout|normalize)"

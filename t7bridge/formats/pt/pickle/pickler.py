@@ -6,13 +6,21 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from attrs import evolve
+
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.python import UNSET
+from ....graph.order import in_order
+from ....graph.python import UNSET, DefaultDict, NumpyArray, PythonGlobal, PythonObject
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
-from .reductions import Call, Global, StorageId, lower
+from . import opcodes
+from .names import WEIGHTS_ONLY
+from .plain import hashable_text, may_name, plain_data
+from .reductions import Global, NamedStorage, Reduction, lower
 
+_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+_PYTHON_3_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _BATCH = 1000
 """Entries handed to a list or dict at once, as Python's own pickler does: it bounds the reader's stack."""
 
@@ -56,7 +64,7 @@ class _EndCall:
     """Make a value of the constructor and the arguments that were emitted, then give it the rest."""
 
     value: Any
-    call: Call
+    call: Reduction
 
 
 class PickleWriter:
@@ -65,11 +73,21 @@ class PickleWriter:
     Args:
         storage_ref: gives a storage the key and location that the pickle names it by.
         old: whether PyTorch 0.2 to 1.5 is to read it: there a storage's name has a last part for views.
+        allow_foreign: whether classes and functions of other packages are named as they are. Otherwise their objects
+            are written as plain data; see `plain`.
     """
 
-    def __init__(self, storage_ref: Callable[[Storage], StorageRef], *, old: bool = False) -> None:
+    def __init__(
+        self, storage_ref: Callable[[Storage], StorageRef], *, old: bool = False, allow_foreign: bool = False
+    ) -> None:
         self._storage_ref = storage_ref
         self._old = old
+        self._allow_foreign = allow_foreign
+        self.plain: dict[str, list[Any]] = {}
+        """The names that were left out, as they are foreign, and the values that would have them."""
+        self.blocking: dict[str, Any] = {}
+        """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
+        self._current: Any = None
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -86,7 +104,7 @@ class PickleWriter:
         Raises:
             UnsupportedError: something else is inside.
         """
-        self._out += b"\x80\x02"
+        self._out += opcodes.PROTO + b"\x02"
         self._stack.append(value)
         while self._stack:
             item = self._stack.pop()
@@ -100,21 +118,21 @@ class PickleWriter:
                 self._end_call(item.value, item.call)
             else:
                 self._save(item)
-        self._out += b"."
+        self._out += opcodes.STOP
         return bytes(self._out)
 
     def _save(self, value: Any) -> None:
         out = self._out
         if value is None:
-            out += b"N"
+            out += opcodes.NONE
         elif value is True:
-            out += b"\x88"
+            out += opcodes.NEWTRUE
         elif value is False:
-            out += b"\x89"
+            out += opcodes.NEWFALSE
         elif isinstance(value, int):
             self._integer(value)
         elif isinstance(value, float):
-            out += struct.pack(">cd", b"G", value)
+            out += struct.pack(">cd", opcodes.BINFLOAT, value)
         elif isinstance(value, str):
             self._text(value)
         elif not self._get(self._identity(value)):
@@ -130,67 +148,106 @@ class PickleWriter:
         if isinstance(value, bytes):
             self._bytes(value)
         elif type(value) is dict:
-            out += b"}"
+            out += opcodes.EMPTY_DICT
             self._put(value)
             self._entries(list(value.items()))
         elif type(value) is list:
-            out += b"]"
+            out += opcodes.EMPTY_LIST
             self._put(value)
             self._items(value)
         elif type(value) is tuple:
             if value:
-                out += b"("
+                out += opcodes.MARK
                 self._stack.append(_EndTuple(value))
                 self._stack.extend(reversed(value))
             else:
-                out += b")"
+                out += opcodes.EMPTY_TUPLE
         elif type(value) is Global:
             self._global(value.path)
-        elif type(value) is StorageId:
+        elif type(value) is NamedStorage:
             self._storage_id(value)
         else:
             self._lowered(value)
 
     def _lowered(self, value: Any) -> None:
-        """A value that a call makes, or that has a name."""
-        how = lower(value)
+        """Write a value that a call makes, or that has a name."""
+        self._current = value
+        if isinstance(value, (PythonGlobal, PythonObject)) and not may_name(value, self._allow_foreign):
+            self.plain.setdefault(value.path, []).append(value)
+            if isinstance(value, PythonGlobal):
+                self._text(value.path)
+                return
+            self._out += opcodes.EMPTY_DICT
+            self._put(value)
+            self._entries(list(plain_data(value).items()))
+            return
+        how = lower(self._nameable(value))
         self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
-        if isinstance(how, Call):
+        if isinstance(how, Reduction):
             self._call(value, how)
         else:
             self._object(how)
 
-    def _call(self, value: Any, call: Call) -> None:
+    def _call(self, value: Any, call: Reduction) -> None:
         self._stack += (_EndCall(value, call), call.args, call.constructor)
 
-    def _end_call(self, value: Any, call: Call) -> None:
+    def _nameable(self, value: Any) -> Any:
+        """Return a value without the names in it that may not be written, and that are no values of their own."""
+        if isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
+            if not self._may(value.extras.subclass):
+                return evolve(value, extras=evolve(value.extras, subclass=None))
+        elif isinstance(value, DefaultDict) and value.factory is not None and not self._may(value.factory):
+            bare = DefaultDict()
+            bare.update(value)
+            return bare
+        elif isinstance(value, NumpyArray):
+            module, _, name = value.cls.rpartition(".")
+            if not self._may(PythonGlobal(module, name)):
+                return evolve(value, cls="numpy.ndarray")
+        elif isinstance(value, (set, frozenset)):
+            kept = {item: hashable_text(item, self._allow_foreign) for item in value if type(item) not in _SIMPLE}
+            if any(text is not None for text in kept.values()):
+                items = [item if kept.get(item) is None else kept[item] for item in in_order(value)]
+                kind = "set" if isinstance(value, set) else "frozenset"
+                return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
+        return value
+
+    def _may(self, name: Any) -> bool:
+        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
+            return True
+        self.plain.setdefault(getattr(name, "path", "<computed>"), []).append(self._current)
+        return False
+
+    def _end_call(self, value: Any, call: Reduction) -> None:
         if id(value) in self._memo:  # it was made on the way, by an argument that refers to it
-            self._out += b"00"
+            self._out += opcodes.POP + opcodes.POP
             self._get(id(value))
             return
-        self._out += b"\x81" if call.new else b"R"
+        self._out += opcodes.NEWOBJ if call.new else opcodes.REDUCE
         self._put(value)
         if call.state is not UNSET:
-            self._stack += (_Raw(b"b"), call.state)
+            self._stack += (_Raw(opcodes.BUILD), call.state)
         self._entries(call.pairs)
         self._items(call.items)
 
     def _integer(self, value: int) -> None:
         if 0 <= value < 256:
-            self._out += struct.pack("<cB", b"K", value)
+            self._out += struct.pack("<cB", opcodes.BININT1, value)
         elif 0 <= value < 65536:
-            self._out += struct.pack("<cH", b"M", value)
+            self._out += struct.pack("<cH", opcodes.BININT2, value)
         elif -(2**31) <= value < 2**31:
-            self._out += struct.pack("<ci", b"J", value)
+            self._out += struct.pack("<ci", opcodes.BININT, value)
         else:
             data = value.to_bytes((~value if value < 0 else value).bit_length() // 8 + 1, "little", signed=True)
-            head = b"\x8a" + bytes([len(data)]) if len(data) < 256 else b"\x8b" + struct.pack("<i", len(data))
+            head = (
+                opcodes.LONG1 + bytes([len(data)]) if len(data) < 256 else opcodes.LONG4 + struct.pack("<i", len(data))
+            )
             self._out += head + data
 
     def _text(self, value: str) -> None:
         if not self._get(("str", value)):
             data = value.encode("utf-8", "surrogatepass")
-            self._out += b"X" + struct.pack("<I", len(data)) + data
+            self._out += opcodes.BINUNICODE + struct.pack("<I", len(data)) + data
             self._memoize(("str", value))
 
     def _bytes(self, value: bytes) -> None:
@@ -198,53 +255,57 @@ class PickleWriter:
         self._global("_codecs encode")
         self._text(value.decode("latin1"))
         self._text("latin1")
-        self._out += b"\x86R"
+        self._out += opcodes.TUPLE2 + opcodes.REDUCE
         self._memoize(value)
 
     def _global(self, name: str) -> None:
         if not self._get(("global", name)):
             module, _, word = name.partition(" ")
-            self._out += b"c" + module.encode() + b"\n" + word.encode() + b"\n"
+            path = f"{_PYTHON_3_MODULES.get(module, module)}.{word}"
+            if path not in WEIGHTS_ONLY:
+                self.blocking.setdefault(path, self._current)
+            self._out += opcodes.GLOBAL + module.encode() + b"\n" + word.encode() + b"\n"
             self._memoize(("global", name))
 
     def _entries(self, entries: list[tuple[Any, Any]]) -> None:
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
-            batches.append(_Raw(b"("))
+            batches.append(_Raw(opcodes.MARK))
             for key, item in entries[start : start + _BATCH]:
-                batches += (key, item)
-            batches.append(_Raw(b"u"))
+                text = None if type(key) in _SIMPLE else hashable_text(key, self._allow_foreign)
+                batches += (key if text is None else text, item)
+            batches.append(_Raw(opcodes.SETITEMS))
         self._stack.extend(reversed(batches))
 
     def _items(self, value: list[Any]) -> None:
         batches: list[Any] = []
         for start in range(0, len(value), _BATCH):
-            batches += [_Raw(b"("), *value[start : start + _BATCH], _Raw(b"e")]
+            batches += [_Raw(opcodes.MARK), *value[start : start + _BATCH], _Raw(opcodes.APPENDS)]
         self._stack.extend(reversed(batches))
 
     def _end_tuple(self, value: tuple[Any, ...]) -> None:
         if id(value) in self._memo:  # a tuple that holds itself through a list
-            self._out += b"1"
+            self._out += opcodes.POP_MARK
             self._get(id(value))
         else:
-            self._out += b"t"
+            self._out += opcodes.TUPLE
             self._put(value)
 
-    def _storage_id(self, named: StorageId) -> None:
+    def _storage_id(self, named: NamedStorage) -> None:
         """A persistent id; never remembered, as PyTorch gives equal ids the same storage."""
         if named.storage_class == "UntypedStorage" and self._old:
             raise UnsupportedError(
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Write today's format."
             )
         ref = self._storage_ref(named.storage)
-        self._out += b"("
+        self._out += opcodes.MARK
         self._text("storage")
         module = "torch.storage" if named.storage_class == "UntypedStorage" else "torch"
         self._global(f"{module} {named.storage_class}")
         self._text(ref.key)
         self._text(ref.location)
         self._integer(named.count)
-        self._out += b"NtQ" if self._old else b"tQ"
+        self._out += (opcodes.NONE if self._old else b"") + opcodes.TUPLE + opcodes.BINPERSID
 
     # The memo
 
@@ -252,7 +313,11 @@ class PickleWriter:
         number = self._memo.get(key)
         if number is None:
             return False
-        self._out += struct.pack("<cB", b"h", number) if number < 256 else struct.pack("<cI", b"j", number)
+        self._out += (
+            struct.pack("<cB", opcodes.BINGET, number)
+            if number < 256
+            else struct.pack("<cI", opcodes.LONG_BINGET, number)
+        )
         return True
 
     def _put(self, value: Any) -> None:
@@ -261,4 +326,8 @@ class PickleWriter:
 
     def _memoize(self, key: Any) -> None:
         number = self._memo[key] = len(self._memo)
-        self._out += struct.pack("<cB", b"q", number) if number < 256 else struct.pack("<cI", b"r", number)
+        self._out += (
+            struct.pack("<cB", opcodes.BINPUT, number)
+            if number < 256
+            else struct.pack("<cI", opcodes.LONG_BINPUT, number)
+        )

@@ -49,7 +49,7 @@ class Global:
 
 
 @define(frozen=True, eq=False)
-class StorageId:
+class NamedStorage:
     """A persistent id that names a storage.
 
     Attributes:
@@ -64,7 +64,7 @@ class StorageId:
 
 
 @define(frozen=True, eq=False)
-class Call:
+class Reduction:
     """A call that makes a value, and what is given to the value afterwards.
 
     Attributes:
@@ -97,7 +97,7 @@ def named(module: str, name: str) -> Global:
     return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
 
 
-def lower(value: Any) -> Call | Global | StorageId:
+def lower(value: Any) -> Reduction | Global | NamedStorage:
     """How a value is made.
 
     Raises:
@@ -112,30 +112,30 @@ def lower(value: Any) -> Call | Global | StorageId:
 # Tensors
 
 
-def _tensor(tensor: Tensor) -> Call:
+def _tensor(tensor: Tensor) -> Reduction:
     extras = tensor.extras or TensorExtras()
     if tensor.is_parameter:
         data = evolve(tensor, is_parameter=False, requires_grad=False, extras=evolve(extras, state=UNSET, hooks=None))
         if extras.state is UNSET:
-            return Call(named("torch._utils", "_rebuild_parameter"), (data, tensor.requires_grad, _hooks(extras)))
+            return Reduction(named("torch._utils", "_rebuild_parameter"), (data, tensor.requires_grad, _hooks(extras)))
         arguments = (data, tensor.requires_grad, _hooks(extras), extras.state)
-        return Call(named("torch._utils", "_rebuild_parameter_with_state"), arguments)
+        return Reduction(named("torch._utils", "_rebuild_parameter_with_state"), arguments)
     call = _dense(tensor, extras)
     if extras.state is UNSET and extras.subclass is None:
         return call
     cls = extras.subclass or PythonGlobal("torch", "Tensor")
     state = {} if extras.state is UNSET else extras.state
-    return Call(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
+    return Reduction(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
 
 
-def _dense(tensor: Tensor, extras: TensorExtras) -> Call:
+def _dense(tensor: Tensor, extras: TensorExtras) -> Reduction:
     storage, offset = place(tensor)
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     typed = bool(tensor.element.torch_storage) and storage.element is tensor.element
     arguments: tuple[Any, ...] = (
-        StorageId(storage, tensor.element.torch_storage, storage.count)
+        NamedStorage(storage, tensor.element.torch_storage, storage.count)
         if typed
-        else StorageId(storage, "UntypedStorage", storage.nbytes),
+        else NamedStorage(storage, "UntypedStorage", storage.nbytes),
         offset,
         tensor.shape,
         stride,
@@ -147,7 +147,7 @@ def _dense(tensor: Tensor, extras: TensorExtras) -> Call:
     if extras.conj or extras.neg:
         bits = (("conj", extras.conj), ("neg", extras.neg))
         arguments = (*arguments, {name: True for name, is_set in bits if is_set})
-    return Call(named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3"), arguments)
+    return Reduction(named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3"), arguments)
 
 
 def place(tensor: Tensor) -> tuple[Storage, int]:
@@ -170,23 +170,23 @@ def _hooks(extras: TensorExtras) -> Any:
     return OrderedDict() if extras.hooks is None else extras.hooks
 
 
-def _storage(storage: Storage) -> StorageId:
+def _storage(storage: Storage) -> NamedStorage:
     if _whole(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} alone cannot be written to a .pt")
-    return StorageId(storage, storage.element.torch_storage, storage.count)
+    return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
-def _untyped(value: UntypedStorage) -> StorageId:
+def _untyped(value: UntypedStorage) -> NamedStorage:
     storage = _whole(value.storage)
-    return StorageId(storage, "UntypedStorage", storage.nbytes)
+    return NamedStorage(storage, "UntypedStorage", storage.nbytes)
 
 
-def _quantized(value: QuantizedTensor) -> Call:
+def _quantized(value: QuantizedTensor) -> Reduction:
     tensor = value.tensor
     storage, offset = place(tensor)
     rest = () if value.axis is None else (value.axis,)
     arguments: tuple[Any, ...] = (
-        StorageId(storage, tensor.element.torch_storage, storage.nbytes // tensor.element.itemsize),
+        NamedStorage(storage, tensor.element.torch_storage, storage.nbytes // tensor.element.itemsize),
         offset,
         tensor.shape,
         tensor.stride,
@@ -194,10 +194,10 @@ def _quantized(value: QuantizedTensor) -> Call:
         tensor.requires_grad,
         OrderedDict(),
     )
-    return Call(named("torch._utils", "_rebuild_qtensor"), arguments)
+    return Reduction(named("torch._utils", "_rebuild_qtensor"), arguments)
 
 
-def _sparse(value: SparseTensor) -> Call:
+def _sparse(value: SparseTensor) -> Reduction:
     layout = TorchConstant("layout", value.layout)
     parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
     if value.plain_indices is None:
@@ -205,55 +205,55 @@ def _sparse(value: SparseTensor) -> Call:
         parts = (value.indices, value.values, value.size, *coalesced)
     if value.is_parameter:
         data = evolve(value, is_parameter=False, requires_grad=False)
-        return Call(named("torch._utils", "_rebuild_parameter"), (data, value.requires_grad, OrderedDict()))
-    return Call(named("torch._utils", "_rebuild_sparse_tensor"), (layout, parts))
+        return Reduction(named("torch._utils", "_rebuild_parameter"), (data, value.requires_grad, OrderedDict()))
+    return Reduction(named("torch._utils", "_rebuild_sparse_tensor"), (layout, parts))
 
 
 # PyTorch's constants
 
 
-def _constant(value: TorchConstant) -> Call | Global:
+def _constant(value: TorchConstant) -> Reduction | Global:
     if value.kind == "layout":
-        return Call(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
+        return Reduction(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
     return named("torch", value.name)
 
 
-def _device(value: Device) -> Call:
-    return Call(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
+def _device(value: Device) -> Reduction:
+    return Reduction(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
 
 
 # Python's own, and numpy's
 
 
-def _ordered(value: OrderedDict[Any, Any]) -> Call:
+def _ordered(value: OrderedDict[Any, Any]) -> Reduction:
     state = dict(vars(value)) or UNSET
-    return Call(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
+    return Reduction(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
 
 
-def _default(value: DefaultDict) -> Call:
+def _default(value: DefaultDict) -> Reduction:
     factory = () if value.factory is None else (value.factory,)
-    return Call(named("collections", "defaultdict"), factory, pairs=list(value.items()))
+    return Reduction(named("collections", "defaultdict"), factory, pairs=list(value.items()))
 
 
-def _numpy_dtype(value: NumpyDtype) -> Call:
+def _numpy_dtype(value: NumpyDtype) -> Reduction:
     state = value.state or (3, value.order, None, None, None, -1, -1, 0)
-    return Call(named("numpy", "dtype"), (value.code, False, True), state=state)
+    return Reduction(named("numpy", "dtype"), (value.code, False, True), state=state)
 
 
-def _numpy_array(value: NumpyArray) -> Call:
+def _numpy_array(value: NumpyArray) -> Reduction:
     module, _, name = value.cls.rpartition(".")
     state = (1, value.shape, value.dtype, value.fortran, value.data)
-    return Call(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
+    return Reduction(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
 
 
-def _python_object(value: PythonObject) -> Call:
+def _python_object(value: PythonObject) -> Reduction:
     rest: dict[str, Any] = {"state": value.state, "items": value.items, "pairs": value.pairs}
     if value.how == "newobj":
-        return Call(value.constructor, value.args, new=True, **rest)
+        return Reduction(value.constructor, value.args, new=True, **rest)
     if value.how == "newobj_ex":
         arguments = (value.constructor, value.args, value.kwargs or {})
-        return Call(named("copyreg", "__newobj_ex__"), arguments, **rest)
-    return Call(value.constructor, value.args, **rest)
+        return Reduction(named("copyreg", "__newobj_ex__"), arguments, **rest)
+    return Reduction(value.constructor, value.args, **rest)
 
 
 _WAYS: tuple[tuple[type, Any], ...] = (
@@ -264,17 +264,17 @@ _WAYS: tuple[tuple[type, Any], ...] = (
     (SparseTensor, _sparse),
     (TorchConstant, _constant),
     (Device, _device),
-    (TorchSize, lambda value: Call(named("torch", "Size"), (tuple(value),))),
+    (TorchSize, lambda value: Reduction(named("torch", "Size"), (tuple(value),))),
     (OrderedDict, _ordered),
     (DefaultDict, _default),
-    (Counter, lambda value: Call(named("collections", "Counter"), pairs=list(value.items()))),
-    (complex, lambda value: Call(named("builtins", "complex"), (value.real, value.imag))),
-    (bytearray, lambda value: Call(named("builtins", "bytearray"), (bytes(value),))),
-    (frozenset, lambda value: Call(named("builtins", "frozenset"), (in_order(value),))),
-    (set, lambda value: Call(named("builtins", "set"), (in_order(value),))),
+    (Counter, lambda value: Reduction(named("collections", "Counter"), pairs=list(value.items()))),
+    (complex, lambda value: Reduction(named("builtins", "complex"), (value.real, value.imag))),
+    (bytearray, lambda value: Reduction(named("builtins", "bytearray"), (bytes(value),))),
+    (frozenset, lambda value: Reduction(named("builtins", "frozenset"), (in_order(value),))),
+    (set, lambda value: Reduction(named("builtins", "set"), (in_order(value),))),
     (NumpyDtype, _numpy_dtype),
     (NumpyArray, _numpy_array),
-    (NumpyScalar, lambda value: Call(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),
+    (NumpyScalar, lambda value: Reduction(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),
     (PythonGlobal, lambda value: named(value.module, value.name)),
     (PythonObject, _python_object),
 )

@@ -1,0 +1,169 @@
+"""The values of a `.pt` on their way: whole modules as state dicts, and notes of what was read and written.
+
+Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`; `torch/_weights_only_unpickler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..formats.pt.modules import is_module, module_state_dict
+from ..formats.pt.pickle.names import is_torch
+from ..graph.paths import ROOT, Trail, inner, path_text
+from ..graph.python import PythonObject
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+
+if TYPE_CHECKING:
+    from ..formats.pt.legacy_writer import LegacyPtWriter
+    from ..formats.pt.reader import PtReader
+    from ..formats.pt.writer import PtWriter
+
+_MOST_NOTES = 20
+_SHOWN = 200
+
+
+def note_foreign(names: list[str], report: Report) -> None:
+    """Note the classes and functions that a pickle names and that are no data."""
+    for name in names[:_MOST_NOTES]:
+        whose = "is PyTorch's, and no data" if is_torch(name) else "is no part of PyTorch"
+        report.note("warning", f"the pickle names {name[:_SHOWN]}, which {whose}; nothing was called")
+    if len(names) > _MOST_NOTES:
+        report.note(
+            "warning", f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are no data"
+        )
+
+
+def note_source(reader: PtReader, report: Report) -> None:
+    """Note the foreign names of a file that was read, and what its value does not have."""
+    note_foreign(reader.foreign, report)
+    report.notes += reader.notes
+
+
+def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+    """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
+
+    Args:
+        writer: of the target, once it has taken the value.
+        value: that it has taken.
+        report: gets the notes.
+    """
+    wanted = {id(item) for items in writer.plain.values() for item in items[:1]}
+    wanted |= {id(item) for item in writer.blocking.values()}
+    trails = _trails(value, wanted) if wanted else {}
+    for name, items in list(writer.plain.items())[:_MOST_NOTES]:
+        more = f", and {len(items) - 1} more" if len(items) > 1 else ""
+        report.note(
+            "warning",
+            f"{name[:_SHOWN]} is not written as a name that a reader imports: plain data that names it{more}",
+            trails.get(id(items[0]), ""),
+            "type",
+        )
+    for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
+        report.note(
+            "info",
+            f"torch.load(weights_only=True) refuses the file, as it names {name[:_SHOWN]}",
+            trails.get(id(item), ""),
+        )
+
+
+def _trails(value: Any, wanted: set[int]) -> dict[int, str]:
+    """Return the paths to values, by identity."""
+    found: dict[int, str] = {}
+    for trail, item in _walk(value):
+        if id(item) in wanted and id(item) not in found:
+            found[id(item)] = path_text(trail)
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+def _walk(value: Any) -> Iterator[tuple[Trail, Any]]:
+    """Yield every value inside a value once, with the place where it is met first."""
+    stack: list[tuple[Trail, Any]] = [(ROOT, value)]
+    seen: set[int] = set()
+    while stack:
+        trail, item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield trail, item
+        inside: list[tuple[Any, Any]] = []
+        if isinstance(item, dict):
+            inside = list(item.items())
+            stack += [(inner(trail, key), key) for key in item if isinstance(key, (PythonObject, tuple))]
+        elif isinstance(item, (list, tuple)):
+            inside = list(enumerate(item))
+        elif isinstance(item, (set, frozenset)):
+            inside = [(None, part) for part in item]
+        elif isinstance(item, PythonObject):
+            parts = ("args", "kwargs", "state", "items", "pairs")
+            inside = [(f"<{part}>", getattr(item, part)) for part in parts if part != "state"]
+            inside += list(item.attributes.items()) or [("<state>", item.state)]
+        stack += [(inner(trail, key), part) for key, part in reversed(inside)]
+
+
+def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Replace the whole modules in a value by their state dicts; containers are changed in place.
+
+    A module that is met twice is one state dict, tied parameters stay tied, and buffers that are not persistent are
+    left out, as in PyTorch.
+
+    Args:
+        value: what `PtReader.read` returned.
+        report: gets a note for each module.
+        limits: how often what is shared may be repeated.
+
+    Raises:
+        LimitError: modules hold one another without end.
+    """
+    made: dict[int, Any] = {}
+
+    def replaced(item: Any, trail: Trail) -> Any:
+        if not is_module(item):
+            return item
+        if id(item) not in made:
+            made[id(item)] = module_state_dict(item, limits=limits)
+            report.note("info", f"the {item.path[:_SHOWN]} is written as its state dict", path_text(trail), "type")
+        return made[id(item)]
+
+    if is_module(value):
+        return replaced(value, ROOT)
+    for trail, item in list(_walk_outside(value)):
+        if isinstance(item, dict):
+            for key, part in item.items():
+                item[key] = _in_tuples(part, lambda found, at=inner(trail, key): replaced(found, at))
+        elif isinstance(item, list):
+            item[:] = [
+                _in_tuples(part, lambda found, at=inner(trail, n): replaced(found, at)) for n, part in enumerate(item)
+            ]
+    return _in_tuples(value, lambda found: replaced(found, ROOT))
+
+
+def _walk_outside(value: Any) -> Iterator[tuple[Trail, Any]]:
+    """Yield the dicts and lists of a value that are in no module."""
+    stack: list[tuple[Trail, Any]] = [(ROOT, value)]
+    seen: set[int] = set()
+    while stack:
+        trail, item = stack.pop()
+        if id(item) in seen or is_module(item):
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            yield trail, item
+            stack += [(inner(trail, key), part) for key, part in item.items()]
+        elif isinstance(item, (list, tuple)):
+            if isinstance(item, list):
+                yield trail, item
+            stack += [(inner(trail, number), part) for number, part in enumerate(item)]
+        elif isinstance(item, PythonObject):
+            stack += [(trail, item.state), (trail, item.items), (trail, item.args)]
+
+
+def _in_tuples(value: Any, replaced: Any, depth: int = 0) -> Any:
+    """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are."""
+    if type(value) is not tuple or depth > 50:
+        return replaced(value)
+    parts = [_in_tuples(part, replaced, depth + 1) for part in value]
+    return tuple(parts) if any(new is not old for new, old in zip(parts, value)) else value

@@ -1,0 +1,71 @@
+"""Objects of foreign classes as plain data that names the class: the form in which they are written by default.
+
+An object becomes a dict of its attributes, with the class under `__class__`. Where the file makes it from more than
+attributes, or an attribute has one of these names, the parts stand under `__args__`, `__kwargs__`, `__state__`,
+`__items__` and `__pairs__`. A class or function alone becomes its dotted name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....graph.paths import key_text
+from ....graph.python import UNSET, PythonGlobal, PythonObject
+from .names import DATA, FORBIDDEN, SAFE, TORCH, standing
+
+_COPYREG = ("copyreg", "copy_reg")
+_OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
+
+
+def may_name(value: Any, allow_foreign: bool) -> bool:
+    """Return whether a class or function, or the class of an object, may be named in a file.
+
+    Args:
+        value: a `PythonGlobal` or `PythonObject`.
+        allow_foreign: whether names of other packages may be written, too. Forbidden ones never are.
+    """
+    names = [value]
+    if isinstance(value, PythonObject):
+        names = [value.constructor]
+        if isinstance(value.constructor, PythonGlobal) and value.constructor.module in _COPYREG:
+            names += value.args[:1] if isinstance(value.args, tuple) else []
+    allowed = (SAFE, DATA, TORCH)
+    for name in names:
+        if not isinstance(name, PythonGlobal):
+            return False
+        found = standing(name.module, name.name)
+        if found == FORBIDDEN or (found not in allowed and not allow_foreign):
+            return False
+    return True
+
+
+def plain_data(value: PythonObject) -> dict[Any, Any]:
+    """Return an object as a dict that names its class."""
+    parts: dict[Any, Any] = {"__class__": value.path}
+    in_cls = isinstance(value.constructor, PythonGlobal) and value.constructor.module in _COPYREG
+    if value.args not in ((), UNSET) and not in_cls:
+        parts["__args__"] = value.args
+    if value.kwargs:
+        parts["__kwargs__"] = value.kwargs
+    attributes = value.attributes
+    if attributes and _OURS.isdisjoint(attributes):
+        parts.update(attributes)
+    elif value.state is not UNSET and value.state is not None:
+        parts["__state__"] = value.state
+    if value.items:
+        parts["__items__"] = value.items
+    if value.pairs:
+        parts["__pairs__"] = [list(pair) for pair in value.pairs]
+    return parts
+
+
+def hashable_text(key: Any, allow_foreign: bool) -> str | None:
+    """Return the text of a key that holds an object which becomes a dict; `None` for keys that stay as they are."""
+    parts = [key]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, (tuple, frozenset)):
+            parts.extend(part)
+        elif isinstance(part, PythonObject) and not may_name(part, allow_foreign):
+            return key_text(key)
+    return None
