@@ -25,6 +25,7 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from .options import check_choices, note_ignored
+from .pt_values import note_foreign, note_target, with_state_dicts
 from .strictness import check_strict
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Options:
     template: Document | None = None
     partial: bool = False
     compact: bool = False
+    allow_foreign: bool = False
 
 
 def convert(
@@ -79,6 +81,7 @@ def convert(
     classes: PathLike | None = None,
     strict: bool = False,
     sync: bool = False,
+    allow_foreign: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Report:
     """Convert a file of any format to any other, or a `.t7` to another encoding.
@@ -112,6 +115,8 @@ def convert(
             that lose precision, memory that is shared no more, or anything else of which the report would warn.
         sync: return only when the target is on the disk, so that it survives a power cut; one that replaces
             a file always is by then.
+        allow_foreign: name classes and functions of other packages in a `.pt` as the source does; otherwise objects of
+            such classes become plain data that names the class.
         limits: resource limits for the source.
 
     Returns:
@@ -133,6 +138,7 @@ def convert(
     given: dict[str, Any] = {
         **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device, "record": record,
         "nested": nested, "template": template, "partial": partial, "compact": compact,
+        "allow_foreign": allow_foreign,
     }  # fmt: skip
     check_choices(given)
     goal = formats.format_for(dst, to)
@@ -143,7 +149,9 @@ def convert(
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
     ):
         chosen = {name: choice for name, choice in layout.items() if choice is not None}
-        options = Options(mode, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact)
+        options = Options(
+            mode, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact, allow_foreign
+        )
         report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
@@ -279,10 +287,19 @@ def _restore_t7(document: Document, output: Output, options: Options, report: Re
 def _to_python(document: Document, output: Output, options: Options, report: Report) -> None:
     from ..formats.pt.file import writer as pt_writer
 
-    writer = pt_writer(output, options.pt_format, keep_device=options.keep_device, limits=options.limits)
+    writer = pt_writer(
+        output,
+        options.pt_format,
+        keep_device=options.keep_device,
+        allow_foreign=options.allow_foreign,
+        limits=options.limits,
+    )
     if document.spec.values != LUA:
         report.mode = "copy"
-        _finish_pt(writer, _value_of(document, report), report)
+        value = _value_of(document, report)
+        if options.mode == "auto":
+            value = with_state_dicts(value, report, options.limits)
+        _finish_pt(writer, value, report)
         return
     made = python_value(document.content, options, report)
     compact = options.compact and options.mode == "auto" and report.mode != "record"
@@ -310,6 +327,7 @@ def _to_python(document: Document, output: Output, options: Options, report: Rep
 def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
     writer.write(value)
     report.tensors, report.storages = writer.tensors, writer.storages
+    note_target(writer, value, report)
     writer.finish()
 
 
@@ -340,7 +358,7 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
         original = original_pt(content, options.limits)
         if original is not None:
             value, foreign = original
-            _note_foreign(foreign, report)
+            note_foreign(foreign, report)
             report.mode = "record"
             return Made(value)
         report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
@@ -414,7 +432,7 @@ def named_value(document: Document, goal: formats.FormatSpec, options: Options, 
         if made.modules is not None:
             made.modules.note_rest(value, True)
     else:
-        value = _value_of(document, report)
+        value = with_state_dicts(_value_of(document, report), report, options.limits)
     return name_tensors(value, goal, report, document.metadata)
 
 
@@ -424,17 +442,12 @@ def named_value(document: Document, goal: formats.FormatSpec, options: Options, 
 def _value_of(document: Document, report: Report) -> Any:
     """The value of a file that holds Python's values, or tensors under names."""
     value = document.value
-    _note_foreign(document.foreign, report)
+    note_foreign(document.foreign, report)
     report.notes += document.notes
     if document.metadata and formats.FORMATS[report.target_format].values != NAMED:
         names = ", ".join(list(document.metadata)[:5]) + (", …" if len(document.metadata) > 5 else "")
         report.note("info", f"{len(document.metadata)} strings of the file's metadata are left out: {names}")
     return value
-
-
-def _note_foreign(foreign: list[str], report: Report) -> None:
-    for name in foreign:
-        report.note("warning", f"the pickle names {name}, which is no part of PyTorch; nothing was called")
 
 
 def state_dict_of(

@@ -238,25 +238,13 @@ class _Builder:
 
     def _python_object(self, value: PythonObject, trail: Trail) -> Value:
         from ..formats.pt.modules import is_module, module_state_dict
+        from ..formats.pt.pickle.plain import plain_data
 
         if is_module(value):
             self._note("info", trail, f"the {value.path} is written as its state dict", loss="type")
             return self._dict(module_state_dict(value), trail)
         self._note("warning", trail, f"an object of class {value.path} is a table of what it holds", loss="type")
-        parts: dict[Any, Any] = {"__class__": value.path}
-        if value.args not in ((), UNSET):
-            parts["__args__"] = value.args
-        if value.kwargs:
-            parts["__kwargs__"] = value.kwargs
-        if value.attributes:
-            parts.update(value.attributes)
-        elif value.state is not UNSET and value.state is not None:
-            parts["__state__"] = value.state
-        if value.items:
-            parts["__items__"] = value.items
-        if value.pairs:
-            parts["__pairs__"] = [list(pair) for pair in value.pairs]
-        return self._dict_entries(parts, trail)
+        return self._dict_entries(plain_data(value), trail)
 
     # Tensors
 

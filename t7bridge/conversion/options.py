@@ -66,7 +66,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "mode", "what nn modules become outside of a .t7: state dicts (auto), or dicts that keep every field (tree)",
         _BOTH, default="auto", choices=("auto", "tree"), flags=("--mode", "--as"),
-        sources=(LUA,), targets=(PYTHON, NAMED), group=_PT,
+        sources=(LUA, PYTHON), targets=(PYTHON, NAMED), group=_PT,
     ),
     Option(
         "encoding", "of a .t7; that of SRC if not given", _BOTH,
@@ -111,6 +111,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "strict", "fail where the output would hold less: types, precision or sharing that it cannot have",
         (*_WRITING, "zoo"), default=False, kind="flag", group=_OUT,
+    ),
+    Option(
+        "allow_foreign", "name classes of other packages in a .pt as SRC does; otherwise they become plain data",
+        ("convert",), default=False, kind="flag", targets=(PYTHON,), group=_PT,
     ),
     Option("sync", "wait until the output is on the disk", _WRITING, default=False, kind="flag", group=_OUT),
     Option(

@@ -5,7 +5,7 @@ Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`; `torch/_weights_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..formats.pt.modules import is_module, module_state_dict
@@ -17,11 +17,11 @@ from ..report import Report
 
 if TYPE_CHECKING:
     from ..formats.pt.legacy_writer import LegacyPtWriter
-    from ..formats.pt.reader import PtReader
     from ..formats.pt.writer import PtWriter
 
 _MOST_NOTES = 20
 _SHOWN = 200
+_TUPLES_DEEP = 50
 
 
 def note_foreign(names: list[str], report: Report) -> None:
@@ -33,12 +33,6 @@ def note_foreign(names: list[str], report: Report) -> None:
         report.note(
             "warning", f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are no data"
         )
-
-
-def note_source(reader: PtReader, report: Report) -> None:
-    """Note the foreign names of a file that was read, and what its value does not have."""
-    note_foreign(reader.foreign, report)
-    report.notes += reader.notes
 
 
 def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
@@ -133,12 +127,10 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
     for trail, item in list(_walk_outside(value)):
         if isinstance(item, dict):
             for key, part in item.items():
-                item[key] = _in_tuples(part, lambda found, at=inner(trail, key): replaced(found, at))
-        elif isinstance(item, list):
-            item[:] = [
-                _in_tuples(part, lambda found, at=inner(trail, n): replaced(found, at)) for n, part in enumerate(item)
-            ]
-    return _in_tuples(value, lambda found: replaced(found, ROOT))
+                item[key] = _in_tuples(part, inner(trail, key), replaced)
+        else:
+            item[:] = [_in_tuples(part, inner(trail, number), replaced) for number, part in enumerate(item)]
+    return _in_tuples(value, ROOT, replaced)
 
 
 def _walk_outside(value: Any) -> Iterator[tuple[Trail, Any]]:
@@ -161,9 +153,9 @@ def _walk_outside(value: Any) -> Iterator[tuple[Trail, Any]]:
             stack += [(trail, item.state), (trail, item.items), (trail, item.args)]
 
 
-def _in_tuples(value: Any, replaced: Any, depth: int = 0) -> Any:
+def _in_tuples(value: Any, trail: Trail, replaced: Callable[[Any, Trail], Any], depth: int = 0) -> Any:
     """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are."""
-    if type(value) is not tuple or depth > 50:
-        return replaced(value)
-    parts = [_in_tuples(part, replaced, depth + 1) for part in value]
+    if type(value) is not tuple or depth > _TUPLES_DEEP:
+        return replaced(value, trail)
+    parts = [_in_tuples(part, inner(trail, number), replaced, depth + 1) for number, part in enumerate(value)]
     return tuple(parts) if any(new is not old for new, old in zip(parts, value)) else value

@@ -107,8 +107,8 @@ def test_what_has_no_golden_is_read_alike(path: Path, encoding: str, tmp_path: P
 @for_each("path", PT_FILES, ids=name_of)
 def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_path: Path) -> None:
     """A file that was in Lua between has the bytes of one that was copied, and both come out the same again."""
-    t7bridge.convert(path, tmp_path / "copy.pt")
-    t7bridge.convert(path, tmp_path / "again.pt")
+    t7bridge.convert(path, tmp_path / "copy.pt", mode="tree")
+    t7bridge.convert(path, tmp_path / "again.pt", mode="tree")
     back = there_and_back(path, tmp_path)
     (tmp_path / "twice").mkdir()
     there_and_back(path, tmp_path / "twice")
@@ -127,7 +127,7 @@ def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path
             t7bridge.convert(path, tmp_path / "x.pt", pt_format=pt_format)
         assert not (tmp_path / "x.pt").exists()
         return
-    t7bridge.convert(path, tmp_path / "x.pt", pt_format=pt_format)
+    t7bridge.convert(path, tmp_path / "x.pt", mode="tree", pt_format=pt_format)
 
     value = torch.load(tmp_path / "x.pt", weights_only=False)
     assert PtReader(tmp_path / "x.pt").kind == pt_format
@@ -678,14 +678,16 @@ def test_malice_in_a_record(tmp_path: Path) -> None:
 
 
 def test_names_cannot_smuggle_opcodes(tmp_path: Path) -> None:
-    """A name with a line feed, which would become opcodes in the pickle that is written, is refused."""
+    """A name with a line feed, which would become opcodes in the pickle that is written, is text there, or refused."""
     word = "x\ncos\nsystem\n"
     data = b"\x80\x04" + text(word) + text("y") + b"\x93."
     (tmp_path / "x.pt").write_bytes(data)
 
     with pytest.raises(UnsupportedError, match="name"):
-        t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+        t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt", allow_foreign=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+    assert torch.load(tmp_path / "y.pt", weights_only=True) == f"{word}.y"
 
 
 def test_limits_are_kept(tmp_path: Path) -> None:

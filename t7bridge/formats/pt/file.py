@@ -32,7 +32,12 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
 
 
 def writer(
-    output: Output, pt_format: str = "zip", *, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS
+    output: Output,
+    pt_format: str = "zip",
+    *,
+    keep_device: bool = False,
+    allow_foreign: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> PtWriter | LegacyPtWriter:
     """A writer of a `.pt`.
 
@@ -40,19 +45,20 @@ def writer(
         output: where it goes.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
+        allow_foreign: whether names of other packages are written.
         limits: for what a TorchScript archive repeats.
     """
     if pt_format == "legacy":
         from .legacy_writer import LegacyPtWriter
 
-        return LegacyPtWriter(output, keep_device=keep_device)
+        return LegacyPtWriter(output, keep_device=keep_device, allow_foreign=allow_foreign)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 
         return ScriptWriter(output, keep_device=keep_device, limits=limits)
     from .writer import PtWriter
 
-    return PtWriter(output, keep_device=keep_device)
+    return PtWriter(output, keep_device=keep_device, allow_foreign=allow_foreign)
 
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:

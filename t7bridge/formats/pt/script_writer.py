@@ -23,7 +23,7 @@ from ...io.output import Output
 from ...limits import DEFAULT_LIMITS, Limits
 from .checkpoint import CONSTANTS_MEMBER
 from .pickle.pickler import PickleWriter
-from .pickle.reductions import Call, Global
+from .pickle.reductions import Global, Reduction
 from .storages import shown
 from .writer import PtWriter
 
@@ -74,7 +74,7 @@ class _ModulePickle(PickleWriter):
     def _lowered(self, value: Any) -> None:
         if isinstance(value, _Module):
             state = {**value.tensors, **value.modules}
-            self._call(value, Call(Global(f"{value.module} Module"), (), new=True, state=state))
+            self._call(value, Reduction(Global(f"{value.module} Module"), (), new=True, state=state))
         else:
             super()._lowered(value)
 

@@ -88,6 +88,8 @@ class PickleWriter:
         self.blocking: dict[str, Any] = {}
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
         self._current: Any = None
+        self._constructor: Any = None
+        self._texts: dict[str, Any] = {}
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -171,7 +173,8 @@ class PickleWriter:
 
     def _lowered(self, value: Any) -> None:
         """Write a value that a call makes, or that has a name."""
-        self._current = value
+        if value is not self._constructor:
+            self._current = value
         if isinstance(value, (PythonGlobal, PythonObject)) and not may_name(value, self._allow_foreign):
             self.plain.setdefault(value.path, []).append(value)
             if isinstance(value, PythonGlobal):
@@ -184,6 +187,7 @@ class PickleWriter:
         how = lower(self._nameable(value))
         self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
         if isinstance(how, Reduction):
+            self._constructor = how.constructor
             self._call(value, how)
         else:
             self._object(how)
@@ -205,12 +209,22 @@ class PickleWriter:
             if not self._may(PythonGlobal(module, name)):
                 return evolve(value, cls="numpy.ndarray")
         elif isinstance(value, (set, frozenset)):
-            kept = {item: hashable_text(item, self._allow_foreign) for item in value if type(item) not in _SIMPLE}
-            if any(text is not None for text in kept.values()):
-                items = [item if kept.get(item) is None else kept[item] for item in in_order(value)]
+            items = [item if type(item) in _SIMPLE else self._hashable(item) for item in in_order(value)]
+            if any(type(item) is str and item not in value for item in items):
                 kind = "set" if isinstance(value, set) else "frozenset"
                 return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
         return value
+
+    def _hashable(self, key: Any) -> Any:
+        """Return a key; the text of one that holds an object which becomes a dict. No two keys have one text."""
+        text = hashable_text(key, self._allow_foreign)
+        if text is None:
+            return key
+        number = 2
+        unique = text
+        while self._texts.setdefault(unique, key) is not key:
+            unique, number = f"{text} #{number}", number + 1
+        return unique
 
     def _may(self, name: Any) -> bool:
         if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
@@ -272,8 +286,7 @@ class PickleWriter:
         for start in range(0, len(entries), _BATCH):
             batches.append(_Raw(opcodes.MARK))
             for key, item in entries[start : start + _BATCH]:
-                text = None if type(key) in _SIMPLE else hashable_text(key, self._allow_foreign)
-                batches += (key if text is None else text, item)
+                batches += (key if type(key) in _SIMPLE else self._hashable(key), item)
             batches.append(_Raw(opcodes.SETITEMS))
         self._stack.extend(reversed(batches))
 

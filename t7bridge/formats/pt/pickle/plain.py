@@ -31,8 +31,10 @@ def may_name(value: Any, allow_foreign: bool) -> bool:
             names += value.args[:1] if isinstance(value.args, tuple) else []
     allowed = (SAFE, DATA, TORCH)
     for name in names:
-        if not isinstance(name, PythonGlobal):
-            return False
+        if not isinstance(name, PythonGlobal):  # a class that a call makes: the names in it are judged by themselves
+            if not allow_foreign:
+                return False
+            continue
         found = standing(name.module, name.name)
         if found == FORBIDDEN or (found not in allowed and not allow_foreign):
             return False
@@ -67,5 +69,6 @@ def hashable_text(key: Any, allow_foreign: bool) -> str | None:
         if isinstance(part, (tuple, frozenset)):
             parts.extend(part)
         elif isinstance(part, PythonObject) and not may_name(part, allow_foreign):
-            return key_text(key)
+            args = key_text(part.args) if part.args and isinstance(part.args, tuple) else ""
+            return f"{key_text(key)}{args}"
     return None

@@ -1,0 +1,158 @@
+"""What a `.pt` names: state dicts for whole modules, plain data for foreign classes, and notes that say so."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pt_helpers import saved, text, zipped
+
+import t7bridge
+from t7bridge.formats.pt.pickle import names
+
+
+class Trainer:
+    """A class of a user's own."""
+
+    def __init__(self) -> None:
+        self.step = 3
+        self.weights = torch.ones(2)
+
+
+class Net(torch.nn.Module):
+    """A module with everything that a state dict has and leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(3, 3)
+        self.first = torch.nn.BatchNorm1d(3)
+        self.last.weight = torch.nn.Parameter(torch.eye(3))
+        self.tied = torch.nn.Linear(3, 3, bias=False)
+        self.tied.weight = self.last.weight
+        self.register_buffer("kept", torch.ones(1))
+        self.register_buffer("dropped", torch.ones(1), persistent=False)
+
+
+def converted(value: Any, folder: pathlib.Path, **options: Any) -> tuple[Any, t7bridge.Report]:
+    """What PyTorch's safe loader reads after a conversion, and its report."""
+    (folder / "x.pt").write_bytes(saved(value))
+    report = t7bridge.convert(folder / "x.pt", folder / "y.pt", force=True, **options)
+    return torch.load(folder / "y.pt", weights_only=True), report
+
+
+def test_allowed_names_are_pytorchs_own() -> None:
+    """The names that PyTorch's safe loader takes are the ones that the installed PyTorch lists."""
+    from torch._weights_only_unpickler import _get_allowed_globals
+
+    assert set(_get_allowed_globals()) == names.WEIGHTS_ONLY
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, lambda net: {"epoch": 1, "nets": [net, (net, 2)]}])
+def test_whole_modules_are_state_dicts(wrap: Any, tmp_path: pathlib.Path) -> None:
+    """A pickled module is its state dict, in PyTorch's order, without what is not persistent; what is tied stays so."""
+    net = Net()
+    value, report = converted(wrap(net), tmp_path)
+    found = value if not isinstance(value, dict) or "nets" not in value else value["nets"][0]
+
+    assert list(found) == list(net.state_dict())
+    assert all(torch.equal(found[key], wanted) for key, wanted in net.state_dict().items())
+    assert found["tied.weight"].data_ptr() == found["last.weight"].data_ptr()
+    assert any("is written as its state dict" in note.message for note in report.notes)
+    if found is not value:
+        assert value["nets"][1][0] is found
+        assert value["epoch"] == 1
+
+
+def test_tree_mode_keeps_modules(tmp_path: pathlib.Path) -> None:
+    """In tree mode a module of PyTorch is written as the object that it was; the report says who refuses it."""
+    (tmp_path / "x.pt").write_bytes(saved(torch.nn.Sequential(torch.nn.Linear(2, 2))))
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt", mode="tree")
+
+    assert isinstance(torch.load(tmp_path / "y.pt", weights_only=False), torch.nn.Sequential)
+    refused = [note.message for note in report.notes if "weights_only=True" in note.message]
+    assert any("torch.nn.modules.container.Sequential" in message for message in refused)
+
+
+def test_foreign_objects_are_plain_data(tmp_path: pathlib.Path) -> None:
+    """An object of a user's class is a dict that names it, wherever it is; with `allow_foreign` it is itself."""
+    trainer = Trainer()
+    value, report = converted({"t": trainer, "again": [trainer], "cls": Trainer, ("k", Trainer): 1}, tmp_path)
+
+    assert value["t"]["__class__"] == value["cls"] == f"{__name__}.Trainer"
+    assert value["t"]["step"] == 3
+    assert torch.equal(value["t"]["weights"], torch.ones(2))
+    assert value["again"][0] is value["t"]
+    (note,) = [note for note in report.notes if "plain data" in note.message]
+    assert (note.level, note.trail, note.loss) == ("warning", "root.t", "type")
+
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "z.pt", allow_foreign=True)
+    back = torch.load(tmp_path / "z.pt", weights_only=False)
+    assert type(back["t"]) is Trainer
+    assert back["cls"] is Trainer
+
+
+def test_objects_in_sets_and_keys_are_text(tmp_path: pathlib.Path) -> None:
+    """Where only what can be hashed may stand, an object that would become a dict is its text."""
+    one, two = (b"cmy.pkg\nColour\nK%c\x85R" % number for number in (1, 2))
+    a_set = b"c__builtin__\nset\n](" + two + one + b"e\x85R"
+    opcodes = b"\x80\x02}(" + one + b"K\x01" + two + b"K\x02" + text("s") + a_set + b"u."
+    (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+    value = torch.load(tmp_path / "y.pt", weights_only=True)
+
+    assert [number for key, number in value.items() if key != "s"] == [1, 2]
+    assert len(value["s"]) == 2
+    assert all(key.startswith("<my.pkg.Colour>") for key in [*value["s"], *(key for key in value if key != "s")])
+
+
+def test_harmless_classes_are_kept(tmp_path: pathlib.Path) -> None:
+    """Classes of Python and numpy that checkpoints are full of stay as they are; the report says what they cost."""
+    value = {
+        "args": argparse.Namespace(lr=0.1),
+        "when": datetime.datetime(2020, 1, 2),
+        "where": pathlib.PurePosixPath("a/b"),
+        "queue": collections.deque([1], 3),
+        "array": np.arange(3),
+        "number": np.float32(2),
+    }
+    (tmp_path / "x.pt").write_bytes(saved(value))
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+    back = torch.load(tmp_path / "y.pt", weights_only=False)
+
+    assert {key: back[key] for key in value if key != "array"} == {key: value[key] for key in value if key != "array"}
+    assert back["array"].tolist() == [0, 1, 2]
+    assert not [note for note in report.notes if note.level == "warning"]
+    named = {note.trail: note.message for note in report.notes if "weights_only=True" in note.message}
+    assert "argparse.Namespace" in named["root.args"]
+
+
+def test_nested_pickles_are_not_carried(tmp_path: pathlib.Path) -> None:
+    """A call that would unpickle bytes of the file is no name that is written."""
+    inner = b"c_codecs\nencode\n(" + text("\x80\x02K\x01.") + text("latin1") + b"tR"
+    opcodes = b"\x80\x02ctorch.storage\n_load_from_bytes\n" + inner + b"\x85R."
+    (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+
+    assert b"_load_from_bytes\n" not in (tmp_path / "y.pt").read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_frozen_modules_keep_their_weights(tmp_path: pathlib.Path) -> None:
+    """The weights of a frozen module are constants of its code: they are in the output, and a note says so."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2)).eval()
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.freeze(torch.jit.script(net)), file)
+    (tmp_path / "x.pt").write_bytes(file.getvalue())
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt")
+    value = torch.load(tmp_path / "y.pt", weights_only=True)
+
+    assert any(torch.equal(tensor, net[0].weight) for tensor in value.values())
+    assert all(key.startswith("constants.") for key in value)
+    assert any("constants of its code" in note.message for note in report.notes)
