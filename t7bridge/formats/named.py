@@ -16,7 +16,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
-from ..graph.storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan
+from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
 from ..graph.tensor import Tensor, view_fault
 from ..io.pieces import Piece, PiecesSource
 from ..io.source import ByteSource
@@ -336,7 +336,7 @@ def as_stored(tensor: Tensor) -> Storage | None:
     data = storage.data
     if isinstance(data, Span):
         part: Any = Span(data.source, data.offset + tensor.offset * data.width, data.width, data.order)
-    elif not isinstance(data, (TextSpan, Derived)):
+    elif not isinstance(data, (TextSpan, Derived, Assembled)):
         part = data[tensor.offset : tensor.offset + tensor.numel]
     else:
         return None
