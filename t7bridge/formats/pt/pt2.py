@@ -23,15 +23,26 @@ from ...data import define
 from ...errors import CorruptError, UnsupportedError
 from ...graph.dtypes import ELEMENT_TYPES, ElementType
 from ...limits import Limits
+from ...report import Note
 from .checkpoint import PtArchive
 from .pickle.rebuild_tensors import view
 from .storages import shown
-from .torchscript import ScriptEntry, ScriptModule, is_tensor
+from .torchscript import ScriptEntry, ScriptModule, detached, is_tensor
 
 FORMAT_MEMBER = "archive_format"
 OLD_PROGRAM_MEMBER = "serialized_exported_program.json"
 _WEIGHTS, _CONSTANTS, _MODELS = "data/weights/", "data/constants/", "models/"
 _OLD_PARTS = {"serialized_state_dict": True, "serialized_constants": False}
+_NOT_CARRIED = (
+    ("data/sample_inputs/", "the example inputs"),
+    ("serialized_example_inputs.", "the example inputs"),
+    ("data/aotinductor/", "compiled code"),
+    ("extra/", "files that were put beside the program"),
+    ("extra_files/", "files that were put beside the program"),
+    ("models/", "the graph"),
+    ("serialized_exported_program.json", "the graph"),
+)
+"""How the names of members begin that state dicts have no place for, below the root, with the names of these."""
 
 # Source: `torch/_export/serde/schema.py` `ScalarType`.
 _ELEMENTS = {
@@ -61,6 +72,8 @@ _STRIDED = 7
 
 Nested = Callable[[bytes], Any]
 """Reads a whole file that stands in a member."""
+ReadMember = Callable[[str], Any]
+"""Reads the whole file that a member is, by its name below the root."""
 
 
 @define(frozen=True)
@@ -100,12 +113,20 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
         nested: reads a member that is a whole file of `torch.save`.
 
     Returns:
-        The weights under their names, in PyTorch's order, as the state dict; the constants as other entries.
+        The weights under their names, in PyTorch's order, as the state dict; the constants as other entries, and under
+        `constants.` and their names among the tensors without names of their own. The notes name what is left out.
 
     Raises:
         FormatError: it is damaged.
         UnsupportedError: it holds tensors of a kind that cannot be read, or no weights but compiled code only.
     """
+    notes: list[Note] = []
+    read: set[str] = set()
+
+    def read_member(name: str) -> Any:
+        read.add(name)
+        return nested(archive.zip.read(archive.root + name))
+
     if archive.has(FORMAT_MEMBER):
         names = _programs(archive)
         if not names:
@@ -118,12 +139,66 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
         for name in names:
             prefix = f"{name}." if len(names) > 1 else ""
             for folder in _FOLDERS:
-                entries += _payloads(archive, name, folder, prefix, nested)
+                entries += _payloads(archive, name, folder, prefix, read_member, notes)
     else:
-        entries = list(_old_parts(archive, nested))
+        entries = list(_old_parts(archive, read_member, notes))
     for folder in _FOLDERS:
         archive.meaning(folder.name).storages.finish()
-    return ScriptModule(entries)
+    found = ScriptModule(entries, notes=notes)
+    _add_constants(found)
+    _note_members(archive, read, notes)
+    return found
+
+
+def _add_constants(found: ScriptModule) -> None:
+    """Add the constants, and buffers that PyTorch does not save, under names that no weight has."""
+    names = {entry.name for entry in found.entries if entry.in_state}
+    carried = []
+    for entry in found.entries:
+        if not entry.in_state:
+            name = f"constants.{entry.name}"
+            while name in names or name in found.inlined:
+                name = f"constants.{name}"
+            found.inlined[name] = detached(entry.value)
+            carried.append(name)
+    if carried:
+        count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
+        found.notes.append(
+            Note("info", "", f"the program has {count}, which its state dict does not have: {_few(carried)}")
+        )
+
+
+def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None:
+    """Note the members that are no part of the state dict: by what they are, or payloads that nothing names."""
+    located = archive.located
+    names = [name[len(archive.root) :] for name in archive.zip.members if name.startswith(archive.root)]
+    for what in dict.fromkeys(what for _, what in _NOT_CARRIED):
+        starts = tuple(start for start, of in _NOT_CARRIED if of == what)
+        found = [name for name in names if name.startswith(starts)]
+        if found:
+            notes.append(Note("info", "", f"{what} of the archive: not carried ({_few(found)})"))
+    unread = [
+        name
+        for name in names
+        if name.startswith((_WEIGHTS, _CONSTANTS))
+        and name.startswith(("weight_", "tensor_", "custom_obj_", "opaque_obj_"), name.rfind("/") + 1)
+        and archive.root + name not in located
+        and name not in read
+        and archive.zip.members[archive.root + name].size
+    ]
+    if unread:
+        size = sum(archive.zip.members[archive.root + name].size for name in unread)
+        notes.append(
+            Note(
+                "warning",
+                "",
+                f"{len(unread)} members that no tensor refers to are left out: {_few(unread)} ({size} bytes)",
+            )
+        )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(name[:60] for name in names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def graphs(archive: PtArchive, limits: Limits) -> dict[str, Any]:
@@ -143,30 +218,38 @@ def _programs(archive: PtArchive) -> list[str]:
     return [name[len(start) : -len(".json")] for name in names]
 
 
-def _payloads(archive: PtArchive, model: str, folder: _Folder, prefix: str, nested: Nested) -> Iterator[ScriptEntry]:
+def _payloads(
+    archive: PtArchive, model: str, folder: _Folder, prefix: str, read: ReadMember, notes: list[Note]
+) -> Iterator[ScriptEntry]:
     """The tensors of one program in one folder."""
     whole = f"{folder.name}{model}.pt"  # 2.7
     if archive.has(whole):
-        yield from _named(nested(archive.zip.read(archive.root + whole)), whole, prefix, folder.in_state)
+        yield from _named(read(whole), whole, prefix, folder.in_state, notes)
         return
     member = f"{folder.name}{model}{folder.config}"
     if not archive.has(member):
         raise CorruptError(f"the archive has no member {archive.root}{member}", file=archive.zip.source.name)
     for name, payload in _dict(_dict(_json(archive, member), member).get("config"), member).items():
         path = f"{member}: {name}"
-        yield ScriptEntry(prefix + name, _payload(archive, folder, _dict(payload, path), path, nested), folder.in_state)
+        kept = _dict(payload, path)
+        file = str(kept.get("path_name")).rpartition("/")[2]
+        if kept.get("use_pickle") and not kept.get("tensor_meta") and not file.startswith(("tensor_", "weight_")):
+            _note_object(prefix + name, file, notes)
+        else:
+            yield ScriptEntry(prefix + name, _payload(archive, folder, kept, path, read), folder.in_state)
 
 
-def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path: str, nested: Nested) -> Any:
-    """One tensor. Other constants (TorchBind objects, opaque values) are refused by their names."""
+def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path: str, read: ReadMember) -> Any:
+    """One tensor."""
     key = payload.get("path_name")
     member = archive.zip.members.get(f"{archive.root}{folder.name}{key}") if isinstance(key, str) else None
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", trail=path, found=shown(key))
     if payload.get("use_pickle"):
-        if payload.get("tensor_meta") is None and not member.name.rpartition("/")[2].startswith(("tensor_", "weight_")):
-            raise UnsupportedError("a constant is an object of a custom class", trail=path, found=member.name)
-        return nested(archive.zip.read(member.name))
+        tensor = read(folder.name + key)
+        if not is_tensor(tensor):
+            raise CorruptError("a tensor's member holds another value", trail=path, found=shown(tensor))
+        return tensor
     meta = _dict(payload.get("tensor_meta"), path)
     element = _element(meta.get("dtype"), path)
     if meta.get("layout", _STRIDED) != _STRIDED:
@@ -178,7 +261,7 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
             raise CorruptError(
                 "a storage has no whole number of elements", trail=path, found=f"{member.size} bytes of {element.name}"
             )
-        known = meaning.storages.get(key, element, member.size // element.itemsize, "cpu")
+        known = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
     size, stride = ([_integer(item, path) for item in _list(meta.get(word), path)] for word in ("sizes", "strides"))
     storage = meaning.storages.retype(known, element)
     tensor = view(meaning, storage, _integer(meta.get("storage_offset"), path), size, stride)
@@ -187,27 +270,43 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
     return tensor
 
 
-def _old_parts(archive: PtArchive, nested: Nested) -> Iterator[ScriptEntry]:
+def _device(meta: dict[str, Any]) -> str:
+    """The device that a tensor was on, as PyTorch names it: `cpu`, `cuda:0`."""
+    device = meta.get("device")
+    kind, index = (device.get("type"), device.get("index")) if isinstance(device, dict) else (None, None)
+    if not isinstance(kind, str) or not kind.isidentifier():
+        return "cpu"
+    return f"{kind}:{index}" if type(index) is int else kind
+
+
+def _note_object(name: str, found: str, notes: list[Note]) -> None:
+    """Note a constant that is no tensor: an object of a class of C++ or of a custom one."""
+    notes.append(Note("warning", f"constants.{name}", f"a constant is no tensor and left out: {found[:60]}", "type"))
+
+
+def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Iterator[ScriptEntry]:
     """The tensors of an archive of 2.1 to 2.6."""
     for part, in_state in _OLD_PARTS.items():
         for member in (f"{part}.pt", f"{part}.json"):
-            data = archive.small(member)
-            if data:
-                yield from _named(nested(data), member, "", in_state)
+            if archive.small(member):
+                yield from _named(read(member), member, "", in_state, notes)
                 break
         else:
             if in_state:
                 raise CorruptError(f"the archive has no member {part}.pt", file=archive.zip.source.name)
 
 
-def _named(values: Any, member: str, prefix: str, in_state: bool) -> Iterator[ScriptEntry]:
+def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[Note]) -> Iterator[ScriptEntry]:
     """The tensors of a dictionary that `torch.save` wrote."""
     for name, value in _dict(values, member).items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is no text", trail=member, found=shown(name))
-        if not is_tensor(value):
-            raise UnsupportedError("a constant is no tensor", trail=f"{member}: {name}", found=shown(value))
-        yield ScriptEntry(prefix + name, value, in_state)
+        if is_tensor(value):
+            yield ScriptEntry(prefix + name, value, in_state)
+        elif in_state:
+            raise UnsupportedError("a weight is no tensor", trail=f"{member}: {name}", found=shown(value))
+        else:
+            _note_object(prefix + name, shown(value), notes)
 
 
 def _json(archive: PtArchive, member: str) -> Any:

@@ -66,7 +66,8 @@ class PtReader:
         self._meaning: PtMeaning | None = None
         self.kind = self._detect()
         self.attributes: dict[str, Any] = {}
-        """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; filled by `read`."""
+        """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; of torch.export: the
+        constants by name; filled by `read`."""
         self.constants: Any = None
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
         self.notes: list[Note] = []
@@ -131,7 +132,8 @@ class PtReader:
         """The value of the file: builtins and what `graph.python` has, with tensors in it.
 
         Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order; of C++ archives
-        the attributes follow each module's tensors. The value is read once; later calls give the same object.
+        the attributes follow each module's tensors. Of torch.export it is the state dict, and constants behind it.
+        The value is read once; later calls give the same object.
 
         Raises:
             FormatError: the file is damaged.
@@ -177,6 +179,7 @@ class PtReader:
         if self.kind == "pt2":
             found = read_pt2(archive, self._limits, self._nested)
             self.attributes = found.attributes
+            self.notes += found.notes
             return found.state_dict
         read = read_json_archive if self.kind == "json-archive" else read_modules
         found = read(archive, self._limits)

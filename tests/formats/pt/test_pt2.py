@@ -69,14 +69,15 @@ def test_state_dict_is_that_of_pytorch(archive):
     value = reader.read()
 
     assert reader.kind == "pt2"
-    assert list(value) == list(program.state_dict)
+    tensors = {name: each for name, each in program.constants.items() if isinstance(each, torch.Tensor)}
+    assert list(value) == [*program.state_dict, *(f"constants.{name}" for name in tensors)]
     for name, wanted in program.state_dict.items():
         assert_same(value[name], wanted)
     assert value["tied"].storage is value["first.weight"].storage
-    tensors = {name: each for name, each in program.constants.items() if isinstance(each, torch.Tensor)}
     assert list(reader.attributes) == list(tensors)
     for name, wanted in tensors.items():
         assert_same(reader.attributes[name], wanted)
+        assert_same(value[f"constants.{name}"], wanted)
 
 
 def test_release_2_7(program):
@@ -104,8 +105,53 @@ def test_releases_2_1_to_2_6(program, suffix):
     reader = PtReader(zipped(members, zipfile.ZIP_DEFLATED))
     value = reader.read()
     assert reader.kind == "pt2"
-    assert list(value) == list(program.state_dict)
+    assert [name for name in value if not name.startswith("constants.")] == list(program.state_dict)
     assert set(reader.attributes) == set(program.constants)
+
+
+def test_what_is_left_out_is_named(archive):
+    """The notes name the constants, which get keys of their own, the example inputs, the graph and unread payloads."""
+    members = members_of(archive)
+    folder = next(name for name in members if name.endswith("weight_0")).removesuffix("weight_0")
+    reader = PtReader(zipped({**members, folder + "weight_77": b"12345678"}))
+    reader.read()
+    notes = " ".join(map(str, reader.notes))
+
+    for wanted in ("constants.hidden", "data/sample_inputs/", "models/model.json", "weight_77", "(8 bytes)"):
+        assert wanted in notes
+
+
+def test_constants_keep_out_of_each_others_way(program):
+    """A weight that is called as a constant would be keeps its key."""
+    members = {
+        "m/archive_format": b"pt2",
+        "m/models/model.json": b"{}",
+        "m/data/weights/model.pt": saved({"constants.a": torch.ones(1)}),
+        "m/data/constants/model.pt": saved({"a": torch.zeros(2), "constants.a": torch.zeros(3)}),
+    }
+    value = PtReader(zipped(members)).read()
+    assert {name: tensor.size for name, tensor in value.items()} == {
+        "constants.a": (1,), "constants.constants.a": (2,), "constants.constants.constants.a": (3,)
+    }  # fmt: skip
+
+
+def test_constants_of_other_kinds_are_named(archive):
+    """An object of a custom class is left out with a note, and the weights are read."""
+    members = members_of(archive)
+    name = next(name for name in members if name.endswith("_constants_config.json"))
+    config = json.loads(members[name])
+    config["config"]["lookup"] = {
+        "path_name": "custom_obj_0",
+        "is_param": False,
+        "use_pickle": True,
+        "tensor_meta": None,
+    }
+    members[name] = json.dumps(config).encode()
+    members[name.rpartition("/")[0] + "/custom_obj_0"] = b"not looked at"
+    reader = PtReader(zipped(members))
+
+    assert "first.weight" in reader.read()
+    assert any(note.level == "warning" and note.trail == "constants.lookup" for note in reader.notes)
 
 
 def changed(archive: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
