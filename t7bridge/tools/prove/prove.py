@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import ModelError, UnsupportedError
-from ...formats.t7.file import source_format
+from ...formats import LUA, format_of
 from ...formats.t7.reader import T7Reader
 from ...graph.lua import TorchObject, Value
 from ...io.source import ByteSource, Readable
@@ -47,7 +47,7 @@ def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_L
     """
     need_torch()
     opened, start = ByteSource.open(source)
-    if start == 0 and source_format(opened) == "pt":
+    if start == 0 and format_of(opened, limits).values != LUA:
         raise UnsupportedError("only .t7 files hold what Lua Torch computed", file=opened.name)
     value = T7Reader(source if start else opened, limits=limits).read_object()
     return prove_value(value, opened.name, at, limits)
