@@ -312,12 +312,12 @@ def with_gradients(obj: TorchObject) -> TorchObject | None:
         if id(value) in copies:
             continue
         if isinstance(value, Table):
-            copies[id(value)] = Table(list(value.keys), list(value.values))
-            stack += [item for item in value.values if isinstance(item, (Table, TorchObject))]
+            copies[id(value)] = Table(list(value.raw_keys), list(value.raw_values))
+            stack += [item for item in value.raw_values if isinstance(item, (Table, TorchObject))]
         elif isinstance(value, TorchObject) and value.fields is not None:
-            fields = Table(list(value.fields.keys), list(value.fields.values))
+            fields = Table(list(value.fields.raw_keys), list(value.fields.raw_values))
             copies[id(value)] = TorchObject(value.class_name, value.version, fields, value.payload)
-            stack += [item for item in value.fields.values if isinstance(item, (Table, TorchObject))]
+            stack += [item for item in value.fields.raw_values if isinstance(item, (Table, TorchObject))]
             for name, gradient in (("weight", "gradWeight"), ("bias", "gradBias")):
                 here, slope = value.get(name), value.get(gradient)
                 if not isinstance(here, Tensor) or not here.numel:
@@ -328,7 +328,7 @@ def with_gradients(obj: TorchObject) -> TorchObject | None:
                 found = found or bool(slope.numpy().any())
     for value in copies.values():
         table: Table = value.fields if isinstance(value, TorchObject) else value  # type: ignore[assignment]
-        table.values = [copies.get(id(item), item) for item in table.values]
+        table.raw_values = [copies.get(id(item), item) for item in table.raw_values]
     copied: TorchObject = copies[id(obj)]
     return copied if found else None
 
@@ -336,7 +336,7 @@ def with_gradients(obj: TorchObject) -> TorchObject | None:
 def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
     """A module with some fields changed."""
     assert obj.fields is not None
-    fields = Table(list(obj.fields.keys), list(obj.fields.values))
+    fields = Table(list(obj.fields.raw_keys), list(obj.fields.raw_values))
     for name, value in changes.items():
         fields[name] = value
     return TorchObject(obj.class_name, obj.version, fields, obj.payload)

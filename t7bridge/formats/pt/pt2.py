@@ -246,7 +246,7 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
     if member is None:
         raise CorruptError("a tensor's member is not in the archive", trail=path, found=shown(key))
     if payload.get("use_pickle"):
-        tensor = read(folder.name + key)
+        tensor = read(f"{folder.name}{key}")
         if not is_tensor(tensor):
             raise CorruptError("a tensor's member holds another value", trail=path, found=shown(tensor))
         return tensor
