@@ -61,3 +61,12 @@ def test_memory_of_empty_containers(seed):
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) * 1024 <= 8 * 1_000_000 + (64 << 20)
+
+
+@pytest.mark.parametrize(("name", "count"), [("pickles", 1000), ("archives", 200)])
+def test_referees_agree(name, count):
+    """What CPython's unpickler, or PyTorch's safe loader, and ours both accept has one value."""
+    command = [sys.executable, str(ROOT / "fuzz" / "differential.py"), name, "--count", str(count), "--seed", "5"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert "'both'" in run.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,42 @@ def test_command_line(tmp_path, capsys):
     assert reports[1]["findings"][0]["name"] == "posix.system"
     with pytest.raises(T7BridgeError):
         scan(missing)
+
+
+def test_values_behind_the_first(tmp_path):
+    """Every value of a `.t7` is scanned, behind a nil too, as Lua can read one after another."""
+    t7bridge.save(Table(), tmp_path / "a.t7")
+    table = (tmp_path / "a.t7").read_bytes()
+    function = bytearray((TESTFILES / "format/function_upvalues.t7").read_bytes())
+    function[4:8] = b"\x63\0\0\0"  # a number that no object has yet
+    for name, between in (("x.t7", b""), ("y.t7", bytes(4))):
+        (tmp_path / name).write_bytes(table + between + function)
+        found = scan(tmp_path / name).findings
+        assert [finding.kind for finding in found] == ["function"], name
+
+
+def test_what_no_reader_looks_at(tmp_path):
+    """Bytes behind the value, and members that nothing refers to, are findings; pickles among them are read."""
+    attack = b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R."
+    (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}." + attack, "a/version": b"3\n"}))
+    assert [found.kind for found in scan(tmp_path / "x.pt").findings] == ["forbidden global", "unread"]
+    (tmp_path / "y.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}.", "a/other.pkl": attack, "a/version": b"3\n"}))
+    assert [found.name for found in scan(tmp_path / "y.pt").findings] == ["posix.system"]
+
+
+def test_names_of_script_classes(tmp_path):
+    """`__torch__` is a package like any other, but in TorchScript archives."""
+    report = scan(pt(b"\x80\x02c__torch__.my\nNet\n)\x81.", tmp_path / "x.pt"))
+    assert [(found.kind, found.name) for found in report.findings] == [("foreign global", "__torch__.my.Net")]
+    assert scan(TESTFILES / "pt/torchscript_script.pt").clean
+
+
+@pytest.mark.parametrize("name", [b"a." * 400_000 + b"x", b"a" * 800_000], ids=["dots", "letters"])
+def test_long_names_take_linear_time(name, tmp_path):
+    """A name of 800 kB is reported within the time that its size allows, and shown in part."""
+    path = pt(b"\x80\x02c" + name + b"\nNet\n.", tmp_path / "x.pt")
+    start = time.process_time()
+    (found,) = scan(path).findings
+
+    assert time.process_time() - start < 2
+    assert len(found.name) <= 200
