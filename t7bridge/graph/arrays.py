@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 _BY_DTYPE: dict[Any, ElementType] = {np.dtype(e.code): e for e in ELEMENT_TYPES.values() if e.native}
+_FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE \n", b"0123456789- \n"
+_LONG = re.compile(rb"\d{19}")
 _ORDER = {"little": "<", "big": ">"}
 
 
@@ -65,6 +69,9 @@ def storage_array(storage: Storage) -> np.ndarray:
 def _parse(text: bytes, storage: Storage) -> np.ndarray:
     """Numbers from text. `float32` and `float16` are rounded from double, as 9 digits never lie between two floats."""
     native = np.dtype(storage.element.code)
+    fast = _parse_plain(text, native)
+    if fast is not None:
+        return fast
     tokens = text.split()
     try:
         if native.kind == "f":
@@ -74,6 +81,29 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
     except (ValueError, OverflowError) as error:
         assert isinstance(storage.data, TextSpan)
         raise _wrong_numbers(storage.data, f"numbers of type {storage.element.name}", str(error)) from error
+
+
+def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
+    """Numbers from text of digits, signs and single spaces alone, as numpy reads them; `None` for any other text.
+
+    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
+    """
+    is_float = native.kind == "f"
+    if text.translate(None, _FLOAT_BYTES if is_float else _INTEGER_BYTES) or (not is_float and _LONG.search(text)):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy stops at what is no number, with a warning
+        try:
+            array = np.fromstring(text, "f8" if is_float else "i8", sep=" ")
+        except (ValueError, DeprecationWarning):
+            return None
+    if is_float:
+        with np.errstate(over="ignore"):  # what is beyond the type is inf, as C's scanf has it
+            return array.astype(native, copy=False)
+    bounds = np.iinfo(native)
+    if array.size and (array.min() < bounds.min or array.max() > bounds.max):
+        return None
+    return array.astype(native, copy=False)
 
 
 def _wrong_numbers(span: TextSpan, expected: str, found: str) -> CorruptError:

@@ -66,6 +66,8 @@ class Side:
     has_lua: bool = False
     has_python: bool = False
     content: T7File | None = None
+    named: bool = False
+    """Whether the format holds named tensors and nothing else."""
 
 
 def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
@@ -99,6 +101,9 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
 
 def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
     """The forms in which two files can be compared."""
+    if a.named or b.named:
+        yield from ((one, other) for one in _named_forms(a) for other in _named_forms(b))
+        return
     if a.is_lua == b.is_lua:
         yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
         return
@@ -119,6 +124,21 @@ def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
         yield (made, python.python) if a.is_lua else (python.python, made)
     made = to_lua(python.python).value
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
+
+
+def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
+    """What a format of named tensors can hold of a file: tensors by name, on storages that hold no more than these."""
+    from ..conversion.convert import state_dict_of
+    from ..conversion.named_tensors import flatten
+    from ..conversion.tree import to_python
+    from ..formats.named import dotted
+    from ..nn.weights.compact import compacted
+
+    forms = [side.python] if side.has_python else []
+    if side.is_lua:
+        forms += [to_python(side.lua, replace) for replace in (state_dict_of, None)]
+    for form in forms:
+        yield dict(sorted(compacted(dotted(flatten(form).tensors)).items()))
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
@@ -188,7 +208,7 @@ def _read_lua(content: T7File, limits: Limits) -> Side:
 
 def _read_python(document: Document, limits: Limits) -> Side:
     document.verify()
-    side = Side(False, python=document.value, has_python=True)
+    side = Side(False, python=document.value, has_python=True, named=document.spec.values == formats.NAMED)
     if document.format == "pt":
         from ..conversion.t7_record import original_t7
 

@@ -347,8 +347,12 @@ class TextWriter:
         for array in array_chunks(storage):
             if array.dtype.kind == "f":
                 self.plain_nans += count_odd_nans(array)
-                words = [number_text(value, digits) for value in as_doubles(array)]
+                values = as_doubles(array)
+                if any(map(math.isnan, values)):  # a nan keeps its sign
+                    text = " ".join([number_text(value, digits) for value in values])
+                else:
+                    text = " ".join([f"%.{digits}g"] * len(values)) % tuple(values)
             else:
-                words = [str(value) for value in array.tolist()]
-            self.output.write((b"" if first else b" ") + " ".join(words).encode())
+                text = " ".join(map(str, array.tolist()))
+            self.output.write((b"" if first else b" ") + text.encode())
             first = False
