@@ -78,7 +78,7 @@ def test_refused_on_the_command_line(name, tmp_path, capsys):
             continue
         code = cli.main([verb, path, *([str(tmp_path / "x.pt")] if verb == "convert" else [])])
         out, err = capsys.readouterr()
-        assert code == 1
+        assert code == 2
         assert out == ""
         assert err.startswith("t7bridge: error: ")
         assert len(err.splitlines()) == 1
@@ -103,7 +103,7 @@ def test_refused_by_a_process():
 
     assert "Traceback" not in run.stderr
     codes, _, kilobytes = run.stdout.rpartition(" ")
-    assert codes == "{1}"
+    assert codes == "{2}"
     assert int(kilobytes) * 1024 < 8 * max(path.stat().st_size for path in BAD.iterdir()) + EXTRA_BYTES
     assert marker.exists() == existed
 

@@ -95,7 +95,7 @@ def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
     bad.write_bytes(content)
 
     for run in (t7bridge("convert", bad, tmp_path / "x.pt"), t7bridge("describe", bad), t7bridge("inspect", bad)):
-        assert run.returncode == 1
+        assert run.returncode == 2
         assert words in run.stderr
         assert len(run.stderr.splitlines()) == 1
         assert run.stderr.startswith("t7bridge: error: ")
@@ -106,7 +106,7 @@ def test_missing_file(tmp_path: Path) -> None:
     """A file that is not there is an error of one line."""
     run = t7bridge("describe", tmp_path / "nothing.t7")
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "No such file" in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
@@ -147,7 +147,7 @@ def test_full_disk(tmp_path: Path) -> None:
     command = f"ulimit -f 8; {Path(sys.executable).with_name('t7bridge')} convert {source} {tmp_path / 'x.pt'}"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "cannot be written" in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -157,7 +157,7 @@ def test_no_permission(tmp_path: Path) -> None:
     """A folder that is not there is an error of one line."""
     run = t7bridge("convert", ROOT / "format/nil.t7", tmp_path / "no" / "x.t7")
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "cannot be written" in run.stderr
 
 
@@ -229,7 +229,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     bad.write_bytes(b"")
     run = t7bridge("describe", bad)
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "\x1b" not in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
@@ -239,7 +239,7 @@ def test_zeros(tmp_path: Path) -> None:
     (tmp_path / "z.t7").write_bytes(bytes(1000))
     run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "nil, explains next to nothing of the file" in run.stderr
     assert "found 996 bytes more" in run.stderr
 
@@ -262,13 +262,13 @@ def test_module(tmp_path: Path) -> None:
     assert alone.stdout == "Model\n", alone.stderr
 
     again = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "exists already" in again.stderr
     assert t7bridge("module", ROOT / "models/lenet_mm.t7", "-o", tmp_path / "new" / "lstm", "--force").returncode == 0
     assert "nn.Conv2d" in (tmp_path / "new" / "lstm" / "model.py").read_text()
 
     unknown = t7bridge("module", ROOT / "rnn/Serial.t7", "-o", tmp_path / "other")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert "\n  root.modules: nn.Serial holds a bytes where a module belongs. " in unknown.stderr
     assert not (tmp_path / "other").exists()
 
@@ -278,7 +278,7 @@ def test_module_of_several(tmp_path: Path) -> None:
     protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})
     save(Table.of({"protos": protos}), tmp_path / "two.t7")
     run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x")
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "root.protos.rnn, root.protos.cnn" in run.stderr
     run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x", "--at", "root.protos.cnn")
     assert run.returncode == 0

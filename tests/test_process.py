@@ -59,7 +59,7 @@ def test_reading_leaves_the_process_alone() -> None:
 def test_closed_standard_output(tmp_path) -> None:
     """Who only prints fails with a message; who writes a file succeeds."""
     done = shell(f"$T describe {ABS} >&-", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.strip() == "t7bridge: error: standard output: is closed, and there is something to print"
     done = shell(f"$T convert {ABS} x.pt >&-", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

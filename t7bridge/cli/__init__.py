@@ -12,19 +12,21 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NoReturn
 
 from ..text import printable_lines
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
+"""Exit codes: done; something was found, a difference, a threat, a file that failed; wrong usage or an error."""
 
 VERBS = {
-    "convert": "convert a file to .pt, to .t7, or to another encoding",
+    "completion": "print what completes verbs and options in a shell",
+    "convert": "convert a file of any format to any other, or to another encoding",
     "describe": "print what a file holds as canonical JSON",
     "export": "write a model as ONNX or .pt2, checked at once",
     "diff": "say which values of two files differ, and by how much",
-    "graph": "draw a model as SVG, or for Graphviz",
+    "draw": "draw a model as SVG, or for Graphviz",
     "inspect": "print what a file holds, for people",
     "lua": "write a PyTorch module as a Lua Torch model, and as the Lua source that builds it",
     "match": "find out which key of a state dict is which of another model's",
@@ -36,7 +38,9 @@ VERBS = {
 }
 
 
-_WRITERS = {"convert", "draw", "export", "graph", "lua", "module", "zoo"}
+ALIASES = {"graph": "draw"}
+"""Names that verbs had before."""
+_WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed where standard output is closed, and what they say beside it is lost."""
 
 
@@ -47,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process where not given.
 
     Returns:
-        0 done, 1 something failed, 2 wrong usage; 128 and the signal's number where one has ended it.
+        0 done, 1 something was found (a difference, a threat, a file that failed), 2 wrong usage or an error; 128 and
+        the signal's number where one has ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
@@ -92,12 +97,63 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _verb(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] not in VERBS:
+    name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
+    if name == "help" and len(arguments) == 2:
+        name, arguments = ALIASES.get(arguments[1], arguments[1]), [arguments[1], "--help"]
+    if name not in VERBS:
         return _general(arguments)
-    verb = importlib.import_module(f".{arguments[0]}", __name__)
-    parser = argparse.ArgumentParser(f"t7bridge {arguments[0]}", description=verb.__doc__, formatter_class=_formatter)
+    verb = importlib.import_module(f".{name}", __name__)
+    options = parser_for(name, verb).parse_args(arguments[1:])
+    from .shared import QUIET, spooled
+
+    with spooled(options, getattr(verb, "INPUTS", ())):
+        if not options.quiet:
+            return int(verb.run(options))
+        before = QUIET.set(True)
+        try:
+            with redirect_stdout(io.StringIO()):
+                return int(verb.run(options))
+        finally:
+            QUIET.reset(before)
+
+
+def parser_for(name: str, verb: Any) -> argparse.ArgumentParser:
+    """The parser of a verb's arguments.
+
+    Args:
+        name: of the verb.
+        verb: its module: `add_arguments`, and `EXAMPLES`, lines for the help.
+    """
+    examples = getattr(verb, "EXAMPLES", ())
+    parser = _Parser(
+        f"t7bridge {name}",
+        description=verb.__doc__,
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None,
+        formatter_class=_formatter,
+    )
     verb.add_arguments(parser)
-    return int(verb.run(parser.parse_args(arguments[1:])))
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; the exit code says the rest")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name the option that was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with 2 and the message."""
+        if message.startswith("unrecognized arguments: "):
+            wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+            message += _perhaps(wrong, list(self._option_string_actions))
+        self.print_usage(sys.stderr)
+        self.exit(WRONG_USAGE, f"t7bridge: error: {printable_lines(message)}\n")
+
+
+def _perhaps(wrong: str, known: Sequence[str]) -> str:
+    """What was perhaps meant, as the end of a message."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(wrong, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 @contextmanager
@@ -168,6 +224,15 @@ class _Closed(io.TextIOBase):
         return False
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Lines of examples stay lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
 def _formatter(prog: str) -> argparse.HelpFormatter:
     """argparse makes one for each option, only to check it, and would load all of `shutil` for the width."""
     width = os.environ.get("COLUMNS", "")
@@ -176,7 +241,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
             width = str(os.get_terminal_size().columns)
         except OSError:  # no terminal
             width = "80"
-    return argparse.HelpFormatter(prog, width=int(width) - 2)
+    return _Formatter(prog, width=int(width) - 2)
 
 
 def _stop(number: int, frame: object) -> None:
@@ -185,8 +250,10 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"t7bridge: error: {printable_lines(message)}", file=sys.stderr)
-    return FAILED
+    from .shared import coloured
+
+    print(f"{coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
+    return WRONG_USAGE
 
 
 def _general(arguments: Sequence[str]) -> int:
@@ -199,14 +266,18 @@ def _general(arguments: Sequence[str]) -> int:
         description="Carries Lua Torch .t7 files to PyTorch and PyTorch weights back to Lua.",
         epilog="verbs:\n"
         + "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
-        + "\n\n't7bridge VERB --help' says more. Exit codes: 0 done, 1 something failed, 2 wrong usage.",
+        + "\n\n't7bridge help VERB' says more. Exit codes: 0 done; 1 something was found: a difference,\n"
+        "a threat, a file that failed; 2 wrong usage or an error; 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
-    parser.add_argument("verb", choices=VERBS, metavar="VERB", help="what to do")
+    parser.add_argument("verb", metavar="VERB", help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
     if not arguments:
         parser.print_help(sys.stderr)
         return WRONG_USAGE
-    parser.parse_args(arguments)
-    return WRONG_USAGE
+    if arguments[0] == "help":
+        arguments = arguments[1:] or ["--help"]
+    verb = parser.parse_args(arguments).verb
+    parser.print_usage(sys.stderr)
+    return _fail(f"there is no verb {verb!r}{_perhaps(verb, list(VERBS)) or '; t7bridge --help lists them'}")

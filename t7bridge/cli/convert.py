@@ -7,7 +7,17 @@ import sys
 
 from ..text import printable_json
 from . import WRONG_USAGE
+from .progress import progress
 from .shared import add_limits, add_options, given_options, limits_of, print_notes
+
+INPUTS = ("src",)
+EXAMPLES = (
+    "t7bridge convert model.t7 model.pt                      state dict for PyTorch",
+    "t7bridge convert model.t7 model.safetensors             likewise .h5 and .npz",
+    "t7bridge convert tuned.pt out.t7 --template model.t7    weights back into the Lua model",
+    "t7bridge convert model.t7 ascii.t7 --encoding ascii     another encoding",
+    "curl -s URL | t7bridge convert - - --to safetensors     from and to pipes",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +36,10 @@ def run(options: argparse.Namespace) -> int:
         return WRONG_USAGE
     from ..conversion.convert import convert
 
-    report = convert(options.src, options.dst, **given_options(options, "convert"), limits=limits_of(options))
+    if options.dst == "-":
+        return _to_stdout(options)
+    with progress(options.src, "converting", shown=not (options.json or options.quiet)):
+        report = convert(options.src, options.dst, **given_options(options, "convert"), limits=limits_of(options))
     if options.json:
         import json
 
@@ -34,4 +47,24 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print_notes(report)
     print(f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes")
+    return 0
+
+
+def _to_stdout(options: argparse.Namespace) -> int:
+    """Convert to a file of our own, and print its bytes: a format's parts are not written in order."""
+    import os
+    import shutil
+    import tempfile
+
+    from ..conversion.convert import convert
+
+    if options.to is None or options.json:
+        print("t7bridge: error: to write to standard output, say the format by --to, without --json", file=sys.stderr)
+        return WRONG_USAGE
+    with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
+        path = os.path.join(folder, "out")
+        print_notes(convert(options.src, path, **given_options(options, "convert"), limits=limits_of(options)))
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
+        sys.stdout.flush()
     return 0

@@ -7,6 +7,9 @@ import sys
 
 from .shared import add_limits, limits_of
 
+INPUTS = ("file",)
+EXAMPLES = ("t7bridge describe model.t7 | python -m json.tool", "t7bridge describe - < model.pt")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -9,6 +9,9 @@ import math
 from ..text import printable, printable_json
 from .shared import add_limits, limits_of, print_hint
 
+INPUTS = ("first", "second")
+EXAMPLES = ("t7bridge diff model.t7 model.pt", "t7bridge diff a.safetensors b.npz --rtol 1e-5")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -8,6 +8,8 @@ import json
 from ..text import printable_json
 from .shared import add_limits, limits_of
 
+EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -7,6 +7,9 @@ import sys
 
 from .shared import add_limits, limits_of
 
+INPUTS = ("file",)
+EXAMPLES = ("t7bridge inspect model.t7", "t7bridge inspect --depth 2 --items 10 checkpoint.pt")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

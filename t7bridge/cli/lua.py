@@ -9,6 +9,8 @@ import sys
 
 from .shared import print_notes
 
+EXAMPLES = ("t7bridge lua torchvision.models:resnet18 resnet18.pt --input 1x3x224x224 -o resnet/",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

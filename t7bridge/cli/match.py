@@ -14,6 +14,9 @@ from ..text import printable_json
 from . import DONE, FAILED
 from .shared import add_limits, add_options, limits_of, print_notes
 
+INPUTS = ("src",)
+EXAMPLES = ("t7bridge match model.t7 target.pt -o weights.pt", "t7bridge match model.t7 target.pt --map pairs.txt")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -9,6 +9,9 @@ import os
 from ..text import printable_json
 from .shared import add_limits, add_options, given_options, limits_of, print_notes
 
+INPUTS = ("src",)
+EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

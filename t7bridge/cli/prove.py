@@ -15,6 +15,8 @@ from .shared import add_limits, limits_of
 if TYPE_CHECKING:
     from ..tools.prove.proof import LayerProof, Proof
 
+EXAMPLES = ("t7bridge prove model.t7",)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

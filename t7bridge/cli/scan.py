@@ -10,6 +10,8 @@ from ..text import printable, printable_json
 from . import DONE, FAILED
 from .shared import add_limits, limits_of
 
+EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields
@@ -16,9 +20,44 @@ if TYPE_CHECKING:
     from ..report import Report
 
 
+QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
+"""Whether only errors are printed."""
+_COLOURS = {"error": "31", "warning": "33", "info": "36"}
+_PIPE_BYTES = 1 << 20
+
+
+def coloured(text: str, kind: str) -> str:
+    """Text of ours in the colour of its kind, where standard error is a terminal and `NO_COLOR` is not set."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
+
+
+@contextmanager
+def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
+    """Put standard input into a file where an argument is `-`, as readers need random access.
+
+    Args:
+        options: the arguments, which get the file's path.
+        names: those that are files to read.
+    """
+    wanted = [name for name in names if getattr(options, name, None) == "-"]
+    if not wanted:
+        yield
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(prefix="t7bridge-stdin-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
+        file.flush()
+        for name in wanted:
+            setattr(options, name, file.name)
+        yield
+
+
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Declare `--limit`, which may be given several times."""
-    names = ", ".join(f"{each.name} ({each.default})" for each in fields(Limits))
     parser.add_argument(
         "--limit",
         action="append",
@@ -26,8 +65,14 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=N",
         dest="limits",
-        help=f"raise or lower what a file may cost; may be repeated. There are: {names}",
+        help="raise or lower a resource limit for files; may be repeated; --limit help lists them",
     )
+
+
+def limits_help() -> str:
+    """The names of the limits with their usual values."""
+    width = max(len(each.name) for each in fields(Limits))
+    return "\n".join(f"{each.name:{width}}  {each.default}" for each in fields(Limits))
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -36,6 +81,9 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def _limit(text: str) -> tuple[str, Any]:
+    if text == "help":
+        print(limits_help())
+        raise SystemExit(0)
     name, _, value = text.partition("=")
     names = [each.name for each in fields(Limits)]
     if name not in names:
@@ -86,11 +134,12 @@ def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
 
 def print_notes(report: Report) -> None:
     """Print what the user should know beside the result."""
-    for note in report.notes:
-        print(f"t7bridge: {note}", file=sys.stderr)
+    for note in () if QUIET.get() else report.notes:
+        level, _, rest = str(note).partition(": ")
+        print(f"{coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 
 
 def print_hint(hint: str) -> None:
     """Print what the user can do next, where there is something."""
-    if hint:
+    if hint and not QUIET.get():
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)

@@ -8,6 +8,9 @@ import json
 from ..text import printable_json
 from .shared import add_limits, limits_of, print_hint
 
+INPUTS = ("first", "second")
+EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo same")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

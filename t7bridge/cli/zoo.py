@@ -19,6 +19,12 @@ from .shared import add_options, given_options
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SHOWN = 20
 
+EXAMPLES = (
+    "t7bridge zoo models/ -o converted/",
+    "t7bridge zoo s3://bucket/nets -o out/ --to safetensors --verify",
+    "t7bridge zoo models/ -o out/ --retry-failed",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -161,7 +161,7 @@ def test_template(tmp_path):
 def test_command_line(tmp_path, capsys):
     """`--strict` on convert, module and match: one line, exit code 1, nothing written."""
     torch.save({"n": 2**53 + 1}, tmp_path / "x.pt")
-    assert cli.main(["convert", "--strict", str(tmp_path / "x.pt"), str(tmp_path / "x.t7")]) == 1
+    assert cli.main(["convert", "--strict", str(tmp_path / "x.pt"), str(tmp_path / "x.t7")]) == 2
     assert "nearest Lua number" in capsys.readouterr().err
     model, target = TESTFILES / "models/lenet_mm.t7", tmp_path / "t.pt"
     assert cli.main(["module", "--strict", "--sync", str(model), "-o", str(tmp_path / "m")]) == 0
@@ -174,11 +174,11 @@ def test_command_line(tmp_path, capsys):
         {"modules": Table([1.0], [TorchObject("my.Layer", 1, Table.of({"w": Tensor.from_numpy(np.ones(3))}))])}
     )
     t7bridge.save(TorchObject("nn.Sequential", 1, class_), tmp_path / "u.t7")
-    assert cli.main(["convert", "--strict", str(tmp_path / "u.t7"), str(tmp_path / "u.pt")]) == 1
+    assert cli.main(["convert", "--strict", str(tmp_path / "u.t7"), str(tmp_path / "u.pt")]) == 2
     assert "no mapping yet for class my.Layer" in capsys.readouterr().err
     state = str(tmp_path / "s.pt")
     assert cli.main(["convert", str(tmp_path / "u.t7"), state]) == 0
-    assert cli.main(["match", "--strict", str(tmp_path / "u.t7"), state, "-o", str(tmp_path / "v.pt")]) == 1
+    assert cli.main(["match", "--strict", str(tmp_path / "u.t7"), state, "-o", str(tmp_path / "v.pt")]) == 2
     assert not (tmp_path / "x.t7").exists()
     assert not (tmp_path / "u.pt").exists()
     assert not (tmp_path / "v.pt").exists()

@@ -56,7 +56,7 @@ def test_classes_on_the_command_line(folder: Path) -> None:
     """Without the program the class is unknown, and the message says what it has and how to register it; with it the
     model is written, and imports the program."""
     without = run(folder, "module", "model.t7", "-o", "out")
-    assert without.returncode == 1
+    assert without.returncode == 2
     assert "my.Scaled is a class without an entry; it has weight 3" in without.stderr
     assert "register_module" in without.stderr
     assert "docs/own-layers.md" in without.stderr

@@ -235,7 +235,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert report["differences"][0]["largest"] is None
     assert report["differences"][0]["index"] == [1, 1]
-    assert main(["diff", str(first), str(tmp_path / "none.pt")]) == 1
+    assert main(["diff", str(first), str(tmp_path / "none.pt")]) == 2
     assert "none.pt" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         main(["diff", "--rtol", "-1", str(first), str(second)])

@@ -202,21 +202,21 @@ def test_files(path: Path, tmp_path: Path) -> None:
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit codes and messages; what exists is kept without --force, and a wrong suffix is wrong usage."""
     model, out = str(FILES / "models" / "unet_nngraph.t7"), str(tmp_path / "x.svg")
-    assert main(["graph", model, "-o", out]) == 0
+    assert main(["draw", model, "-o", out]) == 0
     assert capsys.readouterr().out == f"{out}: 15 modules\n"
     before = Path(out).read_bytes()
-    assert main(["graph", model, "-o", out]) == 1
+    assert main(["draw", model, "-o", out]) == 2
     assert "exists" in capsys.readouterr().err
-    assert main(["graph", model, "-o", out, "--force"]) == 0
+    assert main(["draw", model, "-o", out, "--force"]) == 0
     assert Path(out).read_bytes() == before  # the same input gives the same picture
     with pytest.raises(SystemExit) as stopped:
-        main(["graph", model, "-o", str(tmp_path / "x.png")])
+        main(["draw", model, "-o", str(tmp_path / "x.png")])
     assert stopped.value.code == 2
     with pytest.raises(ModelError):
         t7bridge.draw(model, tmp_path / "x.png")
     with pytest.raises(TargetExistsError):
         t7bridge.draw(model, out)
-    assert main(["graph", str(FILES / "format" / "view_select.t7"), "-o", str(tmp_path / "y.svg")]) == 1
+    assert main(["draw", str(FILES / "format" / "view_select.t7"), "-o", str(tmp_path / "y.svg")]) == 2
     assert not (tmp_path / "y.svg").exists()
 
 

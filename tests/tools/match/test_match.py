@@ -292,9 +292,9 @@ def test_command_line(tmp_path, capsys):
     out = tmp_path / "out.pt"
     assert main(["match", source, target, "--map", str(settled), "-o", str(out)]) == 0
     torch.testing.assert_close(torch.load(out, weights_only=True)["w.weight"], SOURCE["1.weight"])
-    assert main(["match", source, target, "--map", str(settled), "-o", str(out)]) == 1
+    assert main(["match", source, target, "--map", str(settled), "-o", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["match", source, target, "--map", str(settled), "-o", target, "--force"]) == 1
+    assert main(["match", source, target, "--map", str(settled), "-o", target, "--force"]) == 2
     assert main(["match", source, target, "--map", str(settled)]) == 0
     assert "1.weight  w.weight  [3, 3] map" in capsys.readouterr().out
 

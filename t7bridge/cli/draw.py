@@ -9,6 +9,9 @@ from ..text import printable
 from ..tools.draw import FORMATS
 from .shared import add_limits, add_options, limits_of
 
+INPUTS = ("file",)
+EXAMPLES = ("t7bridge draw model.t7 -o model.svg", "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.dot")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""

@@ -1,0 +1,97 @@
+"""Print what completes verbs, options and file names in a shell: bash, zsh or fish."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+EXAMPLES = (
+    "t7bridge completion bash > ~/.local/share/bash-completion/completions/t7bridge",
+    "t7bridge completion zsh > ~/.zfunc/_t7bridge",
+    "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
+)
+
+_BASH = """\
+_t7bridge() {
+    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" verb="${COMP_WORDS[1]}"
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "%(verbs)s help --help --version" -- "$word"))
+        return
+    fi
+    case "$verb $before" in
+%(choices)s
+    esac
+    if [ "${word#-}" != "$word" ]; then
+        case "$verb" in
+%(options)s
+        esac
+        return
+    fi
+    [ "$verb" = help ] && COMPREPLY=($(compgen -W "%(verbs)s" -- "$word"))
+}
+complete -o default -F _t7bridge t7bridge
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(script(options.shell), end="")
+    return 0
+
+
+def script(shell: str) -> str:
+    """The script for a shell, made from the parsers of the verbs."""
+    from . import VERBS, parser_for
+
+    parsers = {}
+    for name in VERBS:
+        parsers[name] = parser_for(name, importlib.import_module(f".{name}", __package__))
+    if shell == "fish":
+        return _fish(parsers)
+    bash = _bash(parsers)
+    # zsh runs bash's functions.
+    return bash if shell == "bash" else f"#compdef t7bridge\nautoload -U +X bashcompinit && bashcompinit\n{bash}"
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings]
+
+
+def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    choices, options = [], []
+    for verb, parser in parsers.items():
+        spellings = [each for action in _actions(parser) for each in action.option_strings]
+        line = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
+        options.append(f"            {verb}) {line % ' '.join(spellings)} ;;")
+        for action in _actions(parser):
+            if action.choices:
+                names = "|".join(f'"{verb} {each}"' for each in action.option_strings)
+                choices.append(f"        {names}) {line % ' '.join(map(str, action.choices))}; return ;;")
+    return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
+
+
+def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    from . import VERBS
+
+    lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
+    for verb, parser in parsers.items():
+        for action in _actions(parser):
+            words = [f"-l {each[2:]}" for each in action.option_strings if each.startswith("--")]
+            words += [f"-s {each[1:]}" for each in action.option_strings if not each.startswith("--")]
+            if action.choices:
+                words.append(f"-x -a {_quoted(' '.join(map(str, action.choices)))}")
+            elif action.nargs != 0:
+                words.append("-r")
+            words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")
+            lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from {verb}' {' '.join(words)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
