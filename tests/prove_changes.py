@@ -75,9 +75,9 @@ def replaced(value: Any, old: Storage, new: Storage) -> None:
         if isinstance(item, Tensor) and item.storage is old:
             item.storage = new
         elif isinstance(item, Table):
-            stack += item.values
+            stack += item.raw_values
         elif isinstance(item, TorchObject) and item.fields is not None:
-            stack += item.fields.values
+            stack += item.fields.raw_values
 
 
 def changes(path: Any, number: int, seed: int, options: bool) -> Iterator[tuple[Change, Proof]]:

@@ -22,16 +22,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 file with a model, saved without clearState()")
     parser.add_argument("--at", metavar="PATH", help="one model, where FILE holds several: root.model")
+    parser.add_argument("other", nargs="?", metavar="B", help="another model: compare the two on the same inputs")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="X.t7", help="an input of the model; may be repeated"
+    )
+    parser.add_argument(
+        "--expect", action="append", default=[], metavar="Y.t7", help="the output that Lua has for it; one each"
+    )
+    parser.add_argument("--probe", metavar="X.lua", help="write a script with which Lua Torch records every layer")
+    parser.add_argument("--with", dest="recording", metavar="PROOF.t7", help="check against what that script recorded")
+    parser.add_argument(
+        "--shape", action="append", default=[], type=_shape, metavar="2x3x64x64", help="an input, where none is known"
+    )
+    parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="the class or function that makes B, a .pt")
+    parser.add_argument("--force", action="store_true", help="replace X.lua if it exists")
     parser.add_argument("--all", action="store_true", help="list the layers that are not recorded too")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     add_limits(parser)
 
 
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and 0 < int(part) < 1 << 20 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is not a shape like 2x3x64x64")
+    return tuple(map(int, parts))
+
+
 def run(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the sentence."""
-    from ..tools.prove.prove import prove
+    limits = limits_of(options)
+    if options.probe:
+        from ..tools.prove.given import probe
 
-    proof = prove(options.file, options.at, limits=limits_of(options))
+        probe(options.file, options.probe, options.at, shapes=options.shape, force=options.force, limits=limits)
+        print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
+        return 0
+    if options.recording:
+        from ..tools.prove.given import prove_with
+
+        proof = prove_with(options.file, options.recording, options.at, limits=limits)
+    elif options.input or options.expect:
+        from ..tools.prove.given import prove_pairs
+
+        proof = prove_pairs(options.file, options.input, options.expect, options.at, limits=limits)
+    elif options.other:
+        from ..tools.prove.two import prove_two
+
+        proof = prove_two(
+            options.file, options.other, options.at, shapes=options.shape, factory=options.module, limits=limits
+        )
+    else:
+        from ..tools.prove.prove import prove
+
+        proof = prove(options.file, options.at, limits=limits)
     print_proof(proof, as_json=options.json, everything=options.all)
     return proof.exit_code
 

@@ -461,3 +461,11 @@ def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_ou
         if float((want - slope).abs().max()) > bound:
             return False
     return True
+
+
+def seeded(size: tuple[int, ...], highest: int, seed: int) -> torch.Tensor:
+    """Normal numbers, or whole ones from 1 to `highest` where that is given, in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    if highest:
+        return torch.randint(1, highest + 1, size, generator=generator).double()
+    return torch.randn(size, generator=generator, dtype=torch.float64)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from ... import formats
 from ...errors import ModelError, UnsupportedError
-from ...formats import LUA, format_of
-from ...formats.t7.reader import T7Reader
 from ...graph.lua import TorchObject, Value
-from ...io.source import ByteSource, Readable
+from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
@@ -46,11 +44,21 @@ def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_L
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
     need_torch()
-    opened, start = ByteSource.open(source)
-    if start == 0 and format_of(opened, limits).values != LUA:
-        raise UnsupportedError("only .t7 files hold what Lua Torch computed", file=opened.name)
-    value = T7Reader(source if start else opened, limits=limits).read_object()
-    return prove_value(value, opened.name, at, limits)
+    value, name = lua_value(source, limits)
+    return prove_value(value, name, at, limits)
+
+
+def lua_value(source: Readable, limits: Limits) -> tuple[Value, str]:
+    """The first value of a `.t7` file, and the file's name.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        UnsupportedError: it is of another format.
+    """
+    document = formats.open(source, limits=limits)
+    if document.spec.values != formats.LUA:
+        raise UnsupportedError("only .t7 files hold what Lua Torch computed", file=document.path)
+    return document.first, document.path
 
 
 def need_torch() -> None:
@@ -126,6 +134,3 @@ def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limit
                 place.trail, place.obj.class_name, NOT_RECORDED, parameters=own_parameters(place.obj)
             )
     return list(found.values())
-
-
-__all__: list[Any] = ["prove", "prove_value"]

@@ -336,6 +336,8 @@ class Runner:
         good = difference.excess <= 1 or (bool(names & APPROXIMATE) and difference.close)
         if good and not difference.close and difference.max_rel > 1e-2:
             outcome.verdict, outcome.reason = NOT_CHECKABLE, "rounding alone may change its output by more than 1 %"
+            if layer is not None and self._draws(layer, value, output):
+                outcome.reason = "draws at random, and what it drew is not recorded"
             return
         if chain is not None and chain.has_head and not difference.reason:
             outcome.weight = likeliest_weight(chain.links[0].layer, chain.start, difference, scales, chain.tail())

@@ -189,6 +189,7 @@ def _follow(
     stack: list[Iterator[Visit | Step]] = [iter([Visit(path, root, given, grad_output, walk)])]
     active: list[TorchObject | None] = [None]
     budget = Budget(limits, "following the runs of the layers")
+    written: set[int] = set()
     while stack:
         item = next(stack[-1], None)
         if item is None:
@@ -200,7 +201,7 @@ def _follow(
             if walk.total:
                 if not item.last:
                     item.output = item.grad_input = None
-                _note_writes(item)
+                _note_writes(item, written)
             found.append(item)
         elif not any(item.obj is other for other in active):
             walk.done[id(item.obj)] = walk.done.get(id(item.obj), 0) + 1
@@ -209,7 +210,7 @@ def _follow(
     return found
 
 
-def _note_writes(step: Step) -> None:
+def _note_writes(step: Step, written: set[int]) -> None:
     """Find out which memory a run changed; what hands its input through changes none."""
     taken = {id(tensor.storage): tensor for tensor in _tensors(step.input)}
     in_place = step.obj.get("inplace") is True
@@ -218,6 +219,8 @@ def _note_writes(step: Step) -> None:
         shared = id(tensor.storage) in taken
         if shared and not in_place and (is_view or step.glue is not None or step.whole):
             continue
+        if step.whole and id(tensor.storage) in written:
+            continue  # the output of a module inside
         step.writes.append(region(tensor))
     if in_place:
         # Older releases gave in-place layers memory of their own when a model changed its type.
@@ -226,6 +229,7 @@ def _note_writes(step: Step) -> None:
         both = isinstance(source, Tensor) and isinstance(target, Tensor) and source.storage is not target.storage
         if both and source.numel == target.numel and same_values(source, target):
             step.writes.append(region(source))
+    written.update(storage for storage, _, _ in step.writes)
 
 
 def _tensors(value: Recorded) -> list[Tensor]:

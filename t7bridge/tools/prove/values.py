@@ -32,7 +32,7 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     if isinstance(value, float) and not isinstance(value, bool):
         return value
     if isinstance(value, Table) and depth < MAX_DEPTH and 0 < len(value) <= MAX_ITEMS:
-        items = value.as_list()
+        items = value.sequence()
         if items is None:
             return None
         found = [recorded(item, depth + 1) for item in items]

@@ -27,6 +27,8 @@ def decide(outcomes: list[Outcome]) -> list[LayerProof]:
     _share(outcomes)
     found: dict[str, LayerProof] = {}
     for outcome in outcomes:
+        if outcome.step.whole and outcome.step.obj.class_name == "nn.gModule":
+            continue  # its nodes are all that it is
         one = _of(outcome)
         other = found.get(one.path)
         found[one.path] = one if other is None else _worse(other, one)

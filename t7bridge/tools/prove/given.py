@@ -1,0 +1,212 @@
+"""Proofs against numbers that stand in other files: pairs of inputs and outputs, and what a probe recorded.
+
+May import conversion, formats, graph, nn, values and torchmodules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import formats
+from ...errors import ModelError, T7BridgeError
+from ...graph.lua import Table, TorchObject, Value
+from ...io.source import Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.plan.inside import module_at
+from ...nn.weights.state_dict import state_dict
+from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
+from .prove import chosen, complete, judged, lua_value, need_torch
+from .values import Recorded, is_whole, recorded, unit_of
+
+
+def prove_pairs(
+    source: Readable,
+    inputs: Sequence[Readable],
+    expected: Sequence[Readable],
+    at: str | None = None,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Proof:
+    """Compare the outputs of a model, in evaluation mode, with those that files hold.
+
+    Args:
+        source: the model, a `.t7`.
+        inputs: files with an input each: a tensor, or a table of tensors.
+        expected: files with the output for each.
+        at: the path of the model, where the file holds several.
+        limits: what the files may cost.
+
+    Raises:
+        ModelError: there are not as many outputs as inputs, or a file holds no tensors.
+    """
+    need_torch()
+    if len(inputs) != len(expected):
+        raise ModelError("each input needs an expected output", expected=f"{len(inputs)}", found=f"{len(expected)}")
+    value, name = lua_value(source, limits)
+    path, model = _one(value, name, at)
+    proof = Proof(name, against="expected outputs")
+    for number, (given, wanted) in enumerate(zip(inputs, expected), 1):
+        pair = [_recorded_of(lua_value(one, limits)) for one in (given, wanted)]
+        proof.layers.append(whole_proof(model, path, pair[0], pair[1], limits, f"pair {number}"))
+    return proof
+
+
+def _recorded_of(found: tuple[Value, str]) -> Recorded:
+    value = recorded(found[0])
+    if not is_whole(value):
+        raise ModelError("the file holds no tensor, and no table of tensors", file=found[1])
+    return value
+
+
+def _one(value: Value, name: str, at: str | None) -> tuple[str, TorchObject]:
+    found = chosen(value, name, at)
+    if len(found) > 1:
+        paths = ", ".join(path for path, _ in found[:50])
+        raise ModelError("the file holds several modules", file=name, hint=f"Name one with --at: {paths}.")
+    return found[0]
+
+
+def whole_proof(
+    model: TorchObject, path: str, given: Recorded, wanted: Recorded, limits: Limits, label: str
+) -> LayerProof:
+    """The verdict on a model as a whole, run on one input in evaluation mode."""
+    from ...torchmodules.judging import measure, squeezed
+    from ...torchmodules.running import Layer, NotRunError, flat, mapped, to_torch
+
+    layer_proof = LayerProof(path, model.class_name, NOT_CHECKABLE, parameters=_parameters(model, path, limits))
+    unit = unit_of(wanted) or unit_of(given) or 2.0**-24
+    try:
+        layer = Layer.build(model, path, unit, limits)
+        layer.module.eval()
+        value = mapped(to_torch(given), lambda item: item.double())
+        got = [item.double() for item in flat(layer.run(value))]
+        narrow = [item.double() for item in flat(layer.run(mapped(value, lambda item: item.float()), layer.narrow()))]
+        # Rounding grows from layer to layer, by no more than a few times what one disturbance of all shows.
+        difference = measure(squeezed(to_torch(wanted)), got, layer.scale(value, got), narrow, 10.0)
+    except (NotRunError, T7BridgeError) as error:
+        layer_proof.reason = f"{label}: {error}"
+        return layer_proof
+    good = difference.excess <= 1 or difference.close
+    layer_proof.verdict = AGREES if good else DIFFERS
+    layer_proof.max_abs, layer_proof.max_rel = difference.max_abs, difference.max_rel
+    layer_proof.cosine, layer_proof.excess = (
+        difference.cosine,
+        min(difference.excess, 1.0 if good else difference.excess),
+    )
+    layer_proof.compared, layer_proof.reason = difference.count, "; ".join(filter(None, (label, difference.reason)))
+    return layer_proof
+
+
+def _parameters(model: TorchObject, path: str, limits: Limits) -> int:
+    tensors = state_dict(model, path, limits).tensors
+    return sum(tensor.numel for tensor in {id(one): one for one in tensors.values()}.values())
+
+
+def prove_with(
+    source: Readable, recording: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS
+) -> Proof:
+    """Check a model against what a probe recorded: see `probe`.
+
+    Args:
+        source: the model, a `.t7`.
+        recording: `proof.t7`, the table that the probe saved, or any table with `input` and `output`.
+        at: the path of the model, where the file holds several.
+        limits: what the files may cost.
+
+    Raises:
+        ModelError: the recording is none, or is of another model.
+    """
+    need_torch()
+    value, name = lua_value(source, limits)
+    other, place = lua_value(recording, limits)
+    path, model = _one(value, name, at)
+    if not isinstance(other, Table):
+        raise ModelError("the file is not what a probe saved", file=place, expected="a table with input and output")
+    given, wanted = recorded(other.get("input")), recorded(other.get("output"))
+    ran = other.get("model")
+    if not is_whole(given) or not is_whole(wanted):
+        raise ModelError("the file is not what a probe saved", file=place, expected="a table with input and output")
+    if not isinstance(ran, TorchObject):
+        proof = Proof(name, against="recorded outputs")
+        proof.layers.append(whole_proof(model, path, given, wanted, limits, "the whole model"))
+        return proof
+    _same_weights(model, ran, path, place, limits)
+    after = recorded(other.get("gradOutput"))
+    layers = judged(ran, path, limits, given, after if is_whole(after) else None)
+    proof = Proof(name, complete(layers, ran, path, limits))
+    _options_of(model, ran, path, proof, limits)
+    return proof
+
+
+def _same_weights(model: TorchObject, ran: TorchObject, path: str, place: str, limits: Limits) -> None:
+    """Check that the model that Lua ran has the weights of the file.
+
+    Raises:
+        ModelError: a tensor is another.
+    """
+    import numpy as np
+
+    mine, theirs = state_dict(model, path, limits).tensors, state_dict(ran, path, limits).tensors
+    for key in [*mine, *(key for key in theirs if key not in mine)]:
+        one, other = mine.get(key), theirs.get(key)
+        # Running statistics move in training; a probe of a recurrent model trains.
+        if key.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
+            continue
+        if one is None or other is None or one.shape != other.shape:
+            raise ModelError("the recording is of another model", file=place, trail=key)
+        if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
+            raise ModelError("the recording is of a model with other weights", file=place, trail=key)
+
+
+def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, limits: Limits) -> None:
+    """Note numbers in which a layer of the file is not as Lua ran it."""
+    for layer in proof.layers:
+        if not layer.path.startswith(path):
+            continue
+        one, other = module_at(model, layer.path, path), module_at(ran, layer.path, path)
+        if one is None or other is None:
+            continue
+        for name in [] if one.fields is None else one.fields.raw_keys:
+            mine, theirs = one.get(name), other.get(name)
+            both = isinstance(mine, float) and isinstance(theirs, float)
+            if both and mine != theirs and name not in (b"step", b"rho", b"nSharedClone") and layer.verdict == AGREES:
+                layer.verdict = DIFFERS
+                layer.reason = f"{name.decode('utf-8', 'replace')} is {mine:g}, and was {theirs:g} when Lua ran it"
+
+
+def probe(
+    source: Readable,
+    out: str,
+    at: str | None = None,
+    *,
+    shapes: Sequence[tuple[int, ...]] = (),
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> None:
+    """Write a Lua script that records what every layer of a model computes.
+
+    Args:
+        source: the model, a `.t7`.
+        out: the script.
+        at: the path of the model, where the file holds several.
+        shapes: of the inputs; told from the layers where there are none.
+        force: replace the script if it exists.
+        limits: what the file may cost.
+
+    Raises:
+        ModelError: what the model takes cannot be told.
+        TargetExistsError: the script exists.
+    """
+    from .probe import Draw, fitting_inputs, keys_to, packages_of, probe_source, write_probe
+
+    need_torch()
+    document = formats.open(source, limits=limits)
+    if document.spec.values != formats.LUA:
+        raise ModelError("Lua Torch reads .t7 files", file=document.path)
+    path, model = _one(document.first, document.path, at)
+    spec: Any = [Draw(shape) for shape in shapes]
+    spec = (spec[0] if len(spec) == 1 else spec) if spec else fitting_inputs(model, path, limits)
+    text = document.layout is not None and getattr(document.layout, "encoding", "") == "ascii"
+    keys = keys_to(document.first, path)
+    write_probe(out, probe_source(packages_of(model, path, limits), keys, spec, ascii_file=text), force)

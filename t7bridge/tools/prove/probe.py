@@ -1,0 +1,331 @@
+"""A Lua script that makes Lua Torch record what a model computes: `write_probe`.
+
+The script is ours; of the file it has nothing but numbers, and the keys that lead to the model, escaped byte by byte.
+May import formats, graph, io and nn.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...data import define
+from ...errors import ModelError
+from ...graph.lua import Table, TorchObject, Value
+from ...graph.tensor import Tensor
+from ...graph.walk import children
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.fields import items_of, lookup
+from ...nn.plan.places import Places
+from .steps import base_name
+from .values import recorded
+
+Spec = Any
+"""An input: a `Draw`, or a list of these for a table."""
+
+_RNN_NAMES = """
+AbstractRecurrent AbstractSequencer BiSequencer BiSequencerLM FastLSTM GRU LSTM LinearNoBias LinearRNN
+LookupTableMaskZero LookupRNN MaskZero MaskZeroCriterion MuFuRu NormStabilizer RecGRU RecLSTM Recurrence Recurrent
+RecurrentAttention Recursor Repeater RepeaterCriterion SAdd SeqBRNN SeqGRU SeqLSTM SeqLSTMP SeqReverseSequence Sequencer
+SequencerCriterion TrimZero VariableLength
+"""
+_RNN = frozenset(_RNN_NAMES.split())
+_DPNN_NAMES = "ArgMax Clip Constant Convert DontCast Inception Kmeans ReverseTable Serial SpatialGlimpse"
+_DPNN = frozenset(_DPNN_NAMES.split())
+SIDES = (32, 28, 16, 8, 64, 96, 128, 224, 227, 231, 256, 299, 12, 24, 48, 40)
+"""Heights and widths that are tried for images."""
+
+
+@define(frozen=True)
+class Draw:
+    """A tensor to be drawn.
+
+    Attributes:
+        size: its sizes.
+        highest: for whole numbers from 1 to this; 0 for normal numbers.
+    """
+
+    size: tuple[int, ...]
+    highest: int = 0
+
+
+def packages_of(model: TorchObject, path: str, limits: Limits) -> list[str]:
+    """The Lua packages that a model needs."""
+    needed = {"nn"}
+    for place in Places(model, path, limits):
+        name = place.obj.class_name
+        base = base_name(name)
+        if base == "gModule":
+            needed.add("nngraph")
+        if base in _RNN:
+            needed.add("rnn")
+        elif base in _DPNN:
+            needed.add("dpnn")
+        if name.startswith("cudnn."):
+            needed.add("cudnn")
+    # rnn brings dpnn.
+    return [name for name in ("nn", "nngraph", "dpnn", "rnn", "cudnn") if name in needed]
+
+
+def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
+    """An input that a model may take, from its first layers; `None` where these do not tell.
+
+    Args:
+        model: the model.
+        side: height and width of images.
+    """
+    return _guess(model, side, 0)
+
+
+def _from_record(value: Any) -> Spec:
+    if isinstance(value, Tensor):
+        return Draw(value.size)
+    if isinstance(value, list) and value:
+        found = [_from_record(item) for item in value]
+        return None if any(item is None for item in found) else found
+    return None
+
+
+def _guess(obj: TorchObject, side: int, depth: int) -> Spec:
+    name = base_name(obj.class_name)
+    if depth > 64:
+        return None
+    inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
+    if name == "gModule":
+        return _guess_graph(obj, side, depth)
+    if name in ("LookupTable", "LookupTableMaskZero"):
+        weight = obj.get("weight")
+        return Draw((2, 5), weight.size[0] - int(name != "LookupTable")) if isinstance(weight, Tensor) else None
+    if name == "ParallelTable":
+        found = [_guess(item, side, depth + 1) for item in inside]
+        return None if any(item is None for item in found) else found
+    if name in ("Sequencer", "BiSequencer", "MapTable"):
+        one = _guess(inside[0], side, depth + 1) if inside else None
+        return [one, one, one] if one is not None else None
+    if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU"):
+        count = obj.get("inputSize") or obj.get("inputsize")
+        return Draw((3, 2, int(count))) if isinstance(count, float) else None
+    if name in ("LSTM", "FastLSTM", "GRU") and isinstance(obj.get("inputSize"), float):
+        return Draw((2, int(obj.get("inputSize"))))
+    if name in ("Recurrent",):
+        first = obj.get("inputModule")
+        return _guess(first, side, depth + 1) if isinstance(first, TorchObject) else None
+    for item in inside:
+        found_one = _guess(item, side, depth + 1)
+        if found_one is not None or name == "Sequential":
+            return found_one if found_one is not None else _from_record(recorded(obj.get("gradInput")))
+    if inside:
+        return None
+    shape = _leaf_shape(obj, name, side)
+    return shape if shape is not None else _from_record(recorded(obj.get("gradInput")))
+
+
+def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
+    weight, planes = obj.get("weight"), obj.get("nInputPlane")
+    if name.startswith("Spatial") and isinstance(planes, float):
+        return Draw((2, int(planes), side, side))
+    if name.startswith("Volumetric") and isinstance(planes, float):
+        return Draw((2, int(planes), min(side, 16), min(side, 16), min(side, 16)))
+    if name.startswith("Temporal") and isinstance(obj.get("inputFrameSize"), float):
+        return Draw((2, 24, int(obj.get("inputFrameSize"))))
+    if name in ("Linear", "LinearNoBias") and isinstance(weight, Tensor) and len(weight.size) == 2:
+        return Draw((2, weight.size[1]))
+    mean = obj.get("running_mean")
+    if isinstance(mean, Tensor) and mean.numel:
+        rest = {"SpatialBatchNormalization": (side, side), "VolumetricBatchNormalization": (8, 8, 8)}.get(name, ())
+        return Draw((2, mean.numel, *rest))
+    return None
+
+
+def _guess_graph(obj: TorchObject, side: int, depth: int) -> Spec:
+    begin = lookup(obj, "innode.data")
+    nodes = [lookup(node, "data") for node in items_of(obj.get("forwardnodes")) or []]
+    tables = [data for data in nodes if isinstance(data, Table)]
+
+    def readers(of: Value) -> list[Table]:
+        return [data for data in tables if any(item is of for item in items_of(data.get("mapindex")) or [])]
+
+    found: list[Spec] = []
+    sources = readers(begin)
+    if len(sources) == 1 and any(data.get("selectindex") is not None for data in readers(sources[0])):
+        sources = readers(sources[0])
+    if any(data.get("selectindex") is not None for data in sources):
+        sources.sort(key=lambda data: data.get("selectindex") or 0.0)
+    for source in sources:
+        seen, waiting, spec = 0, [source], None
+        while waiting and spec is None and seen < 100:
+            data = waiting.pop(0)
+            seen += 1
+            module = data.get("module")
+            if isinstance(module, TorchObject) and base_name(module.class_name) != "Identity":
+                several = len(items_of(data.get("mapindex")) or []) > 1
+                spec = None if several else _guess(module, side, depth + 1)
+            if spec is None:
+                waiting += readers(data)
+        if spec is None:
+            return _from_record(recorded(begin.get("input"))) if isinstance(begin, Table) else None
+        found.append(spec)
+    return found[0] if len(found) == 1 else found or None
+
+
+def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:
+    """An input that a model takes: sides of images are tried until the live module accepts one, without computing.
+
+    Raises:
+        ModelError: the model does not tell what it takes.
+    """
+    from ...torchmodules.running import Layer
+
+    first = guess_inputs(model)
+    if first is None:
+        raise ModelError(
+            "what the model takes cannot be told from its layers", trail=path, hint="Name it: --shape 2x3x224x224."
+        )
+    try:
+        layer = Layer.build(model, path, 2.0**-24, limits)
+    except Exception:  # the model has no live module: the script may still run in Lua
+        return first
+    for side in SIDES:
+        spec = guess_inputs(model, side)
+        if spec == first and side != SIDES[0]:
+            break
+        for variant in (spec, _one_word_each(spec)):
+            if layer.shapes(drawn(variant, 1)) is not None:
+                return variant
+    return first
+
+
+def _one_word_each(spec: Spec) -> Spec:
+    """Whole numbers as a vector, one for each example, not as sequences."""
+    if isinstance(spec, list):
+        return [_one_word_each(item) for item in spec]
+    return Draw(spec.size[:1], spec.highest) if spec.highest else spec
+
+
+def drawn(spec: Spec, seed: int) -> Any:
+    """Inputs for a live module: seeded tensors of a spec."""
+    from ...torchmodules.running import seeded
+
+    if isinstance(spec, list):
+        return [drawn(item, seed + 1 + place) for place, item in enumerate(spec)]
+    return seeded(spec.size, spec.highest, seed)
+
+
+def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
+    """The keys that lead from a value to what is at a path.
+
+    Raises:
+        ModelError: a key is neither a string nor a number.
+    """
+    keys: list[Value] = []
+    rest = path[len(name) :]
+    while rest:
+        for step, item in children(value):
+            if step and rest.startswith(step) and rest[len(step) : len(step) + 1] in ("", ".", "["):
+                table = value.fields if isinstance(value, TorchObject) else value
+                key = (
+                    next((key for key, one in table.raw_items() if one is item), None)
+                    if isinstance(table, Table)
+                    else None
+                )
+                if not isinstance(key, (bytes, float)):
+                    raise ModelError("no key in Lua leads to the model", trail=path)
+                keys.append(key)
+                value, rest = item, rest[len(step) :]
+                break
+        else:
+            raise ModelError("nothing is at this path", trail=path)
+    return keys
+
+
+def lua_literal(key: Value) -> str:
+    """A key as Lua source; strings byte by byte."""
+    if isinstance(key, bytes):
+        return '"' + "".join(f"\\{byte:03d}" for byte in key) + '"'
+    return repr(float(key)) if isinstance(key, float) else "nil"
+
+
+def _lua_spec(spec: Spec) -> str:
+    if isinstance(spec, list):
+        return "{" + ", ".join(_lua_spec(item) for item in spec) + "}"
+    sizes = ", ".join(str(int(extent)) for extent in spec.size)
+    return f"whole({spec.highest}, {sizes})" if spec.highest else f"normal({sizes})"
+
+
+def probe_source(packages: list[str], keys: list[Value], spec: Spec, seed: int = 1, ascii_file: bool = False) -> str:
+    """The script.
+
+    Args:
+        packages: Lua packages that the model needs.
+        keys: the keys that lead to the model.
+        spec: its input.
+        seed: of all that is drawn.
+        ascii_file: whether the model is in an ascii file.
+    """
+    lines = [f"require '{name}'" for name in packages]
+    steps = ", ".join(lua_literal(key) for key in keys)
+    text = _SCRIPT.replace("@REQUIRE@", "\n".join(lines)).replace("@KEYS@", steps).replace("@SEED@", str(int(seed)))
+    text = text.replace("@MODE@", "training" if "rnn" in packages else "evaluate")
+    return text.replace("@FORMAT@", "ascii" if ascii_file else "binary").replace("@INPUT@", _lua_spec(spec))
+
+
+_SCRIPT = """\
+-- th probe.lua MODEL.t7 proof.t7
+-- Runs a model on seeded inputs and saves it with all that its layers computed.
+-- Written by t7bridge prove --probe; t7bridge prove MODEL.t7 --with proof.t7 reads the result.
+@REQUIRE@
+
+local file, out = assert(arg[1], 'name the model'), arg[2] or 'proof.t7'
+local loaded = torch.load(file, '@FORMAT@')
+local model = loaded
+for _, key in ipairs{@KEYS@} do model = model[key] end
+local kind = torch.type(model:parameters() and model:parameters()[1] or torch.Tensor())
+if kind:find('Cuda') and not cutorch then model:float(); kind = 'torch.FloatTensor' end
+
+torch.manualSeed(@SEED@)
+local function normal(...) return torch.randn(...):type(kind) end
+local function whole(highest, ...) return torch.rand(...):mul(highest):floor():add(1):clamp(1, highest):type(kind) end
+local function copy(value)
+   if torch.isTensor(value) then return value:clone() end
+   if type(value) ~= 'table' then return value end
+   local made = {}
+   for key, item in pairs(value) do made[key] = copy(item) end
+   return made
+end
+local function like(value)
+   if torch.isTensor(value) then return torch.randn(value:size()):typeAs(value) end
+   local made = {}
+   for key, item in pairs(value) do made[key] = like(item) end
+   return made
+end
+
+-- What the model takes: change it where the model wants something else.
+local input = @INPUT@
+
+model:@MODE@()
+if model.forget then model:forget() end
+local kept = copy(input)
+local proof = {model = model, input = kept, seed = @SEED@}
+local output = model:forward(input)
+proof.output = copy(output)
+if model.zeroGradParameters then
+   model:zeroGradParameters()
+   local gradOutput = like(output)
+   local before = copy(gradOutput)
+   local ok = pcall(function() model:backward(input, gradOutput) end)
+   if ok then proof.gradOutput = before end
+end
+torch.save(out, proof)
+"""
+
+
+def write_probe(path: str | Path, text: str, force: bool = False) -> None:
+    """Write the script.
+
+    Raises:
+        TargetExistsError: the file exists.
+    """
+    from ...io.output import FileOutput
+
+    with FileOutput(path, force=force) as output:
+        output.write(text.encode())
