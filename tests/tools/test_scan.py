@@ -102,14 +102,17 @@ def test_command_line(tmp_path, capsys):
         scan(missing)
 
 
+_TABLE = Table.of({f"key {number}": float(number) for number in range(9)})
+
+
 def test_values_behind_the_first(tmp_path):
     """Every value of a `.t7` is scanned, behind a nil too, as Lua can read one after another."""
-    t7bridge.save(Table(), tmp_path / "a.t7")
-    table = (tmp_path / "a.t7").read_bytes()
-    function = bytearray((TESTFILES / "format/function_upvalues.t7").read_bytes())
-    function[4:8] = b"\x63\0\0\0"  # a number that no object has yet
-    for name, between in (("x.t7", b""), ("y.t7", bytes(4))):
-        (tmp_path / name).write_bytes(table + between + function)
+    for name, values in (("x.t7", [_TABLE]), ("y.t7", [_TABLE, None])):
+        with (tmp_path / name).open("wb") as file:
+            writer = t7bridge.T7Writer(file)
+            for value in [*values, LuaFunction(b"\x1bLJ", Table())]:
+                writer.write_object(value)
+            writer.flush()
         found = scan(tmp_path / name).findings
         assert [finding.kind for finding in found] == ["function"], name
 
