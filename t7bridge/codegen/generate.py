@@ -94,7 +94,7 @@ def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, s
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", trail=trail, found=type(value).__name__)
     check_depth(value, trail, limits)
-    state = state_dict(value, trail, limits)
+    state = state_dict(value, trail, limits, own_keys=True)
     plan = build_plan(value, trail, index_base, limits, state)
     check_size(state.tensors, limits)
     owned = owned_tensors(plan, state.tensors)

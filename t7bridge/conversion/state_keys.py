@@ -8,6 +8,7 @@ from typing import Any
 from ..codegen.generate import generate
 from ..errors import T7BridgeError
 from ..graph.lua import TorchObject
+from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import StateDict
 
 _PREFIXES = ("module.", "_orig_mod.")
@@ -31,7 +32,18 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
         if not any(key.startswith(prefix) for key in wanted.origins):
             state = {key[len(prefix) :]: value for key, value in state.items()}
             note("info", f"all keys begin with {prefix}, which is left out")
-    return _of_model_py(obj, wanted, state, note)
+    return _of_model_py(obj, wanted, _of_record(obj, wanted, state, note), note)
+
+
+def _of_record(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
+    """Rename the keys that `save_module` recorded in a model, where a state dict has no others."""
+    if not state or ROOT_FIELD not in obj or set(state) <= set(wanted.origins):
+        return state
+    record = recorded(obj, wanted)
+    if record is None or not set(state) <= set(record.keys):
+        return state
+    note("info", "the keys are those that the module had in PyTorch")
+    return record.inner(state, wanted)
 
 
 def _of_model_py(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:

@@ -144,7 +144,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
     def replace(obj: TorchObject) -> _Model | None:
         if not is_module(obj):
             return None
-        return models.setdefault(id(obj), _Model(obj, state_dict(obj), ""))
+        return models.setdefault(id(obj), _Model(obj, state_dict(obj, own_keys=True), ""))
 
     built = [to_python(root, replace) for root in roots]
     stack = [_Spot(built if len(built) > 1 else built[0], value)]

@@ -395,8 +395,14 @@ class Builder:
         shape = tuple(value.shape[place] for place in order)
         return self.emit(make("nn.Transpose", *swaps), value, shape=shape)
 
-    def expand(self, value: Any, shape: Shape) -> Any:
-        """Repeat a value along dimensions of extent 1, and along new dimensions in front."""
+    def expand(self, value: Any, shape: Shape, like: Wire | None = None) -> Any:
+        """Repeat a value along dimensions of extent 1, and along new dimensions in front.
+
+        Args:
+            value: a wire, a constant or a parameter.
+            shape: of the result.
+            like: a value with the batch of the result in its first dimension, where the value does not have it.
+        """
         shape = tuple(shape)
         if value.shape == shape:
             return value
@@ -404,6 +410,8 @@ class Builder:
             return Const(value.value, shape)
         if isinstance(value, Param):
             return Param(value.ref, shape)
+        if shape and isinstance(shape[0], str) and (len(value.shape) < len(shape) or value.shape[0] == 1):
+            return self._for_each_example(value, shape, like)
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
             if isinstance(extent, str):
@@ -418,6 +426,25 @@ class Builder:
             layer = sequential(make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1))
             value = self.emit(layer, value, shape=result)
         return value
+
+    def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Wire:
+        """Repeat a value for each example: the product of a column of ones, one for each, and the value as a row."""
+        import numpy as np
+
+        source = like or self._any_input(shape)
+        if source.shape[:1] != shape[:1]:
+            raise CannotError("a value is repeated for each example of the batch")
+        inner = shape[1:]
+        lead = len(shape) - len(value.shape)
+        row = self.expand(self.reshape(value, value.shape[1:]) if lead == 0 else value, inner)
+        count = 1
+        for extent in inner:
+            count *= extent
+        ones = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
+        column = self.emit(ones, source, shape=(shape[0], 1))
+        layer = make("nn.MM")
+        made = self.emit(layer, column, self.reshape(row, (1, count)), shape=(shape[0], count))
+        return self.reshape(made, shape)
 
 
 def whole(value: Any) -> bool:

@@ -17,8 +17,10 @@ from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.plan.build_spec import build_plan
 from ..nn.plan.spec import ModuleSpec, Plan
 from ..nn.registry import class_of
+from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import state_dict
 from .layers.graph import Graph
+from .recorded import keep_keys
 
 
 def live_module(
@@ -36,12 +38,15 @@ def live_module(
         UnsupportedLayerError: there are layers that stand for no PyTorch module.
         ModelError: the weights do not fit the layers' own fields.
     """
-    state = state_dict(value, trail, limits)
+    state = state_dict(value, trail, limits, own_keys=True)
     plan = build_plan(value, trail, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {trail}")
     module = construct(plan.root)
     try:
         fill(module, state.tensors, plan, trail)
+        record = recorded(value, state) if ROOT_FIELD in value else None
+        if record is not None:
+            keep_keys(module, record, materialize(record.other))
         return module.eval()
     except RecursionError as error:
         raise UnsupportedError(

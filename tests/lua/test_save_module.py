@@ -115,3 +115,39 @@ def test_wrong_arguments(tmp_path):
     (tmp_path / "m.t7").write_bytes(b"")
     with pytest.raises(TargetExistsError):
         t7bridge.save_module(nn.Linear(3, 2), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_state_dict_keys(name, tmp_path):
+    """The loaded module has the state dict keys, shapes and values of the network, and takes its state dict."""
+    module, inputs = module_of(name)
+    again = same_outputs(module, tmp_path / "m.t7", inputs)
+    want = module.state_dict()
+    got = again.state_dict()
+    assert list(got) == list(want)
+    assert all(torch.equal(got[key], value) for key, value in want.items())
+    changed = {key: value + 1 if value.is_floating_point() else value for key, value in want.items()}
+    again.load_state_dict(changed)
+    assert all(torch.equal(value, changed[key]) for key, value in again.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["resnet", "gru", "transformer", "squeeze", "free"])
+def test_weights_go_both_ways(name, tmp_path):
+    """`convert` returns the network's state dict, and puts a tuned one into the Lua model."""
+    module, inputs = module_of(name)
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    got = torch.load(tmp_path / "m.pt", weights_only=True)
+    want = module.state_dict()
+    assert list(got) == list(want)
+    assert all(torch.equal(got[key], value) for key, value in want.items())
+    for parameter in module.parameters():
+        parameter.data.mul_(0.9)
+    torch.save(module.state_dict(), tmp_path / "tuned.pt")
+    t7bridge.convert(tmp_path / "tuned.pt", tmp_path / "tuned.t7", template=tmp_path / "m.t7")
+    again = t7bridge.load_module(tmp_path / "tuned.t7")
+    with torch.no_grad():
+        wanted = flat(module(*inputs))
+        got_outputs = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
+    for a, b in zip(got_outputs, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

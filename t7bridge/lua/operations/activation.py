@@ -350,16 +350,20 @@ def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
     return b.emit(make("nn.Dropout", p), input)
 
 
-@operation("feature_dropout.default feature_dropout_.default", "nn.SpatialDropout, nn.VolumetricDropout")
+@operation(
+    "feature_dropout.default feature_dropout_.default",
+    "nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
+    "Lua scales in evaluation and PyTorch in training: the constant makes up for it.",
+)
 def feature_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
     """Set channels to 0 at random, in training."""
     if p == 0:
         return input
-    if len(input.shape) == 5:
-        return b.emit(make("nn.VolumetricDropout", p), input)
-    if len(input.shape) == 4:
-        return b.emit(make("nn.SpatialDropout", p), input)
-    if len(input.shape) == 3:
-        wide = b.emit(make("nn.SpatialDropout", p), b.reshape(input, (*input.shape, 1)))
-        return b.reshape(wide, input.shape)
-    raise CannotError("channels are dropped from inputs of 3 to 5 dimensions")
+    rank = len(input.shape)
+    if rank not in (3, 4, 5):
+        raise CannotError("channels are dropped from inputs of 3 to 5 dimensions")
+    name = "nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout"
+    layer = sequential(make(name, p), make("nn.MulConstant", 1 / (1 - p)))
+    if rank == 3:
+        return b.reshape(b.emit(layer, b.reshape(input, (*input.shape, 1))), input.shape)
+    return b.emit(layer, input)

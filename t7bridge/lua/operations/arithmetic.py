@@ -31,7 +31,7 @@ def joined(b: Builder, name: str, first: Any, second: Any) -> Wire:
             lead = isinstance(shape[0], str) if shape else False
             wanted = shape if not lead or len(value.shape) < len(shape) or anchor is not None else value.shape
             value = b.wire(type(value)(value.value if isinstance(value, Const) else value.ref, wanted), anchor)
-        pair.append(b.expand(value, shape))
+        pair.append(b.expand(value, shape, anchor))
     return b.emit(make(name), *pair, shape=shape)
 
 

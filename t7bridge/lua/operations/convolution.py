@@ -72,7 +72,10 @@ def _convolve(
     dilated = any(step != 1 for step in dilation)
     total_in = n_in * groups
     out_shape = (input.shape[0], n_out, *_extents(input.shape[2:], kernel, stride, padding, dilation))
-    if rank == 2 and groups == total_in == n_out and groups > 1 and not dilated:
+    # nn.SpatialDepthWiseConvolution confuses width and height (nn 8726825), which squares do not show.
+    square = rank == 2 and all(len(set(part)) == 1 for part in (tuple(kernel), stride, padding, input.shape[2:]))
+    if square and groups == total_in == n_out and groups > 1 and not dilated:
+        b.remark("nn.SpatialDepthWiseConvolution, used for depthwise convolutions, takes square images only")
         size = (1, total_in * kernel[0] * kernel[1])
         layer = _layer(
             "nn.SpatialDepthWiseConvolution",

@@ -89,11 +89,8 @@ def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
     wide = []
     for value in pair:
         shape = (*lead, *value.shape[-2:])
-        wide.append(
-            b.expand(b.wire(b.expand(value, shape), anchor), shape)
-            if not isinstance(value, Wire)
-            else b.expand(value, shape)
-        )
+        broad = value if isinstance(value, Wire) else b.wire(b.expand(value, shape), anchor)
+        wide.append(b.expand(broad, shape, anchor))
     return product(b, *wide)
 
 

@@ -219,3 +219,26 @@ def gru(
         bidirectional,
         batch_first,
     )
+
+
+@operation(
+    "lstm_cell.default gru_cell.default rnn_tanh_cell.default rnn_relu_cell.default",
+    "one nn.gModule of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable",
+)
+def cell(b: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    """Run one step."""
+    value = b.wire(input)
+    if not all(isinstance(param, Param) for param in (w_ih, w_hh)):
+        raise CannotError("the weights are computed, or are not parameters")
+    gates = applied(b, value, w_ih, b_ih)
+    hidden = w_hh.ref.size[1]
+    states = [b.wire(state, value) for state in (hx if isinstance(hx, (list, tuple)) else [hx])]
+    shape = (value.shape[0], hidden)
+    kind = b.call.op.split(".")[1]
+    if kind == "lstm_cell":
+        made = b.emit(lstm_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)
+        return [b.emit(make("nn.SelectTable", place), made) for place in (1, 2)]
+    if kind == "gru_cell":
+        return b.emit(gru_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)
+    activation = "nn.Tanh" if kind == "rnn_tanh_cell" else "nn.ReLU"
+    return b.emit(rnn_cell(hidden, w_hh, b_hh, activation), gates, *states, shape=shape)

@@ -78,7 +78,8 @@ def movedim(b: Builder, self: Any, source: Any, destination: Any) -> Any:
 @operation("expand.default expand_as.default broadcast_to.default", "nn.Replicate")
 def expand(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Repeat along dimensions of extent 1."""
-    return b.expand(self, b.shape)
+    like = args[0] if b.call.op == "aten.expand_as.default" and isinstance(args[0], Wire) else None
+    return b.expand(self, b.shape, like)
 
 
 def narrowed(b: Builder, value: Any, place: int, start: int, count: int) -> Any:
@@ -384,7 +385,9 @@ def filled(b: Builder, *args: Any, **kwargs: Any) -> Any:
         number = kwargs.get("fill_value", args[-1])
     import numpy as np
 
-    return Const(b.tensor(np.full((1,) * len(b.shape), number, "f4")), b.shape)
+    grows = any(isinstance(extent, str) for extent in b.shape)
+    kind = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
+    return Const(b.tensor(np.full((1,) * len(b.shape) if grows else b.shape, number, kind)), b.shape)
 
 
 def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:

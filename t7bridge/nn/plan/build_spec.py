@@ -53,7 +53,9 @@ def build_plan(
         ModelError: the tensors of a layer do not fit each other.
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, trail, limits), state or state_dict(value, trail, limits), index_base)
+    planner = _Planner(
+        Places(value, trail, limits), state or state_dict(value, trail, limits, own_keys=True), index_base
+    )
     root = planner.run()
     if planner.unsupported:
         raise _error(planner.unsupported, planner.unknown)

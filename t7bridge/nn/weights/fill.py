@@ -103,7 +103,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
         for child in list(modules(place.obj))[1:]:
             if not isinstance(child.value, TorchObject):
                 continue
-            found = state_dict(child.value)
+            found = state_dict(child.value, own_keys=True)
             for key, origin in found.origins.items():
                 if origin.param is not None and origin.param.kind == "parameter":
                     yield f"{place.prefix}0.{key}", place.trail + child.path, origin, found.tensors[key]

@@ -19,6 +19,7 @@ from ..plan.places import Budget, Place, Places, find_modules, is_module, is_scr
 from ..registry import Layer, Param, Source
 from .compact import compacted
 from .layouts import apply_layout, elements
+from .recorded import ROOT_FIELD, recorded
 
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
@@ -78,18 +79,25 @@ class StateDict(OrderedDict[str, Tensor]):
 
 
 def state_dict(
-    value: TorchObject, trail: str = "root", limits: Limits = DEFAULT_LIMITS, *, compact: bool = False
+    value: TorchObject,
+    trail: str = "root",
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    compact: bool = False,
+    own_keys: bool = False,
 ) -> StateDict:
     """Turn a Lua module into a state dict under PyTorch's names, shapes and order.
 
     The children of a container are named by their position, from 0: `0.weight`, `1.0.bias`. A layer whose class has no
-    entry keeps its tensors under Lua's names, with a note.
+    entry keeps its tensors under Lua's names, with a note. A model that `save_module` wrote has the names that it
+    had in PyTorch.
 
     Args:
         value: the module, as `T7Reader` gives it.
         trail: its own path, for notes.
         limits: what the model may cost.
         compact: whether the tensors get storages that hold no more than they use.
+        own_keys: whether the names are those of the Lua model, whatever `save_module` recorded in it.
 
     Returns:
         Tensors that are views of the file's storages wherever a view can express PyTorch's layout.
@@ -104,9 +112,32 @@ def state_dict(
     if not isinstance(value, TorchObject):
         raise ModelError("a state dict is made from an nn module", trail=trail, found=type(value).__name__)
     result = _Collector(Places(value, trail, limits)).run()
+    if not own_keys:
+        _rename(value, trail, result)
     if compact:
         result.update(compacted(result))
     return result
+
+
+def _rename(value: TorchObject, trail: str, result: StateDict) -> None:
+    """Give a state dict the names that the model records, where it does and they fit."""
+    if ROOT_FIELD not in value:
+        return
+    record = recorded(value, result)
+    if record is None:
+        message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
+        result.notes.append(Note("warning", trail, message))
+        return
+    tensors = record.outer(result)
+    origins = {}
+    for key in tensors:
+        pieces = record.pieces.get(record.tied.get(key, key))
+        if pieces:
+            first = result.origins[pieces[0].key]
+            origins[key] = Origin(first.obj, first.param, None, first.tensor)
+    result.clear()
+    result.update(tensors)
+    result.origins = origins
 
 
 class _Collector:

@@ -72,7 +72,7 @@ def blocks_of(module: TorchObject, trail: str, limits: Limits = DEFAULT_LIMITS) 
     Raises:
         LimitError: the model is nested or shared too much, or there are more than `MAX_BLOCKS` blocks.
     """
-    state = state_dict(module, trail, limits)
+    state = state_dict(module, trail, limits, own_keys=True)
     spec, unmapped = sketch(module, state, trail, limits)
     return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
 

@@ -1,0 +1,191 @@
+"""The PyTorch state dict that a Lua model records: which of its tensors each module holds.
+
+`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/record.py`.
+Here they are read back: a state dict of the model as it stands becomes the recorded one, and the other way.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from attrs import field
+
+from ...data import define
+from ...graph.lua import Table, TorchObject
+from ...graph.tensor import Tensor
+from ..fields import items_of
+
+if TYPE_CHECKING:
+    from .state_dict import StateDict
+
+FIELD = "t7bridge"
+ROOT_FIELD = "t7bridge_state_dict"
+
+
+@define(frozen=True)
+class Piece:
+    """A part of a recorded tensor.
+
+    Attributes:
+        key: of the model's own state dict; its elements are a run of the tensor's.
+        start: of the run, in elements, 0-based.
+        count: elements of the run.
+        transposed: whether the model holds the two dimensions of the tensor exchanged.
+    """
+
+    key: str
+    start: int
+    count: int
+    transposed: bool = False
+
+
+@define(eq=False)
+class Recorded:
+    """A recorded state dict.
+
+    Attributes:
+        keys: in order.
+        sizes: of the tensors that modules hold, by key.
+        pieces: where they are.
+        copies: parts that other pieces hold as well, as the cells of an unrolled layer do.
+        tied: other keys of a tensor → its first key.
+        other: tensors that no module holds.
+    """
+
+    keys: list[str] = field(factory=list)
+    sizes: dict[str, tuple[int, ...]] = field(factory=dict)
+    pieces: dict[str, list[Piece]] = field(factory=dict)
+    copies: dict[str, list[Piece]] = field(factory=dict)
+    tied: dict[str, str] = field(factory=dict)
+    other: dict[str, Tensor] = field(factory=dict)
+
+    def outer(self, found: StateDict) -> dict[str, Tensor]:
+        """Return the recorded state dict of a model's own: views of the same memory where that is possible."""
+        made = {key: self._joined(key, found) for key in self.pieces}
+        result: dict[str, Tensor] = {}
+        for key in self.keys:
+            first = self.tied.get(key, key)
+            result[key] = made[first] if first in made else self.other[first]
+        return result
+
+    def _joined(self, key: str, found: StateDict) -> Tensor:
+        import numpy as np
+
+        size, pieces = self.sizes[key], self.pieces[key]
+        tensors = [found[piece.key] for piece in pieces]
+        first = tensors[0]
+        places = {
+            (id(tensor.storage), tensor.offset - piece.start) if _is_plain(tensor) else None
+            for piece, tensor in zip(pieces, tensors)
+        }
+        stride = tuple(prod(size[place + 1 :]) for place in range(len(size)))
+        if len(pieces) == 1 and pieces[0].transposed:
+            return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
+        if len(places) == 1 and None not in places:
+            return Tensor(first.element, first.storage, size, stride, first.offset - pieces[0].start)
+        whole = np.empty(prod(size), np.dtype(first.element.code))
+        for piece, tensor in zip(pieces, tensors):
+            whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
+        return Tensor.from_numpy(whole.reshape(size))
+
+    def inner(self, state: dict[Any, Any], found: StateDict) -> dict[Any, Any]:
+        """Return a model's own state dict of a recorded one; tensors that no module holds are left out."""
+        result: dict[Any, Any] = {}
+        for key in self.pieces:
+            names = [key, *(other for other, first in self.tied.items() if first == key)]
+            tensor = next((state[name] for name in names if isinstance(state.get(name), Tensor)), None)
+            if tensor is None:
+                continue
+            array = tensor.numpy()
+            for piece in self.places(key):
+                part = (array.T if piece.transposed else array).reshape(-1)[piece.start : piece.start + piece.count]
+                wanted = found[piece.key].shape
+                fits = part.size == prod(wanted) and array.size == prod(self.sizes[key])
+                result[piece.key] = Tensor.from_numpy(part.reshape(wanted)) if fits else tensor
+        held = {piece.key for key in self.pieces for piece in self.places(key)}
+        kept = {
+            key: found[key] for key, origin in found.origins.items() if key not in held and origin.tensor is not None
+        }
+        return {**result, **kept}
+
+    def places(self, key: str) -> list[Piece]:
+        """Return all pieces that hold parts of a tensor, copies too."""
+        return [*self.pieces[key], *self.copies.get(key, [])]
+
+
+def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
+    """Return the state dict that a model records, `None` where it records none, or one that does not fit it.
+
+    Args:
+        root: the model.
+        found: its own state dict.
+    """
+    record = root.get(ROOT_FIELD)
+    if not isinstance(record, Table):
+        return None
+    result = Recorded([_text(key) for key in items_of(record.get("keys")) or ()])
+    result.tied = {_text(key): _text(value) for key, value in _pairs(record.get("tied"))}
+    for key, value in _pairs(record.get("other")):
+        scalar = value.get("scalar") if isinstance(value, Table) else None
+        if isinstance(scalar, Tensor) and scalar.numel == 1:
+            result.other[_text(key)] = Tensor(scalar.element, scalar.storage, (), (), scalar.offset, is_scalar=True)
+        elif isinstance(value, Tensor):
+            result.other[_text(key)] = value
+    for own, origin in found.origins.items():
+        name = own.rpartition(".")[2]
+        entry = origin.obj.get(FIELD)
+        entry = entry.get(name) if isinstance(entry, Table) else None
+        if isinstance(entry, Table):
+            _add(result, own, entry, found[own].numel)
+    fits = all(_whole(result, key) for key in result.pieces)
+    known = {*result.pieces, *result.other}
+    return result if fits and all(result.tied.get(key, key) in known for key in result.keys) else None
+
+
+def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
+    key = _text(entry.get("key"))
+    size = tuple(int(extent) for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float)))
+    start = entry.get("start", 0)
+    start = int(start) if isinstance(start, (int, float)) else 0
+    piece = Piece(own, start, count, entry.get("transposed") is True)
+    known = result.pieces.setdefault(key, [])
+    result.sizes.setdefault(key, size)
+    same = any((other.start, other.count) == (start, count) for other in known)
+    (result.copies.setdefault(key, []) if same else known).append(piece)
+
+
+def _whole(result: Recorded, key: str) -> bool:
+    """Whether the pieces of a tensor are all of it, in order and without overlap."""
+    pieces = sorted(result.pieces[key], key=lambda piece: piece.start)
+    total = prod(result.sizes[key])
+    for piece in pieces:
+        if (piece.start, piece.count) == (0, total):  # one holds all: parts beside it share its memory
+            result.copies.setdefault(key, []).extend(other for other in pieces if other is not piece)
+            result.pieces[key] = [piece]
+            return not piece.transposed or len(result.sizes[key]) == 2
+    place = 0
+    for piece in pieces:
+        if piece.start != place or piece.transposed:
+            return False
+        place += piece.count
+    result.pieces[key] = pieces
+    return place == total
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor are a run of its storage."""
+    step = 1
+    for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items()) if isinstance(value, Table) else []

@@ -1,0 +1,62 @@
+"""Live modules whose state dict has the keys that a Lua model records."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nn.weights.recorded import Recorded
+
+
+def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:
+    """Let a module's `state_dict` and `load_state_dict` have the recorded keys and shapes.
+
+    Args:
+        module: its parameters keep their own names.
+        record: which of its tensors each recorded one is made of.
+        other: recorded tensors that no layer holds, which are kept beside it.
+    """
+
+    def rename(owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
+        made = {key: _joined(record, key, own) for key in record.pieces}
+        for key in record.keys:
+            first = record.tied.get(key, key)
+            state[prefix + key] = made[first] if first in made else other[first]
+
+    def restore(owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if not all(prefix + key in state for key in record.keys):
+            return
+        given = {key: state.pop(prefix + key) for key in record.keys}
+        other.update((key, given[key]) for key in other if key in given)
+        for key in record.pieces:
+            for piece in record.places(key):
+                tensor = given[key].t() if piece.transposed else given[key]
+                part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
+                wanted = shapes[piece.key]
+                state[prefix + piece.key] = part.view(wanted) if part.numel() == prod(wanted) else tensor
+        for key, value in unnamed(owner).items():
+            state.setdefault(prefix + key, value)
+
+    own_state = module.state_dict()
+    shapes = {key: tuple(value.shape) for key, value in own_state.items()}
+    held = {piece.key for key in record.pieces for piece in record.places(key)}
+
+    def unnamed(owner: nn.Module) -> dict[str, torch.Tensor]:
+        """Return what the layers keep under no recorded key, as the counters of batch normalization."""
+        own = {**dict(owner.named_parameters(remove_duplicate=False)), **dict(owner.named_buffers())}
+        return {key: value.detach() for key, value in own.items() if key in shapes and key not in held}
+
+    module.register_state_dict_post_hook(rename)
+    module.register_load_state_dict_pre_hook(restore)
+
+
+def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor]) -> torch.Tensor:
+    size, pieces = record.sizes[key], record.pieces[key]
+    if len(pieces) == 1:
+        tensor = own[pieces[0].key]
+        return tensor.t() if pieces[0].transposed else tensor.view(size)
+    return torch.cat([own[piece.key].reshape(-1) for piece in pieces]).view(size)

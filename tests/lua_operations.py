@@ -1,0 +1,272 @@
+"""A case for each operation of the table: a function or module, and the shapes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Case(nn.Module):
+    """A function of tensors, with parameters `p0`, `p1`, … of given shapes."""
+
+    def __init__(self, function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.count = len(shapes)
+        for number, shape in enumerate(shapes):
+            self.register_parameter(f"p{number}", nn.Parameter(torch.randn(shape) / 2))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs, *(getattr(self, f"p{number}") for number in range(self.count)))
+
+
+class Held(nn.Module):
+    """A module, and what is done with it and the inputs."""
+
+    def __init__(self, inner: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner, self.function = inner, function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self.inner, *inputs)
+
+
+MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
+aten = torch.ops.aten
+
+# Name → function, shapes of inputs, shapes of parameters. A shape that begins with "+" is of positive numbers.
+CASES: dict[str, tuple[Any, ...]] = {
+    "relu": (F.relu, (2, 5)),
+    "relu_": (lambda x: F.relu(x * 2, inplace=True), (2, 5)),
+    "sigmoid": (torch.sigmoid, (2, 5)),
+    "tanh": (torch.tanh, (2, 5)),
+    "elu": (lambda x: F.elu(x, 0.7), (2, 5)),
+    "selu": (F.selu, (2, 5)),
+    "celu": (lambda x: F.celu(x, 0.6), (2, 5)),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.2), (2, 5)),
+    "rrelu": (nn.RReLU(), (2, 5)),
+    "prelu": (F.prelu, (2, 5, 3, 3), (5,)),
+    "prelu_one": (F.prelu, (2, 5), (1,)),
+    "hardtanh": (lambda x: F.hardtanh(x, -0.5, 0.8), (2, 5)),
+    "relu6": (lambda x: F.relu6(x * 5), (2, 5)),
+    "clamp": (lambda x: x.clamp(-0.3, 0.4), (2, 5)),
+    "clamp_min": (lambda x: torch.clamp_min(x, 0.1), (2, 5)),
+    "clamp_max": (lambda x: torch.clamp_max(x, 0.1) + x.clamp(max=0.5), (2, 5)),
+    "threshold": (lambda x: F.threshold(x, 0.1, -2.0), (2, 5)),
+    "silu": (F.silu, (2, 5)),
+    "hardsigmoid": (lambda x: F.hardsigmoid(x * 3), (2, 5)),
+    "hardswish": (lambda x: F.hardswish(x * 3), (2, 5)),
+    "mish": (F.mish, (2, 5)),
+    "gelu": (lambda x: F.gelu(x * 3), (4, 9)),
+    "gelu_tanh": (lambda x: F.gelu(x * 3, approximate="tanh"), (4, 9)),
+    "erf": (lambda x: torch.erf(x * 2), (4, 9)),
+    "softplus": (lambda x: F.softplus(x, 2), (2, 5)),
+    "log_sigmoid": (F.logsigmoid, (2, 5)),
+    "hardshrink": (F.hardshrink, (2, 5)),
+    "softshrink": (F.softshrink, (2, 5)),
+    "softsign": (F.softsign, (2, 5)),
+    "tanhshrink": (F.tanhshrink, (2, 5)),
+    "glu": (lambda x: F.glu(x, 1), (2, 6, 3)),
+    "exp": (torch.exp, (2, 5)),
+    "expm1": (torch.expm1, (2, 5)),
+    "log": (lambda x: torch.log(x.abs() + 1), (2, 5)),
+    "log_other": (lambda x: torch.log1p(x.abs()) + torch.log2(x.abs() + 1) + torch.log10(x.abs() + 2), (2, 5)),
+    "sqrt": (lambda x: torch.sqrt(x.abs() + 1), (2, 5)),
+    "rsqrt": (lambda x: torch.rsqrt(x.abs() + 1), (2, 5)),
+    "reciprocal": (lambda x: torch.reciprocal(x.abs() + 1), (2, 5)),
+    "abs": (torch.abs, (2, 5)),
+    "neg": (lambda x: -x, (2, 5)),
+    "square": (torch.square, (2, 5)),
+    "softmax_2": (lambda x: x.softmax(1), (2, 5)),
+    "softmax_3": (lambda x: x.softmax(-1) + x.softmax(1), (2, 5, 3)),
+    "softmax_4": (lambda x: x.softmax(1) + x.softmax(3), (2, 5, 3, 4)),
+    "log_softmax": (lambda x: x.log_softmax(-1), (2, 5, 3)),
+    "dropout": (lambda x: F.dropout(x, 0.3, False), (2, 5)),
+    "feature_dropout": (lambda x: F.dropout2d(x, 0.3, False) + nn.Dropout1d().eval()(x[:, 0])[:, None], (2, 3, 4, 4)),
+    "feature_dropout_3": (lambda x: F.dropout3d(x, 0.3, False), (2, 3, 4, 4, 2)),
+    "add": (lambda x, y: x + y + 1, (2, 5), (2, 5)),
+    "add_alpha": (lambda x, y: torch.add(x, y, alpha=2) + torch.add(1, x), "two", (2, 5), (2, 5)),
+    "add_broadcast": (lambda x, y: x + y.sum(1, keepdim=True), "two", (2, 5), (2, 5)),
+    "add_parameter": (lambda x, p: x + p, (2, 3, 4), (3, 1)),
+    "add_inplace": (lambda x, p: (x * 1).add_(p), (2, 4), (4,)),
+    "sub": (lambda x, p, q: (x - p) + (q - x) + (1 - x) + (x - 2), (2, 4), (4,), (4,)),
+    "sub_two": (lambda x, y: x - y, "two", (2, 4), (2, 4)),
+    "mul": (lambda x, p: x * p * 2 * x, (2, 3, 4), (1, 4)),
+    "mul_self": (lambda x: x * x, (2, 5)),
+    "mul_broadcast": (lambda x, y: x * y[:, :, None, None], "two", (2, 3, 4, 4), (2, 3)),
+    "mul_scalar_parameter": (lambda x, p: x * p, (2, 3), ()),
+    "div": (lambda x, y: x / (y.abs() + 1) + x / 3 + 2 / (x.abs() + 1), "two", (2, 4), (2, 4)),
+    "div_parameter": (lambda x, p: x / (p * p + 1), (2, 4), (4,)),
+    "maximum": (torch.maximum, "two", (2, 4), (2, 4)),
+    "minimum": (torch.minimum, "two", (2, 4), (2, 4)),
+    "pow": (lambda x: x**2 + x**3 + x.abs() ** 0.5, (2, 4)),
+    "pow_number": (lambda x: 2**x, (2, 4)),
+    "masked_fill": (lambda x: x.masked_fill(MASK, -1e4), (2, 3, 4)),
+    "masked_softmax": (lambda x: x.masked_fill(MASK, float("-inf")).softmax(-1), (2, 3, 4)),
+    "where": (lambda x: torch.where(MASK, x, 0.5) + torch.where(MASK, 1.0, x) + torch.where(MASK, x, x * 2), (2, 3, 4)),
+    "convolution": (nn.Conv2d(3, 4, 3, 2, 1), (2, 3, 7, 8)),
+    "convolution_1": (nn.Conv1d(3, 4, 3, 2, 1), (2, 3, 7)),
+    "convolution_3": (nn.Conv3d(2, 3, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 2, 3, 4, 5)),
+    "convolution_uneven": (nn.Conv2d(3, 4, (3, 2), (1, 2), (2, 1), bias=False), (2, 3, 7, 8)),
+    "convolution_dilated": (nn.Conv2d(3, 4, 3, 1, 2, (2, 1)), (2, 3, 7, 8)),
+    "convolution_dilated_1": (nn.Conv1d(3, 4, 3, 1, 2, 2), (2, 3, 7)),
+    "convolution_dilated_3": (nn.Conv3d(2, 3, 2, 1, 1, 2), (2, 2, 3, 4, 5)),
+    "convolution_grouped": (nn.Conv2d(6, 4, 3, 1, 1, groups=2), (2, 6, 5, 5)),
+    "convolution_depthwise": (nn.Conv2d(4, 4, 3, 2, 1, groups=4), (2, 4, 6, 5)),
+    "convolution_depthwise_no_bias": (nn.Conv2d(4, 4, (1, 3), 1, (0, 1), groups=4, bias=False), (2, 4, 6, 5)),
+    "convolution_depthwise_wide": (nn.Conv2d(4, 8, 3, 1, 1, groups=4), (2, 4, 6, 5)),
+    "convolution_depthwise_1": (nn.Conv1d(4, 4, 3, 1, 1, groups=4), (2, 4, 6)),
+    "convolution_same": (nn.Conv2d(3, 4, (4, 3), padding="same"), (2, 3, 5, 6)),
+    "convolution_circular": (nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (2, 3, 5, 6)),
+    "convolution_reflect": (nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 5, 6)),
+    "transposed": (nn.ConvTranspose2d(3, 4, 3, 2, 1, 1), (2, 3, 4, 5)),
+    "transposed_uneven": (nn.ConvTranspose2d(3, 4, (2, 3), (2, 1), (0, 1), bias=False), (2, 3, 4, 5)),
+    "transposed_grouped": (nn.ConvTranspose2d(4, 6, 3, 2, groups=2), (2, 4, 4, 5)),
+    "transposed_1": (nn.ConvTranspose1d(3, 4, 4, 2, 1), (2, 3, 5)),
+    "transposed_3": (nn.ConvTranspose3d(2, 3, 3, 2, 1, 1), (2, 2, 3, 2, 3)),
+    "max_pool": (nn.MaxPool2d(3, 2, 1), (2, 3, 7, 8)),
+    "max_pool_ceil": (nn.MaxPool2d((2, 3), (2, 2), ceil_mode=True), (2, 3, 7, 8)),
+    "max_pool_dilated": (nn.MaxPool2d(2, 1, 0, 2), (2, 3, 7, 8)),
+    "max_pool_1": (nn.MaxPool1d(3, 2, 1), (2, 3, 8)),
+    "max_pool_3": (nn.MaxPool3d((1, 2, 2), (1, 2, 1)), (2, 3, 2, 4, 5)),
+    "avg_pool": (nn.AvgPool2d(3, 2, 1), (2, 3, 7, 8)),
+    "avg_pool_exclude": (nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False), (2, 3, 7, 8)),
+    "avg_pool_1": (nn.AvgPool1d(2), (2, 3, 8)),
+    "avg_pool_3": (nn.AvgPool3d((1, 2, 2)), (2, 3, 2, 4, 4)),
+    "adaptive_avg_pool": (nn.AdaptiveAvgPool2d((3, 2)), (2, 3, 7, 5)),
+    "adaptive_avg_pool_1": (nn.AdaptiveAvgPool1d(3), (2, 3, 8)),
+    "adaptive_avg_pool_3": (nn.AdaptiveAvgPool3d((1, 2, 1)), (2, 3, 2, 4, 4)),
+    "adaptive_max_pool": (nn.AdaptiveMaxPool2d((3, 2)), (2, 3, 7, 5)),
+    "adaptive_max_pool_1": (nn.AdaptiveMaxPool1d(1), (2, 3, 8)),
+    "batch_norm": (nn.BatchNorm1d(4), (3, 4)),
+    "batch_norm_1": (nn.BatchNorm1d(4, momentum=0.2), (3, 4, 5)),
+    "batch_norm_2": (nn.BatchNorm2d(4, 1e-3, affine=False), (3, 4, 2, 3)),
+    "batch_norm_3": (nn.BatchNorm3d(4), (3, 4, 2, 3, 2)),
+    "layer_norm": (nn.LayerNorm(6), (2, 3, 6)),
+    "layer_norm_two": (nn.LayerNorm((3, 4), 1e-3), (2, 3, 4)),
+    "layer_norm_plain": (nn.LayerNorm(6, elementwise_affine=False), (2, 6)),
+    "rms_norm": (nn.RMSNorm(6), (2, 3, 6)),
+    "group_norm": (nn.GroupNorm(2, 6), (2, 6, 3, 4)),
+    "instance_norm": (nn.InstanceNorm2d(3, affine=True), (2, 3, 4, 5)),
+    "mean": (lambda x: x.mean((2, 3)) + x.mean((1, 3), keepdim=True)[:, 0, :3, 0], (2, 3, 4, 4)),
+    "sum": (lambda x: x.sum(1) + x.sum(-1, keepdim=True), (2, 1, 4)),
+    "amax": (lambda x: x.amax(2) - x.amin(2), (2, 3, 4)),
+    "max_dim": (lambda x: x.max(1)[0] + x.min(1, keepdim=True).values[:, 0], (2, 3, 4)),
+    "var": (lambda x: x.var(1) + x.std((1,), correction=0), (2, 5)),
+    "var_mean": (lambda x: torch.cat(torch.var_mean(x, (1,), correction=0), 1), (2, 5, 3)),
+    "norm": (lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1, dim=1), (2, 5)),
+    "norm_3": (lambda x: x.norm(3, dim=1) + x.norm(float("inf"), 1), (2, 5)),
+    "logsumexp": (lambda x: x.logsumexp(1), (2, 5)),
+    "linear": (nn.Linear(4, 3), (2, 4)),
+    "linear_3": (nn.Linear(4, 3, bias=False), (2, 5, 4)),
+    "linear_4": (nn.Linear(4, 3), (2, 2, 5, 4)),
+    "matmul_parameter": (lambda x, p: x @ p, (2, 5, 4), (4, 3)),
+    "matmul": (lambda x, y: x @ y, "two", (2, 5, 4), (2, 4, 3)),
+    "matmul_4": (lambda x, y: x @ y.transpose(-1, -2), "two", (2, 2, 5, 4), (2, 2, 3, 4)),
+    "matmul_vector": (lambda x, p: x @ p, (2, 5, 4), (4,)),
+    "matmul_batch_parameter": (lambda x, p: x @ p, (2, 3, 5, 4), (3, 4, 2)),
+    "bmm": (torch.bmm, "two", (2, 5, 4), (2, 4, 3)),
+    "addmm": (lambda x, b, w: torch.addmm(b, x, w), (2, 4), (3,), (4, 3)),
+    "einsum": (lambda x, y: torch.einsum("bqhd,bkhd->bhqk", x, y), "two", (2, 3, 2, 4), (2, 5, 2, 4)),
+    "einsum_parameter": (lambda x, p: torch.einsum("bti,oi->bto", x, p), (2, 3, 4), (5, 4)),
+    "attention": (F.scaled_dot_product_attention, "three", (2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 5, 3)),
+    "attention_causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *("three", (2, 5, 4), (2, 5, 4), (2, 5, 4)),
+    ),
+    "attention_mask": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=MASK, scale=0.3),
+        *("three", (2, 3, 4), (2, 4, 4), (2, 4, 2)),
+    ),
+    "multihead": (Held(nn.MultiheadAttention(6, 2, batch_first=True), lambda m, x: m(x, x, x)[0]), (2, 4, 6)),
+    "view": (lambda x: x.view(x.shape[0], -1).reshape(-1, 4, 3).flatten(1).unflatten(1, (2, 6)), (2, 3, 4)),
+    "squeeze": (lambda x: x.squeeze(1).unsqueeze(2).squeeze(), (3, 1, 4)),
+    "same": (lambda x: x.contiguous().clone().float(), (2, 4)),
+    "detach": (lambda x: x * x.detach(), (2, 4)),
+    "permute": (lambda x: x.permute(0, 2, 3, 1), (2, 3, 4, 5)),
+    "transpose": (lambda x: x.transpose(1, 2).transpose(2, 3), (2, 3, 4, 5)),
+    "turned": (lambda x: x[:, 0].mT, (2, 1, 3, 4)),
+    "movedim": (lambda x: torch.movedim(x, 1, -1), (2, 3, 4, 5)),
+    "expand": (lambda x: x.expand(-1, 3, 4) * 2, (2, 1, 4)),
+    "expand_parameter": (lambda x, p: torch.cat([p.expand(x.shape[0], -1, -1), x], 1), (3, 2, 4), (1, 1, 4)),
+    "select": (lambda x: x[:, 1] + x[:, -1], (2, 3, 4)),
+    "slice": (lambda x: x[:, 1:3, :-1] + x[:, ::2, 1:], (2, 4, 3)),
+    "slice_step": (lambda x: torch.cat([x[:, 0::2], x[:, 1::2]], 2), (2, 4, 3)),
+    "narrow": (lambda x: x.narrow(1, 1, 2), (2, 4, 3)),
+    "split": (lambda x: sum(part.mean(1) for part in (*x.split(2, 1), *x.split([1, 4], 1), *x.chunk(2, 1))), (2, 5, 3)),
+    "unbind": (lambda x: torch.stack(x.unbind(1)[::-1], 2), (2, 3, 4)),
+    "cat": (lambda x, y: torch.cat([x, y, x], 1), "two", (2, 3), (2, 4)),
+    "stack": (lambda x, y: torch.stack([x, y], 1), "two", (2, 3), (2, 3)),
+    "repeat": (lambda x: x.repeat(1, 2, 3), (2, 3, 4)),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, 1), (2, 3, 4)),
+    "flip": (lambda x: x.flip(1), (2, 3, 4)),
+    "roll": (lambda x: x.roll((1, -2), (1, 2)), (2, 3, 4)),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (2, 8, 3, 4)),
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), (2, 2, 4, 6)),
+    "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), (2, 6, 3, 4)),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 1)), (2, 3, 4, 5)),
+    "pad_value": (lambda x: F.pad(x, (1, 2, -1, 1), value=0.5), (2, 3, 4, 5)),
+    "pad_reflect": (lambda x: F.pad(x, (1, 2, 1, 0), mode="reflect"), (2, 3, 4, 5)),
+    "pad_reflect_1": (nn.ReflectionPad1d(2), (2, 3, 5)),
+    "pad_replicate": (lambda x: F.pad(x, (1, 2, 1, 0), mode="replicate"), (2, 3, 4, 5)),
+    "pad_replicate_3": (nn.ReplicationPad3d(1), (2, 2, 3, 2, 2)),
+    "pad_circular": (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 5)),
+    "filled": (
+        lambda x: x + torch.zeros(x.shape[0], 3) + torch.ones_like(x) + x.new_full((x.shape[0], 1), 2.0),
+        (2, 3),
+    ),
+    "index": (lambda x: x[:, [2, 0, 0]], (2, 3, 4)),
+    "index_parameter": (lambda x, p: x + p[torch.tensor([[2, 0], [1, 1]])].sum(-1), (2, 2, 2), (3, 4)),
+    "index_select": (lambda x: x.index_select(1, torch.tensor([2, 1])), (2, 3, 4)),
+    "embedding": (nn.Embedding(7, 3, padding_idx=2), "int", (2, 5)),
+    "embedding_1": (nn.Embedding(7, 3), "int", (4,)),
+    "embedding_3": (nn.Embedding(7, 3), "int", (2, 2, 2)),
+    "embedding_places": (lambda x, p: x + F.embedding(torch.arange(x.shape[1]), p), (2, 3, 4), (5, 4)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), (2, 3, 4, 5)),
+    "nearest_uneven": (lambda x: F.interpolate(x, size=(6, 7)), (2, 3, 4, 5)),
+    "nearest_1": (lambda x: F.interpolate(x, scale_factor=2), (2, 3, 5)),
+    "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (2, 3, 4, 5)),
+    "bilinear_size": (lambda x: F.interpolate(x, size=(3, 9), mode="bilinear"), (2, 3, 4, 5)),
+    "bilinear_corners": (lambda x: F.interpolate(x, size=(6, 7), mode="bilinear", align_corners=True), (2, 3, 4, 5)),
+    "bicubic": (lambda x: F.interpolate(x, size=(6, 7), mode="bicubic"), (2, 3, 4, 5)),
+    "linear_1": (lambda x: F.interpolate(x, scale_factor=1.5, mode="linear"), (2, 3, 6)),
+    "lstm": (Held(nn.LSTM(3, 4, 2, batch_first=True), lambda m, x: m(x)[0]), (2, 3, 3)),
+    "lstm_both": (
+        Held(nn.LSTM(3, 4, bidirectional=True, bias=False, batch_first=True), lambda m, x: m(x)[0]),
+        (2, 3, 3),
+    ),
+    "lstm_state": (Held(nn.LSTM(3, 4, batch_first=True), lambda m, x: m(x)[1][1][0]), (2, 3, 3)),
+    "lstm_time_first": (Held(nn.LSTM(3, 4), lambda m, x: m(x)[0]), (3, 2, 3)),
+    "gru": (Held(nn.GRU(3, 4, 2, batch_first=True), lambda m, x: m(x)[0]), (2, 3, 3)),
+    "gru_state": (Held(nn.GRU(3, 4, batch_first=True), lambda m, x, h: m(x, h[None])[0]), "two", (2, 3, 3), (2, 4)),
+    "rnn_tanh": (Held(nn.RNN(3, 4, batch_first=True), lambda m, x: m(x)[0]), (2, 3, 3)),
+    "rnn_relu": (Held(nn.RNN(3, 4, batch_first=True, nonlinearity="relu"), lambda m, x: m(x)[0]), (2, 3, 3)),
+    "expand_learned": (lambda x, p: x + p.exp()[None] + (2 * p)[None].expand(x.shape[0], -1, -1), (3, 2, 4), (2, 4)),
+    "lstm_cell": (Held(nn.LSTMCell(3, 4), lambda m, x: m(x)[0]), (2, 3)),
+    "gru_cell": (Held(nn.GRUCell(3, 4), lambda m, x: m(x)), (2, 3)),
+}
+
+
+def case_of(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module and inputs of a case."""
+    torch.manual_seed(len(name))
+    function, *rest = CASES[name]
+    count = {"two": 2, "three": 3}.get(rest[0], 1) if isinstance(rest[0], str) else 1
+    integers = rest[0] == "int"
+    shapes = rest[1:] if isinstance(rest[0], str) else rest
+    inputs = tuple(torch.randint(0, 7, shape) if integers else torch.randn(shape) for shape in shapes[:count])
+    if isinstance(function, nn.Module):
+        module = function
+    else:
+        module = Case(function, *shapes[count:])
+    for inner in module.modules():
+        for parameter in inner.parameters(recurse=False):
+            parameter.data.uniform_(-0.7, 0.7)
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
+            inner.running_mean.uniform_(-0.5, 0.5)
+            inner.running_var.uniform_(0.5, 2)
+    return module.eval(), inputs
