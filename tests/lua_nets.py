@@ -32,8 +32,8 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         self.layer1 = nn.Sequential(Basic(4, 4), Basic(4, 4))
-        self.layer2 = nn.Sequential(Basic(4, 8, 2), Basic(8, 8))
-        self.fc = nn.Linear(8, 5)
+        self.layer2 = Basic(4, 6, 2)
+        self.fc = nn.Linear(6, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer2(self.layer1(self.stem(x)))
@@ -130,7 +130,7 @@ NETS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
         nn.Sequential(nn.Conv2d(1, 4, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(144, 10)),
         torch.randn(2, 1, 16, 16),
     ),
-    "resnet": lambda: (ResNet(), torch.randn(2, 3, 32, 32)),
+    "resnet": lambda: (ResNet(), torch.randn(2, 3, 16, 16)),
     "unet": lambda: (UNet(), torch.randn(1, 1, 8, 8)),
     "dcgan": lambda: (_dcgan(), torch.randn(2, 5, 1, 1)),
     "lstm": lambda: (Language("LSTM"), torch.randint(0, 11, (2, 4))),

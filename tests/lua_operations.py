@@ -160,6 +160,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "var_mean": (lambda x: torch.cat(torch.var_mean(x, (1,), correction=0), 1), (2, 5, 3)),
     "norm": (lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1, dim=1), (2, 5)),
     "norm_3": (lambda x: x.norm(3, dim=1) + x.norm(float("inf"), 1), (2, 5)),
+    "whole_extremum": (lambda x: x / x.max() - x.min(), (2, 5)),
     "logsumexp": (lambda x: x.logsumexp(1), (2, 5)),
     "linear": (nn.Linear(4, 3), (2, 4)),
     "linear_3": (nn.Linear(4, 3, bias=False), (2, 5, 4)),
@@ -171,6 +172,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "matmul_batch_parameter": (lambda x, p: x @ p, (2, 3, 5, 4), (3, 4, 2)),
     "bmm": (torch.bmm, "two", (2, 5, 4), (2, 4, 3)),
     "addmm": (lambda x, b, w: torch.addmm(b, x, w), (2, 4), (3,), (4, 3)),
+    "bilinear_form": (nn.Bilinear(3, 4, 2), "two", (2, 3), (2, 4)),
     "einsum": (lambda x, y: torch.einsum("bqhd,bkhd->bhqk", x, y), "two", (2, 3, 2, 4), (2, 5, 2, 4)),
     "einsum_parameter": (lambda x, p: torch.einsum("bti,oi->bto", x, p), (2, 3, 4), (5, 4)),
     "attention": (F.scaled_dot_product_attention, "three", (2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 5, 3)),
@@ -214,6 +216,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "pad_reflect_1": (nn.ReflectionPad1d(2), (2, 3, 5)),
     "pad_replicate": (lambda x: F.pad(x, (1, 2, 1, 0), mode="replicate"), (2, 3, 4, 5)),
     "pad_replicate_3": (nn.ReplicationPad3d(1), (2, 2, 3, 2, 2)),
+    "pad_aten": (
+        lambda x: aten.reflection_pad2d(x, [1, 0, 2, 1]) + aten.replication_pad2d(x, [0, 1, 1, 2]),
+        (2, 3, 4, 5),
+    ),
     "pad_circular": (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 5)),
     "filled": (
         lambda x: x + torch.zeros(x.shape[0], 3) + torch.ones_like(x) + x.new_full((x.shape[0], 1), 2.0),
@@ -221,6 +227,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "index": (lambda x: x[:, [2, 0, 0]], (2, 3, 4)),
     "index_parameter": (lambda x, p: x + p[torch.tensor([[2, 0], [1, 1]])].sum(-1), (2, 2, 2), (3, 4)),
+    "index_many": (lambda x, p: x + p.exp()[torch.arange(600) % 7].view(3, 100, 4).mean(1), (2, 3, 4), (7, 2)),
     "index_select": (lambda x: x.index_select(1, torch.tensor([2, 1])), (2, 3, 4)),
     "embedding": (nn.Embedding(7, 3, padding_idx=2), "int", (2, 5)),
     "embedding_1": (nn.Embedding(7, 3), "int", (4,)),
@@ -259,10 +266,7 @@ def case_of(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     integers = rest[0] == "int"
     shapes = rest[1:] if isinstance(rest[0], str) else rest
     inputs = tuple(torch.randint(0, 7, shape) if integers else torch.randn(shape) for shape in shapes[:count])
-    if isinstance(function, nn.Module):
-        module = function
-    else:
-        module = Case(function, *shapes[count:])
+    module = function if isinstance(function, nn.Module) else Case(function, *shapes[count:])
     for inner in module.modules():
         for parameter in inner.parameters(recurse=False):
             parameter.data.uniform_(-0.7, 0.7)

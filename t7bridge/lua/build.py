@@ -427,7 +427,7 @@ class Builder:
             value = self.emit(layer, value, shape=result)
         return value
 
-    def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Wire:
+    def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
         """Repeat a value for each example: the product of a column of ones, one for each, and the value as a row."""
         import numpy as np
 

@@ -134,6 +134,7 @@ CLASSES: dict[str, LuaClass] = {
     "BatchNormalization": _row(_NORM, 2, train=True),
     "SpatialBatchNormalization": _row(_NORM, 2, train=True),
     "VolumetricBatchNormalization": _row(_NORM, 2, train=True),
+    "Bilinear": _row("- - -", gradInput="<two tensors>"),
     "Bottle": _special(_bottle),
     "CAdd": _special(_sizes),
     "CMul": _special(_sizes),

@@ -50,8 +50,9 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
         own = {**dict(owner.named_parameters(remove_duplicate=False)), **dict(owner.named_buffers())}
         return {key: value.detach() for key, value in own.items() if key in shapes and key not in held}
 
-    module.register_state_dict_post_hook(rename)
-    module.register_load_state_dict_pre_hook(restore)
+    hooked: Any = module
+    hooked.register_state_dict_post_hook(rename)
+    hooked.register_load_state_dict_pre_hook(restore)
 
 
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from t7bridge.lua.table import OPERATIONS
 from t7bridge.lua.trace import trace
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 def test_operation(name, tmp_path):
     """Outputs and gradients of inputs and weights are those of PyTorch."""
@@ -30,6 +31,7 @@ def test_operation(name, tmp_path):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_every_operation_has_a_case():
     """No entry of the table is without a case."""
     assert operations.shape

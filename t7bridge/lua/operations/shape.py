@@ -10,6 +10,7 @@ from ..table import operation
 from ..trace import Extent
 
 MOST_PARTS = 256
+MOST_CHOICES = 1 << 24
 
 
 @operation(
@@ -386,8 +387,8 @@ def filled(b: Builder, *args: Any, **kwargs: Any) -> Any:
     import numpy as np
 
     grows = any(isinstance(extent, str) for extent in b.shape)
-    kind = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
-    return Const(b.tensor(np.full((1,) * len(b.shape) if grows else b.shape, number, kind)), b.shape)
+    element = np.dtype(b.call.dtype if b.call.dtype.startswith(("float", "int")) else "f4")
+    return Const(b.tensor(np.full((1,) * len(b.shape) if grows else b.shape, number, element)), b.shape)
 
 
 def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
@@ -409,8 +410,22 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
         )
         return b.reshape(made, (len(index), *rest))
     if len(index) > MOST_PARTS:
-        raise CannotError(f"gathers {len(index)} elements by constant positions")
+        return _picked(b, table, index, place)
     return concatenated(b, [narrowed(b, table, place, int(number), 1) for number in index], place)
+
+
+def _picked(b: Builder, table: Any, index: Any, place: int) -> Any:
+    """Return many elements at constant positions: the product with a matrix that has one 1 in each row."""
+    import numpy as np
+
+    extent = table.shape[place]
+    if isinstance(extent, str) or len(index) * extent > MOST_CHOICES or len(table.shape) != 2:
+        raise CannotError(f"gathers {len(index)} elements by constant positions")
+    choice = np.zeros((len(index), extent), "f4")
+    choice[np.arange(len(index)), index] = 1
+    rows = b.permute(b.wire(table), (1, 0)) if place else b.wire(table)
+    made = b.emit(make("nn.MM"), b.wire(Const(b.tensor(choice), choice.shape)), rows, shape=(len(index), rows.shape[1]))
+    return b.permute(made, (1, 0)) if place else made
 
 
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable")

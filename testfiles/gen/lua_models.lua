@@ -1,0 +1,58 @@
+-- Runs the models that lua_models.py saved, in stock nn and nngraph, and records what they compute.
+--   th lua_models.lua WORK OUT
+-- Each network is OUT/NAME.t7, the operations are OUT/operations_N.t7: name -> {input=, gradOutput=, weights=, output=,
+-- gradInput=, gradients=}; weights and gradients by key of the PyTorch state dict.
+require 'nn'
+require 'nngraph'
+
+local work, out = arg[1], arg[2]
+
+local function gradients(model, weights)
+   local found = {}
+   for _, module in ipairs(model:listModules()) do
+      for field, entry in pairs(module.t7bridge or {}) do
+         local slope = field == 'weight' and module.gradWeight or field == 'bias' and module.gradBias
+         if slope then
+            local whole = found[entry.key] or torch.FloatTensor(torch.LongStorage(#entry.size > 0 and entry.size or {1})):zero()
+            if entry.transposed then
+               whole:copy(slope:t())
+            else -- cells of an unrolled layer share one gradient, so each copies the same
+               whole:view(-1):narrow(1, (entry.start or 0) + 1, slope:nElement()):copy(slope)
+            end
+            found[entry.key] = whole
+         end
+      end
+   end
+   return found
+end
+
+local function run(name)
+   local model, case = torch.load(work .. '/' .. name .. '.t7'), torch.load(work .. '/' .. name .. '.case.t7')
+   model:zeroGradParameters()
+   local copied = nn.utils.recursiveCopy
+   case.output = select(2, copied(nil, model:forward(case.input)))
+   local ran, slopes = pcall(function() return model:backward(case.input, case.gradOutput) end)
+   if ran then
+      case.gradInput = select(2, copied(nil, slopes))
+      case.gradients = gradients(model, case.weights)
+   else
+      assert(tostring(slopes):find('backprop only defined while training'), slopes)
+   end
+   return case
+end
+
+local part, size, number = {}, 0, 1
+for name in io.lines(work .. '/names.txt') do
+   local case = run(name)
+   if name:sub(1, 3) ~= 'op_' then
+      torch.save(out .. '/' .. name .. '.t7', case)
+   else
+      local bytes = #torch.serialize(case)
+      if size + bytes > 60000 then
+         torch.save(out .. '/operations_' .. number .. '.t7', part)
+         part, size, number = {}, 0, number + 1
+      end
+      part[name:sub(4)], size = case, size + bytes
+   end
+end
+torch.save(out .. '/operations_' .. number .. '.t7', part)

@@ -1,0 +1,70 @@
+"""What stock Lua Torch computed on models that `save_module` wrote: forward, gradients of inputs and of weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import TESTFILES, read
+from lua_nets import NETS, flat, module_of
+from lua_operations import CASES, case_of
+from runtime_helpers import as_torch
+
+import t7bridge
+
+
+def recorded(name):
+    """What Lua recorded for a network or an operation."""
+    if name in NETS:
+        return read(TESTFILES / "lua" / f"{name}.t7")
+    for path in sorted((TESTFILES / "lua").glob("operations_*.t7")):
+        table = read(path)
+        if name in table:
+            return table[name]
+    raise AssertionError(f"no recorded case {name}")
+
+
+def filled(name, case):
+    """The network or case with the recorded weights."""
+    module, _ = module_of(name) if name in NETS else case_of(name)
+    state = {str(key): as_torch(value) for key, value in case["weights"].items()}
+    shapes = {key: value.shape for key, value in module.state_dict().items()}
+    module.load_state_dict({key: value.view(shapes[key]) for key, value in state.items()})
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("name", [*NETS, *CASES])
+def test_lua_computed_what_pytorch_does(name):
+    """Outputs are equal within 1e-5 and gradients within 1e-4, relative to their size."""
+    case = recorded(name)
+    module = filled(name, case)
+    inputs = [value.requires_grad_(value.is_floating_point()) for value in flat(as_torch(case["input"]))]
+    outputs = flat(module(*inputs))
+    for mine, lua in zip(outputs, flat(as_torch(case["output"])), strict=True):
+        assert (mine - lua.view(mine.shape)).abs().max() <= 1e-5 * max(1, float(lua.abs().max()))
+    if "gradInput" not in case:  # SpatialDropout goes back in training only
+        return
+    slopes = [slope.view(mine.shape) for mine, slope in zip(outputs, flat(as_torch(case["gradOutput"])), strict=True)]
+    torch.autograd.backward(outputs, slopes)
+    found = [value.grad for value in inputs if value.is_floating_point()]
+    wanted = flat(as_torch(case["gradInput"])) if found else []
+    for key, parameter in module.named_parameters():
+        if parameter.grad is not None and (key in case["gradients"] or parameter.grad.any()):
+            found.append(parameter.grad)
+            wanted.append(as_torch(case["gradients"][key]))
+    for mine, lua in zip(found, wanted, strict=True):
+        assert (mine - lua.view(mine.shape)).abs().max() <= 1e-4 * max(1, float(lua.abs().max()))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_loaded_models_compute_what_lua_did(name, tmp_path):
+    """What is loaded from a saved network computes what Lua computed on it."""
+    case = recorded(name)
+    module = filled(name, case)
+    inputs = flat(as_torch(case["input"]))
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=tuple(inputs))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    with torch.no_grad():
+        outputs = flat(again(inputs[0] if len(inputs) == 1 else inputs))
+    for mine, lua in zip(outputs, flat(as_torch(case["output"])), strict=True):
+        torch.testing.assert_close(mine, lua.view(mine.shape), rtol=1e-4, atol=1e-5)
