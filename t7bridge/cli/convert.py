@@ -1,4 +1,4 @@
-"""Convert a file to .pt, to .t7, or to another encoding. The source's format is told by its content."""
+"""Convert a file of any format to any other, or a .t7 to another encoding. SRC's format is told by its content."""
 
 from __future__ import annotations
 

@@ -1,0 +1,266 @@
+"""Files of every format: told by content, read and written by span, with what shares memory tied again."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge import formats
+from t7bridge.conversion.options import options_for
+from t7bridge.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
+from t7bridge.graph.storage import Span
+
+h5py = pytest.importorskip("h5py")
+safetensors = pytest.importorskip("safetensors.torch")
+
+SUFFIXES = [spec.suffix for spec in formats.FORMATS.values() if spec.folder is None]
+
+
+def state() -> dict[str, torch.Tensor]:
+    """A state dict with a tied tensor, a view, a flat storage of two, an empty and a 0-d tensor."""
+    base = torch.arange(30, dtype=torch.float32).reshape(6, 5)
+    flat = torch.arange(10, dtype=torch.float64)
+    return {
+        "a.weight": base, "a.view": base.t()[1:4], "tied": base, "flat/one": flat[:4], "flat/two": flat[4:],
+        "half": torch.ones(3).half(), "scalar": torch.tensor(3.5), "empty": torch.zeros(0, 4),
+        "flag": torch.ones(2) > 0,
+    }  # fmt: skip
+
+
+def library_reads(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file by the format's own library, by key with dots."""
+    if path.suffix == ".safetensors":
+        found = safetensors.load_file(path)
+    elif path.suffix == ".npz":
+        found = {key: torch.from_numpy(value) for key, value in np.load(path).items()}
+    elif path.suffix == ".h5":
+        found = {}
+        with h5py.File(path) as file:
+            file.visit_links(lambda name: found.update(_dataset(file, name)))
+    else:
+        found = torch.load(path, weights_only=True)
+    return {key.replace("/", ".").replace("_one", ".one").replace("_two", ".two"): found[key] for key in found}
+
+
+def _dataset(file: Any, name: str) -> dict[str, torch.Tensor]:
+    item = file[name]
+    return {name: torch.from_numpy(np.asarray(item[()]))} if isinstance(item, h5py.Dataset) else {}
+
+
+@pytest.mark.parametrize("first", SUFFIXES)
+def test_any_to_any(first: str, tmp_path: Path) -> None:
+    """From each format to each other the tensors are what PyTorch wrote, and share memory as they did."""
+    torch.save(state(), tmp_path / "source.pt")
+    one = tmp_path / f"one{first}"
+    t7bridge.convert(tmp_path / "source.pt", one)
+    for second in SUFFIXES:
+        two, back = tmp_path / f"two{second}", tmp_path / "back.pt"
+        t7bridge.convert(one, two, force=True)
+        if second != ".t7":
+            found = library_reads(two)
+            for key, tensor in state().items():
+                other = found[key.replace("/", ".")]
+                assert other.dtype == tensor.dtype, (second, key)
+                assert other.reshape(-1).tolist() == tensor.reshape(-1).tolist(), (second, key)
+        t7bridge.convert(two, back, force=True)
+        again = torch.load(back, weights_only=True)
+        assert set(again) == set(state()), second
+        assert again["a.weight"].data_ptr() == again["tied"].data_ptr()
+        assert again["a.view"].data_ptr() == again["a.weight"].data_ptr() + 4
+        assert again["a.view"].stride() == (1, 5)
+        assert again["flat/two"].data_ptr() == again["flat/one"].data_ptr() + 32
+        assert again["scalar"].shape == ()
+        assert again["empty"].shape == (0, 4)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".h5"])
+def test_weights_stay_in_the_file(suffix: str, tmp_path: Path) -> None:
+    """Reading loads no element: each storage is a span of the file."""
+    t7bridge.convert(TESTFILES / "models/lenet_mm.t7", tmp_path / f"x{suffix}")
+    with t7bridge.open(tmp_path / f"x{suffix}") as document:
+        found = document.value.values()
+        assert document.format == formats.SUFFIXES[suffix].name
+        assert all(isinstance(tensor.storage.data, Span) for tensor in found)
+
+
+def test_tensors_that_were_changed_are_not_tied(tmp_path: Path) -> None:
+    """Where somebody changed one of two tied tensors and kept the metadata, both keep their own values."""
+    torch.save(state(), tmp_path / "source.pt")
+    t7bridge.convert(tmp_path / "source.pt", tmp_path / "x.safetensors")
+    data = bytearray((tmp_path / "x.safetensors").read_bytes())
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    begin = 8 + int.from_bytes(data[:8], "little") + header["tied"]["data_offsets"][0]
+    data[begin : begin + 4] = np.float32(99).tobytes()
+    (tmp_path / "y.safetensors").write_bytes(data)
+
+    report = t7bridge.convert(tmp_path / "y.safetensors", tmp_path / "y.pt")
+    again = torch.load(tmp_path / "y.pt", weights_only=True)
+    assert (again["tied"][0, 0].item(), again["a.weight"][0, 0].item()) == (99.0, 0.0)
+    assert any("do not agree any more" in note.message for note in report.notes)
+
+
+def header(entries: Any, data: bytes = b"") -> bytes:
+    """A safetensors file of a header and bytes."""
+    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """A header's entry of two float32."""
+    return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (header({"x": entry(data_offsets=[0, 4])}, bytes(8)), CorruptError),
+        (header({"x": entry(shape=[3])}, bytes(8)), CorruptError),
+        (header({"x": entry(shape=[-2])}, bytes(8)), CorruptError),
+        (header({"x": entry(shape=[True, 2])}, bytes(8)), CorruptError),
+        (header({"x": entry(shape=[1 << 40, 1 << 40])}, bytes(8)), CorruptError),
+        (header({"x": entry(), "y": entry()}, bytes(8)), CorruptError),
+        (header({"x": entry(data_offsets=[4, 12])}, bytes(12)), CorruptError),
+        (header({"x": entry()}, bytes(9)), CorruptError),
+        (header({"x": entry()}, bytes(4)), TruncatedError),
+        (header({"x": entry(dtype="F4")}, bytes(8)), UnsupportedError),
+        (header({"x": entry(), "__metadata__": {"a": 1}}, bytes(8)), CorruptError),
+        (header({"x": entry(), "__metadata__": {"t7bridge": "{}"}}, bytes(8)), CorruptError),
+        (header(b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"x":{}}', bytes(8)), CorruptError),
+        (header(b'{"x":' + b"[" * 100_000, b""), CorruptError),
+    ],
+)
+def test_damaged_safetensors(data: bytes, error: type[Exception]) -> None:
+    """A header that contradicts itself or the file is refused; nothing is guessed."""
+    with pytest.raises(error):
+        t7bridge.load(data)
+
+
+def test_metadata_cannot_make_memory(tmp_path: Path) -> None:
+    """Metadata that ties a few bytes to a storage of terabytes is not used."""
+    views = {"views": {"x": [0, 1 << 40, 0, [1]], "y": [0, 1 << 40, 2, [1]]}}
+    entries = {"x": entry(), "y": entry(data_offsets=[8, 16]), "__metadata__": {"t7bridge": json.dumps(views)}}
+    value = t7bridge.load(header(entries, bytes(16)))
+
+    assert [tensor.storage.count for tensor in value.values()] == [2, 2]
+
+
+def test_numpy_archives(tmp_path: Path) -> None:
+    """What numpy writes is read: Fortran order, big-endian, compressed; objects and text are named and left out."""
+    arrays = {
+        "c": np.arange(6.0).reshape(2, 3), "f": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "big": np.arange(3, dtype=">f4"), "text": np.array(["a", "bc"]), "objects": np.array([{}], object),
+    }  # fmt: skip
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", **arrays)
+        report = t7bridge.convert(tmp_path / "x.npz", tmp_path / "x.pt", force=True)
+        found = torch.load(tmp_path / "x.pt", weights_only=True)
+        assert list(found) == ["c", "f", "big"]
+        assert all(found[key].tolist() == arrays[key].tolist() for key in found)
+        assert {note.path if hasattr(note, "path") else note.trail for note in report.notes} >= {"text", "objects"}
+
+
+def test_damaged_numpy_archives(tmp_path: Path) -> None:
+    """A header that is none, or promises more than there is, is refused; it is never evaluated."""
+    good = io.BytesIO()
+    np.save(good, np.zeros(2))
+    for old, new in ((b"(2,)", b"(9,)"), (b"(2,)", b"(x,)"), (b"NUMPY", b"NUMPI"), (b"False", b"print")):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("x.npy", good.getvalue().replace(old, new))
+        with pytest.raises(FormatError, match="x"):
+            t7bridge.load(tmp_path / "x.npz")
+
+
+def test_archives_are_told_apart(tmp_path: Path) -> None:
+    """A zip archive with arrays is numpy's, one with a pickle PyTorch's, whatever else is in it."""
+    np.savez(tmp_path / "x.bin", a=np.zeros(2))
+    shutil.copy(f"{tmp_path / 'x.bin'}.npz", tmp_path / "y.pt")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "z.npz")
+    with zipfile.ZipFile(tmp_path / "z.npz", "a") as archive:
+        archive.writestr("extra.npy", b"")
+
+    assert t7bridge.open(tmp_path / "y.pt").format == "npz"
+    assert t7bridge.open(tmp_path / "z.npz").format == "pt"
+
+
+def test_hdf5_of_others(tmp_path: Path) -> None:
+    """Groups are dicts as torch-hdf5 has tables; chunks, byte orders and links are read, the rest named."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["net/conv/weight"] = np.arange(6.0).reshape(2, 3)
+        file["net/conv"].create_dataset("packed", data=np.arange(1000), chunks=(100,), compression="gzip")
+        file["net/big"] = np.arange(3, dtype=">i4")
+        file["net/again"] = h5py.SoftLink("/net/conv/weight")
+        file["net/other"] = h5py.ExternalLink("secret.h5", "/x")
+        file["net/loop"] = file["net"]
+        file["words"] = ["a", "b"]
+    report = t7bridge.convert(tmp_path / "x.h5", tmp_path / "x.pt")
+    found = torch.load(tmp_path / "x.pt", weights_only=True)["net"]
+
+    assert found["conv"]["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["conv"]["packed"].tolist() == list(range(1000))
+    assert found["big"].tolist() == [0, 1, 2]
+    assert found["again"].data_ptr() == found["conv"]["weight"].data_ptr()
+    left = " ".join(str(note) for note in report.notes)
+    assert all(name in left for name in ("net.other", "net.loop", "words"))
+
+
+def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:
+    """What a format of named tensors leaves out is in the report by kind, with the number and the first paths."""
+    tensor = t7bridge.Tensor.from_numpy(np.zeros(2, "f4"))
+    t7bridge.save({"w": tensor, "raw": [b"\xff"] * 7, "more": b"\xfe"}, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+
+    (note,) = [note for note in report.notes if note.level == "warning"]
+    assert "byte string: 8 of them" in note.message
+    assert "raw.0, raw.1" in note.message
+
+
+@pytest.mark.parametrize(("verb", "function"), [("convert", t7bridge.convert), ("module", t7bridge.write_module)])
+def test_signatures_agree_with_the_table_of_options(verb: str, function: Any) -> None:
+    """Each option of the table is an argument of the function with the same default, and the other way round."""
+    arguments = inspect.signature(function).parameters
+    table = {option.name: option.default for option in options_for(verb)}
+    given = {
+        name: each.default for name, each in arguments.items() if name not in ("src", "dst", "directory", "limits")
+    }
+
+    assert {name: given.get(name, "missing") for name in table} == table
+    assert set(given) == set(table)
+
+
+def test_command_line(tmp_path: Path) -> None:
+    """Examples, quiet runs, pipes, completion and what was perhaps meant."""
+
+    def run(*words: Any, **how: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["t7bridge", *map(str, words)], capture_output=True, **how)
+
+    model = TESTFILES / "models/lenet_mm.t7"
+    piped = run("convert", "-q", "-", "-", "--to", "safetensors", input=model.read_bytes())
+    assert (piped.returncode, piped.stderr) == (0, b"")
+    (tmp_path / "x.safetensors").write_bytes(piped.stdout)
+    assert set(safetensors.load_file(tmp_path / "x.safetensors")) == set(t7bridge.load(piped.stdout))
+    assert run("diff", model, tmp_path / "x.safetensors").returncode == 0
+    same = run("verify", "--quiet", model, tmp_path / "x.safetensors")
+    assert (same.returncode, same.stdout) == (0, b"")
+
+    assert b"did you mean convert?" in run("convrt").stderr
+    assert b"did you mean --force?" in run("convert", "--forse", "a", "b").stderr
+    assert b"examples:" in run("help", "convert").stdout
+    assert run("convert", "--limit", "help").stdout.startswith(b"objects ")
+    script = run("completion", "bash").stdout
+    completed = subprocess.run(
+        ["bash", "-c", script.decode() + "\nCOMP_WORDS=(t7bridge convert --to h); COMP_CWORD=3; _t7bridge; "
+         "echo ${COMPREPLY[@]}"], capture_output=True, check=True,
+    )  # fmt: skip
+    assert completed.stdout == b"hdf5\n"
