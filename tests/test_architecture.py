@@ -85,10 +85,8 @@ OPTIONAL = {
     "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/dask.py",
     "rich": "cli/progress.py cli/zoo_display.py",
-    "grandalf": "tools/draw/ranks.py",
+    "cairosvg": "tools/draw/draw.py",
 }
-# Of these the ones that define classes of their library's.
-LOADED_LATE = {"tools/draw/ranks.py"}
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
@@ -197,18 +195,8 @@ def test_optional_libraries_have_one_place_each(path):
     for library, home in OPTIONAL.items():
         if name_of(path) not in home.split():
             assert library not in foreign_imports(path)
-        elif home not in LOADED_LATE:
+        else:
             assert library not in foreign_imports(path, at_start=True)
-
-
-@for_each("path", FILES, ids=name_of)
-def test_modules_loaded_late(path):
-    """What needs its library from the first line is imported by others only in functions."""
-    late = {Path(home).stem for home in LOADED_LATE}
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
-            assert not names & late
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), ids=name_of)

@@ -26,7 +26,7 @@ VERBS = {
     "describe": "print what a file holds as canonical JSON",
     "export": "write a model as ONNX or .pt2, checked at once",
     "diff": "say which values of two files differ, and by how much",
-    "draw": "draw a model as SVG, or for Graphviz",
+    "draw": "draw a model: a page to walk in, SVG, Graphviz, or the graph as data",
     "inspect": "print what a file holds, for people",
     "lua": "write a PyTorch module as a Lua Torch model, and as the Lua source that builds it",
     "match": "find out which key of a state dict is which of another model's",

@@ -1,4 +1,4 @@
-"""Draw the model of a .t7: what is in what, what flows where, and what each layer is in PyTorch."""
+"""Draw a model: a page with zoom, search and folding, a still picture, or the graph as data."""
 
 from __future__ import annotations
 
@@ -10,22 +10,33 @@ from ..tools.draw import FORMATS
 from .shared import add_limits, add_options, limits_of
 
 INPUTS = ("file",)
-EXAMPLES = ("t7bridge draw model.t7 -o model.svg", "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.dot")
+EXAMPLES = (
+    "t7bridge draw model.t7 -o model.html",
+    "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.svg",
+    "t7bridge draw model.t7 --json > model.json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("file", metavar="FILE", help="a .t7 file")
-    parser.add_argument(
-        "-o", "--output", metavar="PICTURE", type=_picture, required=True, help=".svg, or .dot for Graphviz"
+    parser.add_argument("file", metavar="FILE", help="a model, of any format")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "-o",
+        "--output",
+        metavar="PICTURE",
+        type=_picture,
+        help=".html (a page), .svg, .png, .dot (for Graphviz) or .json",
     )
+    target.add_argument("--json", action="store_true", help="print the graph as data, see docs/graph-json.md")
+    parser.add_argument("--weights", action="store_true", help="read the weights, for histograms in the page")
     add_options(parser, "draw")
     add_limits(parser)
 
 
 def _picture(text: str) -> str:
     if os.path.splitext(text)[1].lower() not in FORMATS:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return text
 
 
@@ -33,6 +44,18 @@ def run(options: argparse.Namespace) -> int:
     """Draw."""
     from ..tools.draw.draw import draw
 
-    count = draw(options.file, options.output, options.at, force=options.force, limits=limits_of(options))
-    print(printable(f"{options.output}: {count} modules"))
+    drawing = draw(
+        options.file,
+        options.output,
+        options.at,
+        weights=options.weights,
+        force=options.force,
+        limits=limits_of(options),
+    )
+    if options.json:
+        import json
+
+        print(json.dumps(drawing.graph(), indent=1))
+        return 0
+    print(printable(f"{options.output}: {drawing.modules} modules, {drawing.blocks[0].parameters:,} parameters"))
     return 0

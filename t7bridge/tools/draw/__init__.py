@@ -1,3 +1,3 @@
-"""A model as a picture: `blocks` says what is drawn, `layout` where, `svg` and `dot` write it, `draw` is for users."""
+"""A model as a picture: `blocks` and `structure` say what is drawn, `page` and others write it, `draw` is for users."""
 
-FORMATS = (".svg", ".dot")
+FORMATS = (".html", ".svg", ".png", ".dot", ".json")

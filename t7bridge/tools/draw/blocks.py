@@ -1,22 +1,52 @@
-"""What is drawn of a model: blocks inside blocks, and what flows between them."""
+"""The drawn form of a model: blocks inside blocks, and the flows between them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from attrs import field
 
 from ...data import define
 from ...errors import LimitError
-from ...graph.lua import TorchObject
+from ...graph.lua import Table, TorchObject, Value
+from ...graph.show import clean, short
+from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import Literal
 from ...nn.plan.build_spec import sketch
+from ...nn.plan.places import Places, is_scratch
 from ...nn.plan.spec import SEQUENTIAL, GraphSpec, Link, ModuleSpec
 from ...nn.weights.state_dict import StateDict, state_dict
 
 MAX_BLOCKS = 20_000
+_STEPS_PER_WORK = 5
+"""Levels of nesting, summed over all modules, that one step of `Limits.work` allows: paths are as long as these."""
 _DETAIL_CHARS = 48
+_FIELDS, _FIELD_CHARS = 40, 80
+_FAN_OUT = {"nn.Concat", "nn.ConcatTable", "nn.DepthConcat", "nn.Inception"}
+"""Containers that pass their whole input to each child."""
+_EACH_ITS_OWN = {"nn.ParallelTable", "nn.Parallel"}
+"""Containers that pass one element of their input to each child."""
+_DEFAULTS: Mapping[str, Literal] = {
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "bias": True,
+    "eps": 1e-5,
+    "momentum": 0.1,
+    "affine": True,
+    "inplace": False,
+    "ceil_mode": False,
+    "count_include_pad": True,
+    "output_padding": 0,
+    "padding_mode": "zeros",
+    "track_running_stats": True,
+    "return_indices": False,
+    "batch_first": False,
+    "plain": False,
+}
+"""Arguments of `torch.nn` that are left out of labels where they have their default."""
 
 
 @define(frozen=True)
@@ -24,7 +54,7 @@ class Flow:
     """An arrow between two blocks of one block.
 
     Attributes:
-        start: number of the block it leaves.
+        start: number of the block it leaves, from 0.
         end: number of the block it enters.
         label: which elements of the output it carries, where not the whole.
     """
@@ -34,19 +64,48 @@ class Flow:
     label: str = ""
 
 
+@define(frozen=True)
+class Weight:
+    """A tensor of a block.
+
+    Attributes:
+        name: in the block, `weight`.
+        key: in the state dict, `0.weight`.
+        tensor: the tensor itself.
+        kind: `parameter` or `buffer`.
+        shared: key of the tensor met before with the same elements in memory.
+    """
+
+    name: str
+    key: str
+    tensor: Tensor
+    kind: str = "parameter"
+    shared: str = ""
+
+
 @define(eq=False)
 class Block:
-    """A module, or an end of a graph.
+    """A module, a group of weights, or an end of a graph.
 
     Attributes:
         name: in the block around it, as in the state dict.
         title: class in PyTorch; in Lua where there is none.
         kind: `layer`; `chain` for containers whose blocks take each other's outputs, `side` for others; `graph`, whose
             flows tell; `end` for input and output of a graph.
-        mark: `weights` for a layer with some, `unmapped` for what stands for no PyTorch module, `again` for what is
-            drawn elsewhere already.
-        lines: what else stands in it.
-        hint: class and path in Lua.
+        mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
+            is drawn elsewhere already.
+        lines: other text of the label: arguments, counts, notes.
+        hint: class and path in the file.
+        class_name: class in the file.
+        target: dotted name of the PyTorch class.
+        key: its name in the state dict.
+        path: its path in the file.
+        shape: recorded output: the sizes of each tensor.
+        arguments: how PyTorch's class is constructed.
+        fields: other fields of the object, as text.
+        weights: its own tensors.
+        parameters: number of learned elements in it and in all blocks inside, those shared counted once.
+        same: key of the block that is the same module, for `again`.
         inside: the blocks in it, in order.
         flows: of a graph.
     """
@@ -57,8 +116,25 @@ class Block:
     mark: str = ""
     lines: list[str] = field(factory=list)
     hint: str = ""
+    class_name: str = ""
+    target: str = ""
+    key: str = ""
+    path: str = ""
+    shape: tuple[tuple[int, ...], ...] = ()
+    arguments: dict[str, str] = field(factory=dict)
+    fields: dict[str, str] = field(factory=dict)
+    weights: list[Weight] = field(factory=list)
+    parameters: int = 0
+    same: str = ""
     inside: list[Block] = field(factory=list)
     flows: list[Flow] = field(factory=list)
+
+    @property
+    def arrows(self) -> list[Flow]:
+        """The flows between the blocks inside, those of a chain too."""
+        if self.kind == "chain":
+            return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
+        return self.flows
 
 
 def blocks_of(module: TorchObject, trail: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
@@ -67,11 +143,22 @@ def blocks_of(module: TorchObject, trail: str, limits: Limits = DEFAULT_LIMITS) 
     Args:
         module: an nn module or criterion of Lua.
         trail: its path in the file.
-        limits: what the model may cost.
+        limits: resource limits.
 
     Raises:
         LimitError: the model is nested or shared too much, or there are more than `MAX_BLOCKS` blocks.
     """
+    levels = 0
+    for place in Places(module, trail, limits):
+        levels += place.depth
+        if levels > _STEPS_PER_WORK * limits.work:
+            raise LimitError(
+                "the modules are nested too deep for a picture",
+                limit="work",
+                value=limits.work,
+                found=f"{place.depth} levels",
+                hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
+            )
     state = state_dict(module, trail, limits, own_keys=True)
     spec, unmapped = sketch(module, state, trail, limits)
     return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
@@ -82,10 +169,11 @@ class _Sketcher:
         self._unmapped = unmapped
         self._drawn: dict[int, str] = {}
         """Where each module is drawn."""
-        self._weights: dict[str, int] = {}
-        for key, tensor in state.tensors.items():
-            module = key.rpartition(".")[0]
-            self._weights[module] = self._weights.get(module, 0) + prod(tensor.shape)
+        kinds = {
+            key: "buffer" if origin.param is not None and origin.param.kind != "parameter" else "parameter"
+            for key, origin in state.origins.items()
+        }
+        self._weights = weights_by_block(dict(state.tensors), kinds)
 
     def run(self, root: ModuleSpec) -> list[Block]:
         """Draw each module where it is met first."""
@@ -108,39 +196,130 @@ class _Sketcher:
                 block.inside.append(self._block(label, child, inner))
                 below.append((block.inside[-1], child, inner))
             if graph:
-                _add_ends(block, graph)
+                _add_graph_ends(block, graph)
+            elif spec.class_name in _FAN_OUT | _EACH_ITS_OWN:
+                _add_branch_ends(block, spec)
             blocks += block.inside
             stack += reversed(below)
-            if len(blocks) > MAX_BLOCKS:
-                raise LimitError("the model has too many modules for a picture", expected=f"at most {MAX_BLOCKS}")
+            check_count(len(blocks))
+        count_parameters(blocks)
         return blocks
 
     def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
         title = spec.target.rpartition(".")[2] or spec.class_name
-        block = Block(name, title, hint=f"{spec.class_name}, {spec.trail}")
+        block = Block(name, title, hint=f"{spec.class_name}, {spec.trail}", key=place, path=spec.trail)
+        block.class_name, block.target = spec.class_name, spec.target
+        block.shape = output_shape(spec.obj)
         if id(spec) in self._drawn:
-            block.mark, block.lines = "again", [f"the same as {self._drawn[id(spec)] or 'the whole'}"]
+            block.same = self._drawn[id(spec)]
+            block.mark, block.lines = "again", [f"the same as {block.same or 'the whole'}"]
             return block
         self._drawn[id(spec)] = place
         if spec.graph:
             block.kind, block.title = "graph", "Graph"
         elif spec.children:
-            block.kind = "chain" if spec.target == SEQUENTIAL else "side"
+            block.kind = "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
         if spec.trail in self._unmapped:
             block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
         elif spec.graph is None:
-            block.lines += _arguments(spec)
-        weights = self._weights.get(place, 0)
-        if weights:
-            block.mark = block.mark or "weights"
-            block.lines.append(f"{weights:,} elements")
+            block.arguments = _arguments(spec)
+            block.lines += _label(spec)
+        if spec.obj is not None:
+            block.fields = _fields(spec.obj)
+        block.weights = self._weights.get(place, [])
+        mark_weights(block)
         return block
 
 
-def _arguments(spec: ModuleSpec) -> list[str]:
-    """What the module is constructed with, on one line that is not too long."""
+def weights_by_block(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> dict[str, list[Weight]]:
+    """The tensors of a state dict by the block that they are in; those of the same memory name the first.
+
+    Args:
+        tensors: by key.
+        kinds: `parameter` or `buffer` by key; parameters where not given.
+    """
+    found: dict[str, list[Weight]] = {}
+    first: dict[object, tuple[str, str]] = {}
+    for key, tensor in tensors.items():
+        block, _, name = key.rpartition(".")
+        memory = (id(tensor.storage), tensor.offset, tensor.shape) if tensor.storage is not None else object()
+        owner, other = first.setdefault(memory, (block, key))
+        shared = other if owner != block else ""
+        found.setdefault(block, []).append(Weight(name, key, tensor, kinds.get(key, "parameter"), shared))
+    return found
+
+
+def mark_weights(block: Block) -> None:
+    """Say in a block's label which weights it has, and whose it shares."""
+    count = sum(prod(each.tensor.shape) for each in block.weights)
+    if count:
+        block.mark = block.mark or "weights"
+        block.lines.append(f"{count:,} elements")
+    shared = next((each.shared for each in block.weights if each.shared), "")
+    if shared:
+        block.lines.append(f"shares {clean(shared, 40)}")
+
+
+def count_parameters(blocks: list[Block]) -> None:
+    """Sum the learned elements of each block and of those inside.
+
+    Args:
+        blocks: all of them, each before those inside it.
+    """
+    for block in reversed(blocks):
+        own = sum(prod(each.tensor.shape) for each in block.weights if each.kind == "parameter" and not each.shared)
+        block.parameters = own + sum(each.parameters for each in block.inside)
+
+
+def check_count(count: int) -> None:
+    """Refuse a model with too many blocks.
+
+    Raises:
+        LimitError: there are more than `MAX_BLOCKS`.
+    """
+    if count > MAX_BLOCKS:
+        raise LimitError(
+            "the model has too many modules for a picture",
+            expected=f"at most {MAX_BLOCKS}",
+            hint="Draw a part with --at (at=… in Python).",
+        )
+
+
+def output_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
+    """The sizes of what a module returned last, as its field `output` has them; of a table the first eight."""
+    value: Value = obj.get("output") if obj is not None else None
+    if isinstance(value, Table):
+        items = value.sequence() or []
+        return tuple(each.shape for each in items[:8] if isinstance(each, Tensor) and each.numel)
+    return (value.shape,) if isinstance(value, Tensor) and value.numel else ()
+
+
+def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
+    """`1×64×56×56`; of several tensors all, with commas between them."""
+    return ", ".join("×".join(map(str, sizes[:8])) or "scalar" for sizes in shape)
+
+
+def _arguments(spec: ModuleSpec) -> dict[str, str]:
+    """All arguments of the constructor, as text."""
+    found = {str(number): clean(_shown(value), _FIELD_CHARS) for number, value in enumerate(spec.args)}
+    found.update({name: clean(_shown(value), _FIELD_CHARS) for name, value in spec.kwargs.items() if value is not None})
+    return found
+
+
+def _label(spec: ModuleSpec) -> list[str]:
+    """The arguments that are no defaults, on one line that is not too long."""
     shown = [_shown(value) for value in spec.args]
-    shown += [f"{name}={_shown(value)}" for name, value in spec.kwargs.items() if value is not None]
+    conv = "Conv" in spec.target
+    if len(shown) > 1 and (conv or spec.target.endswith("Linear")):
+        shown[:2] = [f"{shown[0]} → {shown[1]}"]
+        shown[1:2] = [f"kernel {shown[1]}"] if conv and len(shown) > 1 else shown[1:2]
+    for name, value in spec.kwargs.items():
+        if name == "inplace":
+            continue
+        default = 1 if name == "stride" and conv else _DEFAULTS.get(name)
+        text = _shown(value)
+        if value is not None and (default is None or text != repr(default)):
+            shown.append(f"{name}={text}")
     text = ", ".join(shown)
     if len(text) > _DETAIL_CHARS:
         text = text[: _DETAIL_CHARS - 1] + "…"
@@ -154,7 +333,38 @@ def _shown(value: Literal) -> str:
     return repr(value)
 
 
-def _add_ends(block: Block, graph: GraphSpec) -> None:
+def _fields(obj: TorchObject) -> dict[str, str]:
+    """The fields that say what the object is, as text: no modules, weights or scratch."""
+    found: dict[str, str] = {}
+    for key, value in obj.fields.raw_items() if obj.fields is not None else ():
+        name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else short(key)
+        if is_scratch(name) or name in ("modules", "forwardnodes", "backwardnodes", "fg", "bg", "gradInput"):
+            continue
+        if value is None or isinstance(value, Tensor):
+            continue
+        found[clean(name, _FIELD_CHARS)] = clean(
+            f"{value:.6g}" if isinstance(value, float) else short(value), _FIELD_CHARS
+        )
+        if len(found) >= _FIELDS:
+            break
+    return found
+
+
+def _add_branch_ends(block: Block, spec: ModuleSpec) -> None:
+    """Draw a container of branches as the flow it is: apart at the input, together at the output."""
+    count = len(block.inside)
+    each = spec.class_name in _EACH_ITS_OWN
+    dimension = spec.obj.get("dimension") if spec.obj is not None else None
+    how = "table" if spec.class_name.endswith("Table") else "concat"
+    if how == "concat" and isinstance(dimension, float):
+        how += f", dim {dimension - 1:g}"
+    block.kind = "graph"
+    block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=[how])]
+    block.flows = [Flow(count, number, f"[{number}]" if each else "") for number in range(count)]
+    block.flows += [Flow(number, count + 1) for number in range(count)]
+
+
+def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
     """Add the input, the output and the flows of a graph. Its blocks are those of its nodes, which count from 1."""
     count = len(graph.nodes)
     block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
@@ -164,10 +374,12 @@ def _add_ends(block: Block, graph: GraphSpec) -> None:
         for number, link in enumerate(links, 1):
             start = count if link[0] == 0 else link[0] - 1
             labels.setdefault((start, end), []).append(_carried(link, number if len(links) > 1 else 0))
-    block.flows = [Flow(start, end, ", ".join(filter(None, found))) for (start, end), found in labels.items()]
+    block.flows = [
+        Flow(start, end, clean(", ".join(filter(None, found)), _FIELD_CHARS)) for (start, end), found in labels.items()
+    ]
 
 
 def _carried(link: Link, number: int) -> str:
     """`[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
-    picked = "".join(f"[{step}]" for step in link[1])
+    picked = "".join(f"[{step}]" for step in link[1][:8])
     return ": ".join(filter(None, (str(number) if number else "", picked)))

@@ -2,57 +2,199 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+from typing import Any
 
-from ...errors import ModelError
+from ... import formats
+from ...data import define
+from ...errors import ModelError, UnsupportedError
+from ...graph.lua import TorchObject
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Limits
-from ..load_module import one_module
+from ...nn.plan.inside import module_at
+from ...nn.plan.places import find_models, is_module
+from ...text import printable
 from . import FORMATS
-from .blocks import blocks_of
+from .blocks import Block, blocks_of, count_parameters
 from .dot import as_dot
+from .graph_json import Source, graph_of
 from .layout import lay_out
+from .page import page
+from .structure import structure_blocks
 from .svg import as_svg
+from .view import shown
+
+_CELL_HEIGHT = 640
+"""Height of a picture in a notebook, in pixels."""
+
+
+@define(eq=False)
+class Drawing:
+    """A drawn model. Notebooks show it as a page that can be walked in.
+
+    Attributes:
+        blocks: all blocks, each before those inside it.
+        file: name of the file, or of the value.
+        path: of the model in it.
+        weights: whether the page has histograms of weights.
+    """
+
+    blocks: list[Block]
+    file: str = ""
+    path: str = "root"
+    weights: bool = False
+
+    @property
+    def modules(self) -> int:
+        """How many modules are drawn, those at several places as often."""
+        return sum(block.kind != "end" for block in self.blocks)
+
+    def html(self) -> str:
+        """One self-contained page."""
+        return page(self.blocks, Source(self.file, self.path), weights=self.weights)
+
+    def svg(self) -> str:
+        """A still picture."""
+        return as_svg(lay_out(shown(self.blocks)), f"{self.file}, {self.path}")
+
+    def dot(self) -> str:
+        """Text for Graphviz."""
+        return as_dot(shown(self.blocks))
+
+    def graph(self) -> dict[str, Any]:
+        """The graph as data, see docs/graph-json.md."""
+        return graph_of(self.blocks, Source(self.file, self.path), statistics=self.weights)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
 
 
 def draw(
-    src: PathLike, dst: PathLike, at: str | None = None, *, force: bool = False, limits: Limits = DEFAULT_LIMITS
-) -> int:
-    """Draw the modules of a `.t7` file: what is in what, what flows where, and what each is in PyTorch.
+    src: PathLike | Any,
+    dst: PathLike | None = None,
+    at: str | None = None,
+    *,
+    weights: bool = False,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Drawing:
+    """Draw a model: what is in what, what flows where, and what each layer is in PyTorch.
 
-    Layers that stand for no PyTorch module are drawn too, in red. A module that Lua has at several places is drawn at
-    the first, and named at the others.
+    Layers that have no PyTorch module are drawn too, in red. A module that Lua has at several places is drawn at the
+    first, and named at the others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
 
     Args:
-        src: the `.t7` file.
-        dst: the picture: `.svg`, or `.dot` for Graphviz.
-        at: the path of the module where the file holds several: `root.protos.rnn`.
+        src: a file of any format, or a value that `load` returned.
+        dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, where a converter is
+            installed; `.dot` for Graphviz; `.json`, the graph as data. Nothing is written where not given.
+        at: the path of a module where the file holds several: `root.protos.rnn`. All are drawn where not given.
+        weights: whether weights are read, for histograms in the page and statistics in the data.
         force: whether an existing file is replaced.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Returns:
-        How many modules are drawn, those at several places as often.
+        The drawing, which notebooks show.
 
     Raises:
         FormatError: the file is damaged, or is something else.
-        ModelError: the file holds no module, or several and `at` names none of them; or `dst` is no picture.
+        ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is no picture.
         LimitError: the model is too large for a picture.
-        UnsupportedError: grandalf is not installed, and the model has a graph.
+        UnsupportedError: nothing that makes a `.png` is installed.
         TargetExistsError: the picture exists and `force` is not set.
     """
-    suffix = os.path.splitext(os.fspath(dst))[1].lower()
-    if suffix not in FORMATS:
+    suffix = os.path.splitext(os.fspath(dst))[1].lower() if dst is not None else ""
+    if dst is not None and suffix not in FORMATS:
+        expected = f"a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise ModelError(
-            "pictures are .svg or .dot", file=os.fspath(dst), expected=f"a name that ends in {' or '.join(FORMATS)}"
+            f"pictures are {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", file=os.fspath(dst), expected=expected
         )
-    with ByteSource.from_path(src) as source:
-        trail, module = one_module(source, at, limits)
-        blocks = blocks_of(module, trail, limits)
-        if suffix == ".dot":
-            text = as_dot(blocks)
-        else:
-            text = as_svg(lay_out(blocks), f"{os.path.basename(source.name)}, {trail}")
-        with FileOutput(dst, force=force, inputs=(source,)) as output:
-            output.write(text.encode("utf-8", "replace"))
-    return sum(block.kind != "end" for block in blocks)
+    if not isinstance(src, (str, os.PathLike)):
+        drawing = _drawn([src], f"{type(src).__name__}", at, weights, limits)
+        if dst is not None:
+            _write(drawing, dst, suffix, force, ())
+        return drawing
+    with formats.open(src, limits=limits) as document:
+        document.warn()
+        name = os.path.basename(os.path.normpath(document.path))
+        drawing = _drawn(document.roots, name, at, weights, limits, document.path)
+        if dst is not None:
+            _write(drawing, dst, suffix, force, (document.source,))
+    return drawing
+
+
+def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: Limits, file: str = "") -> Drawing:
+    """The drawing of values: of the module at a path, of all modules, or of what else holds tensors."""
+    value = values[0]
+    if at is not None:
+        module = module_at(value, at)
+        if module is None:
+            paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
+            raise ModelError(f"the file holds no module at {at}", file=file, hint=f"There are: {paths}.")
+        return Drawing(blocks_of(module, at, limits), name, at, weights)
+    found = [("root", value)] if is_module(value) else find_models(value)
+    try:
+        if len(found) == 1 and isinstance(found[0][1], TorchObject):
+            return Drawing(blocks_of(found[0][1], found[0][0], limits), name, found[0][0], weights)
+        if not found:
+            return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
+    except ModelError as error:
+        error.file = error.file or file
+        raise
+    root = Block("", printable(name), "side", lines=[f"{len(found)} models"])
+    blocks = [root]
+    for path, module in found:
+        inner = blocks_of(module, path, limits)
+        inner[0].name = path.removeprefix("root").lstrip(".")
+        for block in inner:
+            block.key = f"{inner[0].name}.{block.key}" if block.key else inner[0].name
+            block.same = f"{inner[0].name}.{block.same}" if block.mark == "again" and block.same else block.same
+        root.inside.append(inner[0])
+        blocks += inner
+    count_parameters(blocks)
+    return Drawing(blocks, name, "root", weights)
+
+
+def _write(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:
+    if suffix == ".json":
+        data = (json.dumps(drawing.graph(), indent=1) + "\n").encode()
+    elif suffix == ".png":
+        data = _png(drawing)
+    else:
+        text = {".html": drawing.html, ".svg": drawing.svg, ".dot": drawing.dot}[suffix]()
+        data = text.encode("utf-8", "replace")
+    with FileOutput(dst, force=force, inputs=inputs) as output:
+        output.write(data)
+
+
+def _png(drawing: Drawing) -> bytes:
+    """The picture as PNG, by whichever converter is installed."""
+    svg = drawing.svg().encode("utf-8", "replace")
+    try:
+        import cairosvg
+    except ImportError:
+        pass
+    else:
+        return bytes(cairosvg.svg2png(bytestring=svg))
+    program = shutil.which("rsvg-convert")
+    if program is None:
+        raise UnsupportedError(
+            "nothing that makes a .png is installed",
+            hint="pip install 't7bridge[png]', install rsvg-convert (librsvg), or write .svg or .html.",
+        )
+    done = subprocess.run([program], input=svg, capture_output=True, check=False)
+    if done.returncode:
+        raise UnsupportedError("rsvg-convert makes no .png of this picture", hint="Write .svg or .html.")
+    return done.stdout

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import sqrt
 
 from attrs import field
 
 from ...data import define
-from ...errors import UnsupportedError
-from .blocks import Block
+from .blocks import Block, shape_text
+from .ranks import Point, place
 
-Point = tuple[float, float]
 TITLE, SMALL = 13, 11
 """Sizes of text, in pixels."""
 _CHAR = 0.6
 """Width of a character, as a share of the size of text. Few fonts have wider ones."""
 LINE = 16
 """From one line of text to the next."""
-_PAD, _GAP, _PORT = 10, 26, 24
+_PAD, _GAP, _PORT = 10, 30, 24
+_COLUMN, _SHAPE = 1000.0, 0.7
+"""Height that a chain may have in one column, in pixels, and height by width that several columns aim at."""
 
 
 @define(eq=False)
@@ -46,7 +48,7 @@ class Box:
 
 
 def texts_of(block: Block) -> list[tuple[str, int]]:
-    """The lines of text in a block, with their sizes."""
+    """The lines of text in a block, with their sizes in pixels."""
     head = f"{block.name}: {block.title}" if block.name and block.title else block.name or block.title
     return [(text, size) for text, size in [(head, TITLE), *((line, SMALL) for line in block.lines)] if text]
 
@@ -57,9 +59,6 @@ def lay_out(blocks: list[Block]) -> Box:
     Args:
         blocks: all of them, each before those inside it.
 
-    Raises:
-        UnsupportedError: there is a graph, and grandalf is not installed.
-        LimitError: a graph has too many nodes.
     """
     boxes: dict[int, Box] = {}
     for block in reversed(blocks):  # what is inside first
@@ -82,6 +81,10 @@ def lay_out(blocks: list[Block]) -> Box:
     return root
 
 
+_LABELLED = 600
+"""Arrows of a graph that are labelled; more would only hide each other."""
+
+
 def _around(box: Box, width: float, height: float) -> None:
     """Make a box as large as what is in it, which is then put in its middle."""
     spare = max(box.width - width - 2 * _PAD, 0) / 2
@@ -93,16 +96,32 @@ def _around(box: Box, width: float, height: float) -> None:
 
 
 def _chain(box: Box) -> None:
-    """One below the other, each with an arrow to the next."""
+    """One below the other, each with an arrow to the next; in columns where they would be too tall."""
     width = max(each.width for each in box.inside)
-    y = 0.0
+    height = sum(each.height + _GAP for each in box.inside) - _GAP
+    column = height if height < _COLUMN else max(_COLUMN, sqrt(height * width * _SHAPE))
+    x = y = lowest = 0.0
     for number, each in enumerate(box.inside):
         if number:
-            box.lines.append(([(width / 2, y), (width / 2, y + _GAP)], ""))
-            y += _GAP
-        each.x, each.y = (width - each.width) / 2, y
+            last, label = box.inside[number - 1], shape_text(box.inside[number - 1].block.shape)
+            start = (x + width / 2, y)
+            if y + _GAP + each.height > column:
+                x, y = x + width + 2 * _GAP, 0.0
+                side, foot = x - _GAP, last.y + last.height + _GAP / 3
+                points = [start, (start[0], foot), (side, foot), (side, -_GAP / 3), (x + width / 2, -_GAP / 3)]
+                box.lines.append(([*points, (x + width / 2, y)], label))
+            else:
+                y += _GAP
+                box.lines.append(([start, (x + width / 2, y)], label))
+        each.x, each.y = x + (width - each.width) / 2, y
         y += each.height
-    _around(box, width, y)
+        lowest = max(lowest, y)
+    if x:  # room for the arrows above and below the columns
+        for each in box.inside:
+            each.y += _GAP / 2
+        box.lines = [([(px, py + _GAP / 2) for px, py in points], label) for points, label in box.lines]
+        lowest += _GAP
+    _around(box, x + width, lowest)
 
 
 def _side(box: Box) -> None:
@@ -117,12 +136,6 @@ def _side(box: Box) -> None:
 
 def _graph(box: Box) -> None:
     """In layers, from input to output."""
-    try:
-        from .ranks import place
-    except ImportError as error:
-        raise UnsupportedError(
-            "grandalf is not installed, which lays out graphs", hint="pip install 't7bridge[graph]', or write a .dot."
-        ) from error
     flows = box.block.flows
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
@@ -136,7 +149,8 @@ def _graph(box: Box) -> None:
     for number, flow in enumerate(flows):
         start, end = box.inside[flow.start], box.inside[flow.end]
         points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
-        box.lines.append((points, flow.label))
+        labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
+        box.lines.append((points, " ".join(filter(None, labels))))
     _around(box, width, height)
 
 

@@ -1,37 +1,18 @@
-"""A directed graph in layers, from its inputs down to its outputs. The only importer of grandalf."""
+"""A directed graph in layers, from its inputs down to its outputs, in time that follows its size.
+
+Layers by longest path, order by the barycenters of neighbours, and places by isotonic regression: in each layer the
+order is kept and the squared distance from the neighbours is least.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+Point = tuple[float, float]
 
-from grandalf.graphs import Edge, Graph, Vertex
-from grandalf.layouts import SugiyamaLayout
-from grandalf.routing import EdgeViewer
-
-from ...errors import LimitError
-from .layout import Point
-
-_SWEEPS = 8
-"""How often the order within the layers is improved."""
-
-
-class _Size:
-    """The size of a node, as grandalf asks for it; grandalf adds the place of the node's middle as `xy`."""
-
-    def __init__(self, width: float, height: float) -> None:
-        self.w, self.h = width, height
-        self.xy = (0.0, 0.0)
-
-
-# grandalf has sets of these. With hashes of their own, the same graph gives the same picture every time.
-class _Node(Vertex):  # type: ignore[misc]
-    def __hash__(self) -> int:
-        return int(self.data)
-
-
-class _Edge(Edge):  # type: ignore[misc]
-    def __hash__(self) -> int:
-        return int(self.data)
+_SWEEPS = 6
+"""How often order and places within the layers are improved."""
+_MAX_BENDS = 30_000
+"""Bends of edges that pass through layers; where there would be more, edges are straight."""
+_BEND_WIDTH = 8.0
 
 
 def place(
@@ -40,53 +21,120 @@ def place(
     """Find a place for each node.
 
     Args:
-        sizes: width and height of each node.
-        flows: numbers of the nodes at start and end of each edge.
-        gap: between neighbours.
+        sizes: width and height of each node, in pixels.
+        flows: numbers of the nodes at start and end of each edge, from 0.
+        gap: between neighbours, in pixels.
 
     Returns:
         The upper left corner of each node, the bends of each edge on its way round nodes, and width and height of all.
-
-    Raises:
-        LimitError: there are too many nodes.
     """
-    nodes = [_Node(number) for number in range(len(sizes))]
-    for node, size in zip(nodes, sizes):
-        node.view = _Size(*size)
-    edges = [_Edge(nodes[start], nodes[end], data=number) for number, (start, end) in enumerate(flows)]
-    for edge in edges:
-        edge.view = EdgeViewer()
-    corners: list[Point] = [(0.0, 0.0)] * len(sizes)
-    bends: list[list[Point]] = [[] for _ in flows]
-    right = bottom = 0.0
-    try:
-        for part in Graph(nodes, edges).C:
-            layout = SugiyamaLayout(part)
-            layout.xspace, layout.yspace = gap, 1.5 * gap
-            roots = [node for node in part.sV if not node.e_in()]
-            layout.init_all(roots=roots or None, optimize=True)
-            layout.draw(_SWEEPS)
-            width, height = _take(list(part.sV), list(part.sE), right, corners, bends)
-            right, bottom = right + width + gap, max(bottom, height)
-    except RecursionError as error:
-        raise LimitError(
-            "a graph has too many nodes to be laid out", found=f"{len(nodes)}", hint="Write a .dot, for Graphviz."
-        ) from error
-    return corners, bends, right - gap, bottom
+    count = len(sizes)
+    ranks = _ranks(count, flows)
+    widths = [width for width, _ in sizes]
+    levels = list(ranks)
+    links: list[tuple[int, int]] = []
+    bends: list[list[int]] = [[] for _ in flows]
+    straight = sum(max(ranks[end] - ranks[start] - 1, 0) for start, end in flows) > _MAX_BENDS
+    for number, (start, end) in enumerate(flows):
+        last = start
+        for level in range(ranks[start] + 1, ranks[start] + 1 if straight else ranks[end]):
+            bends[number].append(len(levels))
+            links.append((last, len(levels)))
+            last = len(levels)
+            levels.append(level)
+            widths.append(_BEND_WIDTH)
+        links.append((last, end))
+    layers: list[list[int]] = [[] for _ in range(max(levels, default=0) + 1)]
+    for node, level in enumerate(levels):
+        layers[level].append(node)
+    above: list[list[int]] = [[] for _ in levels]
+    below: list[list[int]] = [[] for _ in levels]
+    for start, end in links:
+        below[start].append(end)
+        above[end].append(start)
+    middle = _places(layers, above, below, widths, gap, count)
+    tops, y = [], 0.0
+    for layer in layers:
+        tops.append(y)
+        y += max((sizes[node][1] for node in layer if node < count), default=0) + 1.5 * gap
+    left = min((middle[node] - widths[node] / 2 for node in range(len(levels))), default=0.0)
+    right = max((middle[node] + widths[node] / 2 for node in range(len(levels))), default=0.0)
+    corners = [(middle[node] - sizes[node][0] / 2 - left, tops[levels[node]]) for node in range(count)]
+    heights = [max((sizes[node][1] for node in layer if node < count), default=0.0) for layer in layers]
+    points: list[list[Point]] = []
+    for nodes in bends:
+        points.append([])
+        for node in nodes:
+            x, top = middle[node] - left, tops[levels[node]]
+            points[-1] += [(x, top), (x, top + heights[levels[node]])]
+    return corners, points, right - left, max(y - 1.5 * gap, 0.0)
 
 
-def _take(
-    nodes: list[Any], edges: list[Any], x: float, corners: list[Point], bends: list[list[Point]]
-) -> tuple[float, float]:
-    """Take over one connected part, from `x` on to the right; its width and height."""
-    found = {edge.data: list(getattr(edge.view, "_pts", ()))[1:-1] for edge in edges}
-    across = [px for points in found.values() for px, _ in points]
-    left = min([node.view.xy[0] - node.view.w / 2 for node in nodes] + across)
-    top = min(node.view.xy[1] - node.view.h / 2 for node in nodes)
-    for node in nodes:
-        middle, size = node.view.xy, node.view
-        corners[node.data] = (middle[0] - size.w / 2 - left + x, middle[1] - size.h / 2 - top)
-    for number, points in found.items():
-        bends[number] = [(px - left + x, py - top) for px, py in points]
-    right = max([node.view.xy[0] + node.view.w / 2 for node in nodes] + across)
-    return right - left, max(node.view.xy[1] + node.view.h / 2 for node in nodes) - top
+def _ranks(count: int, flows: list[tuple[int, int]]) -> list[int]:
+    """The layer of each node: below all that it takes, and, without inputs, just above what takes it."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for start, end in flows:
+        after[start].append(end)
+        waiting[end] += 1
+    ranks = [0] * count
+    roots = [node for node in range(count) if not waiting[node]]
+    order = list(roots)
+    for node in order:
+        for end in after[node]:
+            ranks[end] = max(ranks[end], ranks[node] + 1)
+            waiting[end] -= 1
+            if not waiting[end]:
+                order.append(end)
+    for node in roots[1:] if len(roots) > 1 else ():
+        if after[node]:
+            ranks[node] = max(ranks[node], min(ranks[end] for end in after[node]) - 1)
+    return ranks
+
+
+def _places(
+    layers: list[list[int]], above: list[list[int]], below: list[list[int]], widths: list[float], gap: float, count: int
+) -> list[float]:
+    """The middle of each node across its layer."""
+    middle = [0.0] * len(widths)
+    for layer in layers:
+        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, gap, middle)
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            sides = [above[node] if down else below[node] for node in layer]
+            wanted = [
+                sum(middle[other] for other in side) / len(side) if side else middle[node]
+                for node, side in zip(layer, sides)
+            ]
+            if sweep < _SWEEPS - 2:  # then places only, in an order that stays
+                order = sorted(range(len(layer)), key=wanted.__getitem__)
+                layer[:] = [layer[place] for place in order]
+                wanted = [wanted[place] for place in order]
+            weights = [4.0 if node >= count else 1.0 for node in layer]
+            _spread(layer, wanted, weights, widths, gap, middle)
+    return middle
+
+
+def _spread(
+    layer: list[int], wanted: list[float], weights: list[float], widths: list[float], gap: float, middle: list[float]
+) -> None:
+    """Put the nodes of a layer as near to where they want to be as their order and widths allow."""
+    offsets: list[float] = []
+    at = 0.0
+    for number, node in enumerate(layer):
+        if number:
+            at += (widths[layer[number - 1]] + widths[node]) / 2 + gap
+        offsets.append(at)
+    pools: list[tuple[float, float, int]] = []  # weighted sum, weight, nodes
+    for target, weight, offset in zip(wanted, weights, offsets):
+        total, mass, size = (target - offset) * weight, weight, 1
+        while pools and pools[-1][0] / pools[-1][1] >= total / mass:
+            before = pools.pop()
+            total, mass, size = total + before[0], mass + before[1], size + before[2]
+        pools.append((total, mass, size))
+    number = 0
+    for total, mass, size in pools:
+        for _ in range(size):
+            middle[layer[number]] = total / mass + offsets[number]
+            number += 1

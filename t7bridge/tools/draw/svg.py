@@ -9,13 +9,26 @@ from .layout import LINE, SMALL, TITLE, Box, texts_of
 
 _STYLE = """
 text { font-family: Helvetica, Arial, sans-serif; text-anchor: middle; fill: #1f2430 }
+rect#page { fill: #ffffff; stroke: none }
 rect { fill: #f4f5f7; stroke: #9aa1ad }
 .chain rect, .side rect, .graph rect { fill: #ffffff; stroke: #c4c9d2 }
 .weights rect { fill: #e5eefc; stroke: #5b7fbf }
 .again rect { fill: #fbf6e6; stroke: #b99a3b; stroke-dasharray: 4 3 }
 .unmapped rect { fill: #fdeaea; stroke: #c0392b }
 .end rect { fill: #eef7ee; stroke: #6a9a6a }
-path { fill: none; stroke: #5c6370; stroke-width: 1.2 }
+.repeat rect { fill: #f7f4fb; stroke: #8a6fb0; stroke-dasharray: 6 3 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e3e6ec }
+  rect#page { fill: #16181d }
+  rect { fill: #262a32; stroke: #596273 }
+  .chain rect, .side rect, .graph rect { fill: #1c1f26; stroke: #454d5b }
+  .weights rect { fill: #1f2c44; stroke: #5b7fbf }
+  .again rect { fill: #33301f }
+  .unmapped rect { fill: #3d2222 }
+  .end rect { fill: #1f2f22 }
+  .repeat rect { fill: #272233 }
+}
+path { fill: none; stroke: #7b8596; stroke-width: 1.2; marker-end: url(#arrow) }
 """
 
 
@@ -34,7 +47,7 @@ def as_svg(root: Box, title: str) -> str:
         f"<style>{_STYLE}</style>",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<polygon points="0,0 8,4 0,8" fill="#5c6370"/></marker></defs>',
-        '<rect width="100%" height="100%" style="fill: #ffffff; stroke: none"/>',
+        '<rect id="page" width="100%" height="100%"/>',
     ]
     stack = [root]
     arrows: list[str] = []
@@ -64,9 +77,9 @@ def _box(box: Box) -> list[str]:
 
 def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
     path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    lines = [f'<path d="{path}" marker-end="url(#arrow)"/>']
+    lines = [f'<path d="{path}"/>']
     if label:
-        (x, y), (_, above) = points[-1], points[-2]
+        (x, y), (_, above) = points[1] if len(points) == 2 else points[-1], points[0 if len(points) == 2 else -2]
         place = f'x="{x + 4:.1f}" y="{max(y - 8, (y + above) / 2):.1f}"'
         lines.append(f'<text {place} font-size="{SMALL}" style="text-anchor: start">{escape(_plain(label))}</text>')
     return lines

@@ -1,7 +1,9 @@
 """Pictures of models: everything is drawn once, nothing overlaps, arrows go where Lua's graph says."""
 
+import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +17,9 @@ from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.tools.draw.blocks import Block, blocks_of
+from t7bridge.tools.draw.folds import Fold, folds_of
 from t7bridge.tools.draw.layout import Box, lay_out
+from t7bridge.tools.draw.view import shown
 from t7bridge.tools.load_module import one_module
 
 FILES = ROOT / "testfiles"
@@ -83,7 +87,7 @@ def test_every_module_is_drawn(name: str) -> None:
     _, module = one_module(FILES / "models" / f"{name}.t7", None)
     found = blocks(FILES / "models" / f"{name}.t7")
     lua = [each.class_name for each in modules_in(module)]
-    assert sorted(each.hint.split(",")[0] for each in found) == sorted(lua)
+    assert sorted(each.class_name for each in found if each.kind != "end") == sorted(lua)
     assert [each.name for each in found[0].inside] == [str(place) for place in range(len(found[0].inside))]
 
 
@@ -152,7 +156,7 @@ def test_layers_without_a_module_are_red(tmp_path: Path) -> None:
     )
     t7bridge.save(model, tmp_path / "x.t7")
 
-    assert t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg") >= 3
+    assert t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg").modules >= 3
     marks = [(block.title, block.mark) for block in blocks(tmp_path / "x.t7")[1:3]]
     assert marks == [("nn.NobodyKnows", "unmapped"), ("Sigmoid", "")]
     assert "no PyTorch module" in (tmp_path / "x.svg").read_text()
@@ -169,7 +173,7 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "x.t7", tmp_path / "<b>\x07&.t7")
     t7bridge.draw(tmp_path / "<b>\x07&.t7", tmp_path / "y.svg")
     title = ElementTree.parse(tmp_path / "y.svg").getroot()[0].text
-    assert title == "<b>\N{REPLACEMENT CHARACTER}&.t7, root"
+    assert title == "<b>\\x07&.t7, root"
     t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.dot")
     assert '<script>\\"&' in (tmp_path / "x.dot").read_text()
 
@@ -177,17 +181,16 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", MODELS[::3], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_files(path: Path, tmp_path: Path) -> None:
     """The SVG is well-formed and has every text; the DOT declares each node that an arrow names, once."""
-    found = blocks(path)
-    if not found:
+    if not blocks(path):
         return
+    found = shown(blocks(path))
     t7bridge.draw(path, tmp_path / "x.svg")
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
     texts = [each.text for each in root.iter() if each.tag.endswith("}text")]
     for block in found:
         assert set(block.lines) <= set(texts)
     arrows = [each for each in root.iter() if each.tag.endswith("}path")]
-    chains = sum(len(block.inside) - 1 for block in found if block.kind == "chain")
-    assert len(arrows) == chains + sum(len(block.flows) for block in found)
+    assert len(arrows) == sum(len(block.arrows) for block in found)
 
     t7bridge.draw(path, tmp_path / "x.dot")
     text = re.sub(r'"(\\.|[^"\\])*"', '""', (tmp_path / "x.dot").read_text())
@@ -203,17 +206,17 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Exit codes and messages; what exists is kept without --force, and a wrong suffix is wrong usage."""
     model, out = str(FILES / "models" / "unet_nngraph.t7"), str(tmp_path / "x.svg")
     assert main(["draw", model, "-o", out]) == 0
-    assert capsys.readouterr().out == f"{out}: 15 modules\n"
+    assert capsys.readouterr().out == f"{out}: 15 modules, 802 parameters\n"
     before = Path(out).read_bytes()
     assert main(["draw", model, "-o", out]) == 2
     assert "exists" in capsys.readouterr().err
     assert main(["draw", model, "-o", out, "--force"]) == 0
     assert Path(out).read_bytes() == before  # the same input gives the same picture
     with pytest.raises(SystemExit) as stopped:
-        main(["draw", model, "-o", str(tmp_path / "x.png")])
+        main(["draw", model, "-o", str(tmp_path / "x.gif")])
     assert stopped.value.code == 2
     with pytest.raises(ModelError):
-        t7bridge.draw(model, tmp_path / "x.png")
+        t7bridge.draw(model, tmp_path / "x.gif")
     with pytest.raises(TargetExistsError):
         t7bridge.draw(model, out)
     assert main(["draw", str(FILES / "format" / "view_select.t7"), "-o", str(tmp_path / "y.svg")]) == 2
@@ -225,3 +228,94 @@ def test_large_graphs_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("t7bridge.tools.draw.blocks.MAX_BLOCKS", 10)
     with pytest.raises(LimitError, match="at most 10"):
         blocks(FILES / "models" / "resnet_small.t7")
+
+
+def chain(*modules: TorchObject, kind: str = "nn.Sequential") -> TorchObject:
+    """A container of Lua."""
+    return TorchObject(kind, 1, Table.of({"modules": Table.from_list(list(modules))}))
+
+
+def residual() -> TorchObject:
+    """A block with a skip."""
+    return chain(
+        chain(TorchObject("nn.Tanh"), TorchObject("nn.Identity"), kind="nn.ConcatTable"), TorchObject("nn.CAddTable")
+    )
+
+
+def test_repeated_blocks_are_one() -> None:
+    """A run of equal blocks, or of equal sequences of blocks, is drawn once, with the number of all."""
+    found = blocks_of(chain(TorchObject("nn.Sigmoid"), *[residual() for _ in range(23)]), "root")
+    assert folds_of(found)[id(found[0])] == [Fold(1, 1, 23)]
+    assert [block.title for block in shown(found)[0].inside] == ["Sigmoid", "Sequential × 23"]
+    pairs = chain(*[TorchObject(f"nn.{name}") for _ in range(5) for name in ("Tanh", "Sigmoid")])
+    found = blocks_of(pairs, "root")
+    assert folds_of(found)[id(found[0])] == [Fold(0, 2, 5)]
+    assert [block.title for block in shown(found)[1:]] == ["× 5", "Tanh", "Sigmoid"]
+
+
+def test_branches_are_flows() -> None:
+    """Each branch of a ConcatTable or Concat lies between the container's input and its output."""
+    found = blocks_of(residual(), "root")
+    table = found[1]
+    assert [block.title or block.lines[0] for block in table.inside] == ["Tanh", "Identity", "input", "table"]
+    assert {(flow.start, flow.end) for flow in table.flows} == {(2, 0), (2, 1), (0, 3), (1, 3)}
+    concat = chain(TorchObject("nn.Tanh"), TorchObject("nn.Identity"), kind="nn.Concat")
+    concat["dimension"] = 2.0
+    assert blocks_of(concat, "root")[0].inside[-1].lines == ["concat, dim 1"]
+
+
+def test_page_holds_no_markup_of_the_file(tmp_path: Path) -> None:
+    """Whatever strings a file has, the page has its own scripts only, and the graph in it reads as it was."""
+    name = "nn.</script><script>alert(1)</script><!--\u2028"
+    drawing = t7bridge.draw(TorchObject(name, 1, Table.of({"output": 1.0, "gradInput": 1.0})), tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    assert text.count("<script") == text.count("</script>") == 3
+    assert "alert(1)</script>" not in text
+    assert not re.search(r"""(src|href)=["']?http|url\(http|import\("http""", text)
+    (data,) = re.findall(r'id="graph">(.*?)</script>', text)
+    assert json.loads(data) == drawing.graph()
+    assert json.loads(data)["nodes"][0]["class"] == name.replace("\u2028", "\\u2028")
+
+
+def test_graph_as_data(tmp_path: Path) -> None:
+    """Nodes name their children, edges, weights and PyTorch classes; edges are between nodes of one container."""
+    t7bridge.draw(FILES / "models" / "unet_nngraph.t7", tmp_path / "x.json", weights=True)
+    graph = json.loads((tmp_path / "x.json").read_text())
+    assert (graph["format"], graph["version"], graph["parameters"]) == ("t7bridge-graph", 1, 802)
+    root = graph["nodes"][graph["root"]]
+    assert all({start, end} <= set(root["children"]) for start, end, _ in root["edges"])
+    conv = next(node for node in graph["nodes"] if node.get("key") == "1")
+    assert (conv["torch"], conv["class"]) == ("torch.nn.Conv2d", "nn.SpatialConvolution")
+    weight = conv["weights"][0]
+    module = t7bridge.load(FILES / "models" / "unet_nngraph.t7")["modules"][2]
+    values = module["weight"].numpy()
+    assert (weight["key"], weight["shape"]) == ("1.weight", list(values.shape))
+    assert weight["statistics"]["min"] == values.min()
+    assert sum(weight["statistics"]["bins"]) == values.size
+
+
+def test_state_dicts_are_drawn_by_names(tmp_path: Path) -> None:
+    """A `.pt` without a module is drawn by the nesting of its names; buffers are no parameters."""
+    t7bridge.convert(FILES / "models" / "resnet_small.t7", tmp_path / "x.pt")
+    drawing = t7bridge.draw(tmp_path / "x.pt", tmp_path / "x.html")
+    assert drawing.blocks[0].parameters == 1421
+    assert {block.key for block in drawing.blocks[0].inside} >= {"0", "1"}
+    assert "iframe" in drawing._repr_html_()
+
+
+def test_long_chains_take_linear_time() -> None:
+    """A chain of 6 000 different layers is laid out in columns within seconds, and a picture shows some hundreds."""
+    layers = [TorchObject(f"nn.{('Tanh', 'Sigmoid', 'ReLU')[(n * n) % 7 % 3]}") for n in range(6000)]
+    begin = time.process_time()
+    root = lay_out(shown(blocks_of(chain(*layers), "root")))
+    assert time.process_time() - begin < 6
+    assert root.height < 30_000
+
+
+def test_nesting_beyond_the_limit_is_refused() -> None:
+    """Modules that are nested so deep that their paths alone are many times the file are refused with the limit."""
+    model = TorchObject("nn.Tanh")
+    for _ in range(4000):
+        model = chain(model)
+    with pytest.raises(LimitError, match="nested too deep"):
+        blocks_of(model, "root")

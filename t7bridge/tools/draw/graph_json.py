@@ -1,0 +1,155 @@
+"""The drawn model as data: nodes, edges, attributes, shapes and names of weights. See docs/graph-json.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...data import define
+from ...text import printable
+from ...version import __version__
+from .blocks import Block, Weight, shape_text
+from .folds import folds_of
+
+FORMAT, VERSION = "t7bridge-graph", 1
+
+_CATEGORIES = (
+    ("conv", ("conv",)),
+    ("recurrent", ("lstm", "gru", "rnn", "recurren", "sequencer")),
+    (
+        "join",
+        (
+            "cadd",
+            "cmul",
+            "csub",
+            "cdiv",
+            "cmax",
+            "cmin",
+            "concat",
+            "select",
+            "split",
+            "join",
+            "mm",
+            "narrow",
+            "dotproduct",
+            "pairwise",
+            "mixture",
+        ),
+    ),
+    ("linear", ("linear", "embedding", "lookup", "add", "mul")),
+    ("norm", ("norm", "dropout", "lrn")),
+    ("pool", ("pool", "upsample", "unpool", "sampling")),
+    ("shape", ("view", "reshape", "flatten", "transpose", "squeeze", "pad", "replicate", "contiguous", "permute")),
+    ("activation", ("relu", "tanh", "sigmoid", "softmax", "elu", "softplus", "softsign", "abs", "power", "square")),
+    ("loss", ("loss", "criterion")),
+)
+
+
+@define(frozen=True)
+class Source:
+    """The file and the part of it that a graph shows.
+
+    Attributes:
+        file: its name, without folders.
+        path: of the model in it.
+    """
+
+    file: str
+    path: str
+
+
+def category_of(block: Block) -> str:
+    """The family of a block's class, which decides its color: `conv`, `norm`, `pool`, …, or `other`."""
+    if block.kind == "end" or block.inside:
+        return "end" if block.kind == "end" else "container"
+    if block.mark == "unmapped":
+        return "unmapped"
+    name = (block.target or block.class_name or block.title).rpartition(".")[2].lower()
+    return next((each for each, words in _CATEGORIES if any(word in name for word in words)), "other")
+
+
+def graph_of(blocks: list[Block], source: Source, *, statistics: bool = False, brief: bool = False) -> dict[str, Any]:
+    """The model as data that becomes JSON. Every text is escaped for terminals and pages.
+
+    Args:
+        blocks: all of them, each before those inside it.
+        source: the file.
+        statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
+        brief: whether fields of objects are left out, and long keys and paths cut.
+    """
+    folds = folds_of(blocks)
+    numbers = {id(block): number for number, block in enumerate(blocks)}
+    keys = {block.key: number for number, block in reversed(list(enumerate(blocks))) if block.kind != "end"}
+    nodes = []
+    for number, block in enumerate(blocks):
+        node: dict[str, Any] = {"id": number, "kind": block.kind, "title": block.title, "category": category_of(block)}
+        most = _BRIEF if brief else None
+        plain = (("name", block.name), ("key", _end(block.key, most)), ("path", _end(block.path, most)))
+        node |= {name: printable(text) for name, text in (*plain, ("mark", block.mark)) if text}
+        node |= {"class": printable(block.class_name)} if block.class_name else {}
+        node |= {"torch": printable(block.target)} if block.target else {}
+        node["title"] = printable(block.title)
+        if block.lines:
+            node["lines"] = [printable(line) for line in block.lines]
+        if block.shape:
+            node["output"] = [list(sizes) for sizes in block.shape]
+        if block.arguments:
+            node["arguments"] = _texts(block.arguments)
+        if block.fields and not brief:
+            node["fields"] = _texts(block.fields)
+        if block.parameters:
+            node["parameters"] = block.parameters
+        if block.weights:
+            node["weights"] = [_weight(each, statistics) for each in block.weights]
+        if block.mark == "again":
+            node["same_as"] = keys.get(block.same, 0)
+        if block.inside:
+            node["children"] = [numbers[id(each)] for each in block.inside]
+            node["edges"] = [
+                [numbers[id(block.inside[flow.start])], numbers[id(block.inside[flow.end])], printable(flow.label)]
+                for flow in block.arrows
+            ]
+        if id(block) in folds:
+            node["repeats"] = [[run.start, run.period, run.count] for run in folds[id(block)]]
+        nodes.append(node)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "producer": f"t7bridge {__version__}",
+        "file": printable(source.file),
+        "path": printable(source.path),
+        "output": shape_text(blocks[0].shape),
+        "parameters": blocks[0].parameters,
+        "root": 0,
+        "nodes": nodes,
+    }
+
+
+_BRIEF = 60
+"""Letters of a key or path in a brief graph: the last ones."""
+
+
+def _end(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else "…" + text[-most:]
+
+
+def _texts(values: dict[str, str]) -> dict[str, str]:
+    return {printable(name): printable(text) for name, text in values.items()}
+
+
+def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
+    tensor = weight.tensor
+    found: dict[str, Any] = {
+        "name": printable(weight.name),
+        "key": printable(weight.key),
+        "shape": list(tensor.shape),
+        "type": tensor.element.name,
+    }
+    if weight.kind != "parameter":
+        found["kind"] = weight.kind
+    if weight.shared:
+        found["shared"] = printable(weight.shared)
+    if statistics and tensor.numel:
+        from ..statistics import statistics_of
+
+        found["statistics"] = statistics_of(tensor, bins=24)
+    return found

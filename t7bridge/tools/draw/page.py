@@ -1,0 +1,69 @@
+"""The model as one page that needs nothing else: the graph as data, the program that draws it, and dagre.
+
+No text of a file becomes markup: the graph is JSON whose `<`, `>` and `&` are escaped, the program makes elements
+with `textContent` only, and the page forbids every script but its own two.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from ...errors import LimitError
+from .blocks import Block
+from .graph_json import Source, graph_of
+
+MAX_CHARS = 2_500_000
+"""Of the graph as JSON."""
+
+
+def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
+    """HTML of the picture.
+
+    Args:
+        blocks: all of them, each before those inside it.
+        source: the file.
+        weights: whether the page shows histograms of the weights.
+
+    Raises:
+        LimitError: there is more than a page can hold.
+    """
+    text = _json(graph_of(blocks, source, statistics=weights))
+    if len(text) > MAX_CHARS:
+        text = _json(graph_of(blocks, source, brief=True))
+    if len(text) > MAX_CHARS:
+        raise LimitError(
+            "the model is too large for a page",
+            found=f"{len(blocks)} blocks",
+            hint="Draw a part with --at (at=… in Python), or write .svg, .dot or .json.",
+        )
+    web = files(__package__).joinpath("web")
+    style, script, dagre, licence = (
+        web.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js", "dagre.min.js", "dagre.LICENSE.txt")
+    )
+    hashes = " ".join(f"'sha256-{_hash(each)}'" for each in (dagre, script))
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
+    title = escape(f"{source.file}, {source.path}")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
+        f"<style>{style}</style>\n</head>\n"
+        f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
+        f"<!-- dagre:\n{licence.strip()}\n-->\n"
+        f"<script>{dagre}</script>\n<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _json(graph: dict[str, Any]) -> str:
+    """JSON that stands in a page: ASCII, and no character that markup is made of."""
+    text = json.dumps(graph, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

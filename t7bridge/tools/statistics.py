@@ -1,0 +1,53 @@
+"""Numbers about the elements of a tensor: extremes, mean, deviation, zeros, a histogram."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..graph.tensor import Tensor
+
+MOST = 1 << 24
+"""Elements that are read of one tensor; of a larger one the first."""
+
+
+def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
+    """Read a tensor and summarize its elements.
+
+    Args:
+        tensor: with at least one element.
+        bins: of a histogram; none where 0.
+
+    Returns:
+        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` where not all
+        elements were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
+    """
+    import numpy as np
+
+    count = prod(tensor.shape)
+    if tensor.storage is None or (count > MOST and count > tensor.storage.count):
+        return {}
+    values = np.asarray(tensor.numpy()).reshape(-1)[:MOST]
+    if values.dtype.kind not in "fiub":
+        return {}
+    values = values.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    found: dict[str, Any] = {}
+    if finite.size:
+        found |= {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean()),
+            "std": float(finite.std()),
+        }
+    missing = int(np.isnan(values).sum())
+    found["zeros"] = int((values == 0).sum())
+    if missing:
+        found["nan"] = missing
+    if values.size - finite.size - missing:
+        found["inf"] = int(values.size - finite.size - missing)
+    if count > values.size:
+        found["read"] = int(values.size)
+    if bins and finite.size and found["max"] - found["min"] > 0 and np.isfinite(found["max"] - found["min"]):
+        found["bins"] = np.histogram(finite, bins)[0].tolist()
+    return found
