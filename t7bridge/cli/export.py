@@ -1,9 +1,10 @@
-"""Write a Lua model as ONNX or as a .pt2 archive, and check it against the model at once."""
+"""Write a Lua model as ONNX or as a .pt2 archive, checked against the model at once, or as a folder for model hubs."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from ..text import printable_json
 from .shared import add_limits, limits_of
@@ -14,11 +15,10 @@ EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("src", metavar="SRC", help=".t7 file to read")
-    parser.add_argument("dst", metavar="DST", help="file to write: X.onnx or X.pt2")
+    parser.add_argument("dst", metavar="DST", help="file to write: X.onnx or X.pt2; the folder with --hub")
     parser.add_argument(
         "--input",
         action="append",
-        required=True,
         metavar="[NAME=]SHAPE[:TYPE]",
         help="shape of the input, 1x3x224x224; may be repeated for a model that takes a table",
     )
@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=("batch",),
         help="let the first dimension of every input have any size",
+    )
+    parser.add_argument(
+        "--hub",
+        action="store_true",
+        help="write the folder that model hubs take: model.safetensors, config.json, model.py, README.md",
     )
     parser.add_argument("--at", metavar="PATH", help="which module, where SRC holds several: root.protos.rnn")
     parser.add_argument(
@@ -48,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from attrs import asdict
 
     from ..tools.export import export
+    from ..tools.hub import HubReport
 
     report = export(
         options.src,
@@ -58,10 +64,16 @@ def run(options: argparse.Namespace) -> int:
         at=options.at,
         index_base=options.index_base,
         force=options.force,
+        hub=options.hub,
         limits=limits_of(options),
     )
     if options.json:
         print(printable_json(json.dumps(asdict(report))))
+        return 0
+    if isinstance(report, HubReport):
+        for note in report.notes:
+            print(f"t7bridge: {note}", file=sys.stderr)
+        print(f"{report.target}: {', '.join(report.files)}; {report.tensors} tensors; {report.checked}")
         return 0
     inputs, outputs = ", ".join(report.inputs), ", ".join(report.outputs)
     print(

@@ -179,7 +179,7 @@ def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
         (module, f"from {module} import {', '.join(sorted(names, key=_isort))}") for module, names in named.items()
     ]
     for module, line in sorted(lines + renamed):
-        groups[module.startswith("torch")].append(line)
+        groups[module.startswith(("torch", "safetensors"))].append(line)
     return groups[0] + [""] * bool(groups[0] and groups[1]) + groups[1]
 
 

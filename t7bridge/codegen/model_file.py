@@ -22,8 +22,16 @@ _BASE_IMPORTS = {
     "nn": ("torch", "nn", ""),
     "F": ("torch.nn", "functional", "F"),
     "Any": ("typing", "Any", ""),
+    "load_file": ("safetensors.torch", "load_file", ""),
 }
 """What a page may name, and how it is imported."""
+
+FROM_PRETRAINED = (
+    "def from_pretrained(folder: str | Path) -> Model:",
+    '    """Return the model in evaluation mode, with the weights in a folder, as model hubs hand it out."""',
+    '    return load(Path(folder) / "model.safetensors")',
+)
+"""What a page has where its weights are a safetensors file."""
 
 
 @define(frozen=True)
@@ -49,7 +57,7 @@ def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: st
         blocks: the classes, those first that others contain; the model's own is the last.
         extra: statements about the whole model.
         source: the name of the file that the model comes from.
-        weights: the name of the file with its weights.
+        weights: the name of the file with its weights: a `.pt`, or a `.safetensors` as model hubs have it.
     """
     body: list[str] = []
     for piece in builder.copied.values():
@@ -58,6 +66,8 @@ def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: st
     for block in blocks:
         body += ["", "", *_class(block, Writer(block, taken), extra.connections if block is blocks[-1] else ())]
     body += ["", "", *_load(extra, weights)]
+    if _is_hub(weights):
+        body += ["", "", *FROM_PRETRAINED]
     text = "\n".join(body)
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     imports = {each for name, each in _BASE_IMPORTS.items() if name in names}
@@ -159,6 +169,10 @@ def _first(spec: ModuleSpec) -> ModuleSpec | None:
     return spec
 
 
+def _is_hub(weights: str) -> bool:
+    return weights.endswith(".safetensors")
+
+
 def _load(extra: Extra, weights: str) -> list[str]:
     made = apply("Model")
     beside = method(apply("Path", Name("__file__")), "with_name", weights)
@@ -166,7 +180,8 @@ def _load(extra: Extra, weights: str) -> list[str]:
         Assign(Name("model"), method(made, extra.dtype) if extra.dtype else made),
         *extra.dtypes,
     ]
-    state = apply("torch.load", Name("path"), weights_only=True)
+    path = Name("path")
+    state = apply("load_file", path) if _is_hub(weights) else apply("torch.load", path, weights_only=True)
     return [
         "def load(weights: str | Path | None = None) -> Model:",
         f'    """Return the model in evaluation mode, with these weights or those of {_safe(weights)}."""',

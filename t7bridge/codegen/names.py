@@ -10,7 +10,7 @@ from ..nn.plan.names import is_free_name
 
 MAX_NAME = 60
 """Characters of a name; a longer one of a file is not used."""
-_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path"
+_OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path load_file from_pretrained"
 TAKEN = frozenset((*dir(builtins), *_OWN.split()))
 """Names that a page uses for itself, and those of Python; no variable has one."""
 

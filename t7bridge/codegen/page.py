@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
 from .flow import Block, Builder
+from .model_file import FROM_PRETRAINED
 from .torch_classes import TORCH
 
 _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values() if known.function} | {
@@ -27,7 +28,7 @@ _METHODS = frozenset(_WORDS_OF_VALUES.split())
 _PACKAGES = {"torch", "nn", "F"}
 _WORDS = {"self", "input", "inputs", "target", "super", "float", "list", *_PACKAGES}
 """Names that a method may use without assigning them."""
-_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch"}
+_LOAD_WORDS = {"Path", "__file__", "Model", "model", "path", "weights", "torch", "load_file"}
 _NODES = (
     *(ast.Assign, ast.Return, ast.Expr, ast.Call, ast.keyword, ast.Attribute, ast.Name, ast.Constant, ast.Tuple),
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div),
@@ -64,7 +65,12 @@ class _Page:
         self._attributes = _METHODS | {attribute.name for block in blocks for attribute in block.attributes}
         self._attributes |= {name for key in keys for name in key.split(".")}
         self._imports = {("torch", "nn"), ("torch", "Tensor"), ("torch.nn", "functional"), ("pathlib", "Path")}
-        self._imports |= {("typing", "Any"), ("torch", ""), ("__future__", "annotations")}
+        self._imports |= {
+            ("safetensors.torch", "load_file"),
+            ("typing", "Any"),
+            ("torch", ""),
+            ("__future__", "annotations"),
+        }
         self._imports |= {(home, name) for piece in builder.copied.values() for home, name, _ in piece.imports}
         self._imports |= {(home, name) for name, home in builder.foreign.items()}
 
@@ -79,6 +85,8 @@ class _Page:
                 self._class(statement)
             elif isinstance(statement, ast.FunctionDef) and statement.name == "load":
                 self._load(statement)
+            elif self._is_text_of(statement, FROM_PRETRAINED):
+                continue
             elif number or not _is_text(statement):
                 raise _refused(statement)
 
@@ -97,6 +105,10 @@ class _Page:
         found = "\n".join(self._lines[start - 1 : statement.end_lineno])
         pieces = (self._builder.copied.get(name) for name in names)
         return any(piece is not None and piece.text == found for piece in pieces)
+
+    def _is_text_of(self, statement: ast.stmt, lines: tuple[str, ...]) -> bool:
+        """Whether a statement is these lines, to the letter."""
+        return tuple(self._lines[statement.lineno - 1 : statement.end_lineno]) == lines
 
     def _class(self, statement: ast.ClassDef) -> None:
         if [ast.unparse(base) for base in statement.bases] != ["nn.Module"] or statement.decorator_list:

@@ -15,6 +15,7 @@ from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+from .hub import HubReport, export_hub
 from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
@@ -50,22 +51,24 @@ def export(
     path: PathLike,
     dst: PathLike,
     *,
-    input: str | Sequence[int] | Sequence[str],
+    input: str | Sequence[int] | Sequence[str] | None = None,
     output: Sequence[str] = (),
     dynamic: Sequence[str] = (),
     at: str | None = None,
     index_base: int = 1,
     force: bool = False,
+    hub: bool = False,
     limits: Limits = DEFAULT_LIMITS,
-) -> ExportReport:
+) -> ExportReport | HubReport:
     """Write a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, through PyTorch's own exporters.
 
-    The file is run at once, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
-    given shapes. A file that computes something else is not kept.
+    With `hub`, write the folder that model hubs take instead, see `t7bridge.tools.hub.export_hub`. Otherwise the file
+    is run at once, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the given
+    shapes. A file that computes something else is not kept.
 
     Args:
         path: the `.t7` file.
-        dst: the file to write; its suffix names the format.
+        dst: the file to write; its suffix names the format. With `hub` the folder.
         input: the shape of the input: `(1, 3, 224, 224)`, `"1x3x224x224"`, `"image=1x3x224x224"`, `"1x20:int64"`.
             A list of such texts for a model that takes a table.
         output: names for the outputs.
@@ -73,14 +76,22 @@ def export(
         at: the path of the module, where the file holds several.
         index_base: what the first class, row or element is called: 1 as in Lua, or 0.
         force: replace an existing file.
+        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `dst`.
         limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or is something else.
-        ModelError: a shape cannot be read or does not fit, or the exported model computes something else.
+        ModelError: no input is given, a shape cannot be read or does not fit, or the exported model computes something
+            else.
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
     """
+    if hub:
+        if input is not None or output or dynamic:
+            raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
+        return export_hub(path, dst, at=at, index_base=index_base, force=force, limits=limits)
+    if input is None:
+        raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
     target = os.fspath(dst)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:

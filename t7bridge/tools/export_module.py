@@ -80,7 +80,7 @@ def write_module(
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
         # The source takes its name last: a model.py is never there without its weights.
         with (
-            _folder(folder),
+            new_folder(folder),
             FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
             FileOutput(weights, force=force, inputs=(source,), sync=sync) as state,
         ):
@@ -94,7 +94,7 @@ def write_module(
 
 
 @contextmanager
-def _folder(path: str) -> Iterator[None]:
+def new_folder(path: str) -> Iterator[None]:
     """Make a folder for what is written in the block; where that fails, the folders that were made are removed."""
     made: list[str] = []
     missing = os.path.abspath(path)
