@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
     "conversion": GRAPH | FORMATS | {"values", "nn", "codegen"},
-    "tools": BELOW_TOOLS,
+    "tools": BELOW_TOOLS | {"tools/prove"},  # a model card says what it found
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS | {"tools"},
     "tools/prove": BELOW_TOOLS,

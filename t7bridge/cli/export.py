@@ -9,7 +9,7 @@ import sys
 from ..text import printable_json
 from .shared import add_limits, limits_of
 
-EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224",)
+EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
