@@ -190,6 +190,8 @@ def _print_summary(report: Any) -> None:
         print(printable(f"{what}: {message} ({names[0]}{', …' if len(names) > 1 else ''})"))
     if len(report.warnings) > _SHOWN:
         print(f"and {len(report.warnings) - _SHOWN} more kinds of warnings")
+    if report.losses:
+        print("lost in outputs: " + ", ".join(f"{kind} in {files} files" for kind, files in report.losses.items()))
     counts, (before, after) = report.counts, report.bytes
     now = sum(report.now.values())
     rate = f", {now / report.seconds:.0f} a second" if now and report.seconds else ""

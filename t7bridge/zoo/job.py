@@ -98,7 +98,7 @@ class Outcome:
         output_hash: SHA-256 of the output; for a folder, of the names and hashes in it.
         mode: what was done, as in `Report`.
         tensors: number of tensors in the output.
-        notes: level, path in the value and message of each note.
+        notes: level, path in the value, message and loss of each note.
         layers: path, class and reason of each layer that stands for no PyTorch module.
         seconds: of work.
     """

@@ -81,7 +81,7 @@ class Row:
         output_hash: SHA-256 of the output.
         mode: what was done.
         tensors: number of tensors in the output.
-        notes: level, path and message of each note.
+        notes: level, path, message and loss of each note; journals of older versions have no loss.
         layers: path, class and reason of each layer that stands for no PyTorch module.
         seconds: of work.
         version: of t7bridge.

@@ -101,9 +101,9 @@ def _take(outcome: Outcome, report: Report) -> None:
 
 
 def _keep_notes(outcome: Outcome, notes: list[Note]) -> None:
-    outcome.notes = [[note.level, note.trail, note.message] for note in notes[:_NOTES_KEPT]]
+    outcome.notes = [[note.level, note.trail, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
     if len(notes) > _NOTES_KEPT:
-        outcome.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes"])
+        outcome.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes", ""])
 
 
 def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:

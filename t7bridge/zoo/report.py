@@ -91,6 +91,14 @@ class ZooReport:
                 found.setdefault(text, []).append(row.name)
         return sorted(found.items(), key=lambda pair: -len(pair[1]))
 
+    @property
+    def losses(self) -> dict[str, int]:
+        """In how many converted files something was lost, by kind: `type`, `precision` or `sharing`."""
+        found: Counter[str] = Counter()
+        for row in self.rows:
+            found.update({note[3] for note in row.notes if len(note) > 3 and note[3]} if row.status == DONE else ())
+        return dict(sorted(found.items()))
+
     def summary(self) -> dict[str, Any]:
         """Everything but the single files, as data for JSON."""
         before, after = self.bytes
@@ -105,6 +113,7 @@ class ZooReport:
                 {"kind": kind, "message": message, "files": len(names)} for kind, message, names in self.failures
             ],
             "warnings": [{"message": message, "files": len(names)} for message, names in self.warnings],
+            "losses": self.losses,
             "unmapped_layers": [{"class": name, "files": files, "times": times} for name, files, times in self.layers],
         }
 
@@ -140,7 +149,7 @@ def as_json(report: ZooReport) -> str:
     lines = []
     for row in report.rows:
         data: dict[str, Any] = dict(zip(COLUMNS, _columns(row)))
-        data["notes"] = [{"level": level, "path": path, "message": text} for level, path, text in row.notes]
+        data["notes"] = [dict(zip(("level", "path", "message", "loss"), note)) for note in row.notes]
         data["layers"] = [{"path": path, "class": name, "reason": why} for path, name, why in row.layers]
         lines.append(json.dumps(data))
     head = json.dumps(report.summary(), indent=1).removesuffix("\n}")
@@ -175,4 +184,5 @@ def as_page(report: ZooReport) -> str:
 
 
 def _shown_notes(row: Row) -> str:
-    return "\n".join(f"{level}: {path}: {text}" if path else f"{level}: {text}" for level, path, text in row.notes)
+    notes = (note[:3] for note in row.notes)
+    return "\n".join(f"{level}: {path}: {text}" if path else f"{level}: {text}" for level, path, text in notes)

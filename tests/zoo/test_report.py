@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from zoo_maker import make_zoo, tensor
 
 import t7bridge
@@ -114,3 +115,15 @@ def test_no_formulas(text: str) -> None:
     (row,) = csv.DictReader(as_csv(ZooReport("", [Row(name=text, tensors=-1)])).splitlines())
     assert row["name"] == f"'{text}"
     assert row["tensors"] == "-1"
+
+
+def test_losses_are_counted(tmp_path: Path) -> None:
+    """What a format cannot keep is counted by kind over all files, in the report and its JSON."""
+    torch.save({"w": torch.ones(2).bfloat16(), "n": torch.ones(2)}, tmp_path / "x.pt")
+    report = t7bridge.convert_zoo(tmp_path / "x.pt", tmp_path / "out", to="npz", workers=0)
+
+    assert report.ok, report.failures
+    assert report.losses == report.summary()["losses"] == {"type": 1}
+    assert [
+        note.get("loss") for note in json.loads((tmp_path / "out/report.json").read_text())["table"][0]["notes"]
+    ] == ["type"]
