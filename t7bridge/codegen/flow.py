@@ -13,7 +13,17 @@ from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Call, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
-from .idioms import around_module, as_expression, as_module, function_of, rank_of_copy, short
+from .idioms import (
+    COPYING,
+    around_module,
+    as_expression,
+    as_module,
+    copying,
+    function_of,
+    rank_of_copy,
+    reshapes,
+    short,
+)
 from .lists import CONTAINERS, FLOWS, OPENED, gives_list, takes_list
 from .memory import Memory
 from .steps import Attribute, Ref, Step, Value, Write, applied, refs
@@ -33,6 +43,7 @@ class Block:
         inputs: what the user calls the elements of the input, where it is a list.
         width: how many elements it has, where that is known.
         parameters: those of the constructor, with their annotations.
+        whole: whether it is the class of the whole model.
     """
 
     spec: ModuleSpec
@@ -44,6 +55,7 @@ class Block:
     inputs: dict[int, str] = field(factory=dict)
     width: int = 0
     parameters: dict[str, str] = field(factory=dict)
+    whole: bool = False
 
 
 _MOST_NESTED = 60
@@ -64,11 +76,13 @@ class Builder:
         torch: the classes of torch.nn, by their names there.
         budget: what generating may cost.
         memory: what modules do to memory.
+        inplace: whether there is a module that changes its input.
     """
 
-    def __init__(self, shared: set[int], limits: Limits = DEFAULT_LIMITS, free: int = 0) -> None:
+    def __init__(self, shared: set[int], limits: Limits = DEFAULT_LIMITS, free: int = 0, inplace: bool = False) -> None:
         self.blocks: list[Block] = []
         self.torch: set[str] = {"Sequential"}
+        self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
         self.memory = Memory()
         self.copied: dict[str, Copied] = {}
@@ -79,7 +93,9 @@ class Builder:
     def root(self, spec: ModuleSpec, criterion: bool = False) -> Block:
         """The class of the whole model; that of a criterion takes a target too."""
         if not criterion:
-            return self._block(spec, None, "Model")[0]
+            block = self._block(spec, None, "Model")[0]
+            block.whole = True
+            return block
         block = Block(spec, "Model")
         call = self.copy(spec)
         compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
@@ -202,6 +218,17 @@ class Body:
             return step.rank if step else None
         return None
 
+    def is_reshaped(self, value: Value) -> bool:
+        """Whether a value comes from a layer that gave it a shape of its own."""
+        if not isinstance(value, Ref) or value.path:
+            return False
+        step = self.block.steps[value.step]
+        return step is not None and step.reshaped
+
+    def _reshaped(self, spec: ModuleSpec, value: Value) -> bool:
+        given = reshapes(spec)
+        return self.is_reshaped(value) if given is None else given
+
     def add(self, step: Step) -> Ref:
         """Add a step."""
         self.builder.budget.spend(1)
@@ -255,7 +282,13 @@ class Body:
             expression = as_expression(spec, rank)
             if expression is not None:
                 write, rank_after = expression
-                return self.add(Step(write, [value], rank=rank_after, same=self.builder.memory.effects(spec)[1]))
+                if self.builder.inplace and short(spec) in COPYING:
+                    write = copying(write)
+                if spec.kwargs.get("inplace"):
+                    call = self.builder.copy(spec)
+                    return self.module(spec, call, value, base, rank_after, applied, write)
+                same, reshaped = self.builder.memory.effects(spec)[1], self._reshaped(spec, value)
+                return self.add(Step(write, [value], rank=rank_after, same=same, reshaped=reshaped))
         call, rank_after = self.builder.construct(spec, rank)
         return self.module(spec, call, value, base, rank_after)
 
@@ -267,6 +300,7 @@ class Body:
         base: str,
         rank: int | None,
         write: Write = applied,
+        unseen: Write | None = None,
     ) -> Ref:
         """A step that applies a module; a module that is applied before is not held twice."""
         attribute = self._held.get(id(spec))
@@ -285,10 +319,12 @@ class Body:
                 [value],
                 attribute=attribute,
                 function=function,
+                unseen=unseen,
                 rank=rank,
                 kind=kind,
                 inplace=inplace,
                 same=handed_on,
+                reshaped=self._reshaped(spec, value),
             )
         )
 

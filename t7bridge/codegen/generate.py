@@ -19,6 +19,7 @@ from .construction import check_construction
 from .flow import Builder
 from .keys import (
     Owned,
+    all_specs,
     check_tensors,
     expression,
     module_paths,
@@ -103,7 +104,8 @@ def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, s
     check_construction(plan, owned)
     shared = shared_specs(plan)
     settle(plan, shared)
-    builder = Builder(shared, limits, free=_FREE * explained(plan))
+    inplace = any(spec.kwargs.get("inplace") for spec in all_specs(plan))
+    builder = Builder(shared, limits, _FREE * explained(plan), inplace)
     layer = layer_of(value.class_name)
     root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ..nn.mapping import LAYERS
-from ..nn.plan.spec import ModuleSpec
+from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Attr, Binary, Call, Lit, Node, apply, dotted, method
 from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
@@ -81,6 +81,31 @@ def rank_of_copy(spec: ModuleSpec, rank: Rank) -> Rank:
     if short(spec) not in _PLAIN:
         return None
     return _rank_after(Call(f"nn.{short(spec).partition('.')[2].replace('FullConvolution', 'ConvTranspose')}"), rank)
+
+
+COPYING = {"pick.Select", "pick.Narrow"}
+"""Layers that copy in Lua what their expression only views; where nothing is changed in place, nobody can tell."""
+
+
+def copying(write: Write) -> Write:
+    """An expression whose result has memory of its own."""
+    return lambda x: method(write(x), "clone")
+
+
+_RESHAPING = {
+    *("View", "Reshape", "Squeeze", "Unsqueeze", "Collapse", "Replicate", "Transpose", "Convert", "ShaveImage"),
+}
+
+
+def reshapes(spec: ModuleSpec) -> bool | None:
+    """Whether a layer gives another shape than it takes; `None` where it passes on that of its input."""
+    while spec.target == SEQUENTIAL and spec.children:
+        spec = list(spec.children.values())[-1]
+    home, _, name = short(spec).partition(".")
+    if home == "shape" and name in _RESHAPING:
+        return True
+    known = TORCH.get(spec.target.removeprefix("torch.nn."))
+    return None if known is not None and known.rank == SAME else False
 
 
 def _flattened(dims: int, spec: ModuleSpec) -> Module:

@@ -7,10 +7,10 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from .code import Binary, Node, apply, method
+from .code import Binary, Listed, Node, apply, method
 from .idioms import short
 from .names import usable_name
-from .steps import Ref, Step, Value, pick
+from .steps import Ref, Step, Value, applied, pick
 
 if TYPE_CHECKING:
     from .flow import Body
@@ -121,20 +121,28 @@ _MOST_FOLDED = 50
 """How many operands may stand in one expression; Python's parser fails at some thousand."""
 
 
-def _folded(symbol: str) -> Callable[..., Value | None]:
+def _folded(symbol: str, most: int = _MOST_FOLDED) -> Callable[..., Value | None]:
     def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-        if not isinstance(value, list) or not 0 < len(value) <= _MOST_FOLDED or spec.kwargs.get("inplace"):
+        if not isinstance(value, list) or not 0 < len(value) <= most:
+            return None
+        if most == 2 and len(value) != 2:
             return None
         ranks = {body.rank(item) for item in value} - {None}
-        if len(ranks) > 1:  # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes
+        # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes.
+        if len(ranks) > 1 or any(map(body.is_reshaped, value)):
             return None
         rank = ranks.pop() if ranks else None
-        if len(value) == 1:
+        if len(value) == 1 and not spec.kwargs.get("inplace"):
             return body.add(Step(lambda x: method(x, "clone"), list(value), rank=rank))
 
         def write(*operands: Node) -> Node:
             return reduce(lambda left, right: Binary(left, symbol, right), operands)
 
+        def unseen(listed: Node) -> Node:
+            return write(*(listed.items if isinstance(listed, Listed) else (listed,)))
+
+        if spec.kwargs.get("inplace"):
+            return body.module(spec, body.builder.copy(spec), value, "", rank, applied, unseen)
         return body.add(Step(write, list(value), rank=rank))
 
     return build
@@ -222,9 +230,9 @@ FLOWS: dict[str, Callable[[Body, ModuleSpec, Value, ModuleSpec | None], Value | 
     "containers.MapTable": _mapped,
     "containers.SharedParallelTable": _mapped,
     "table.CAddTable": _folded("+"),
-    "table.CSubTable": _folded("-"),
+    "table.CSubTable": _folded("-", 2),
     "table.CMulTable": _folded("*"),
-    "table.CDivTable": _folded("/"),
+    "table.CDivTable": _folded("/", 2),
     "table.CMaxTable": _extreme("torch.maximum"),
     "table.CMinTable": _extreme("torch.minimum"),
     "table.JoinTable": _join,

@@ -39,9 +39,13 @@ class Memory:
             return self._of_graph(spec)
         if spec.target == SEQUENTIAL:
             changes, same = False, True
-            for child in children:
+            for before, child in zip([None, *children], children):
                 changed, handed_on = self.effects(child)
-                changes |= same and changed
+                given = same
+                if before is not None and short(before) == "containers.ConcatTable" and before.children:
+                    # Of a list the first element is what a layer writes into.
+                    given &= self.effects(next(iter(before.children.values())))[1]
+                changes |= given and changed
                 same &= handed_on
             return changes, same
         if children:

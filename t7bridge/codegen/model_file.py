@@ -8,9 +8,9 @@ import re
 from ..data import define
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from ..version import __version__
-from .alike import merge_alike
+from .alike import calls_in, merge_alike
 from .code import WIDTH, Assign, Attr, Listed, Name, apply, bracketed, checked_name, laid_out, method
-from .copied import import_lines
+from .copied import import_lines, pieces
 from .flow import Block, Builder
 from .names import TAKEN
 from .statements import Writer, tidy
@@ -196,4 +196,11 @@ def prepared(builder: Builder) -> list[Block]:
     """The classes of a model, tidied and merged, those first that others contain."""
     for block in builder.blocks:
         tidy(block)
+    # What became an expression needs no class any more.
+    needed: set[str] = set()
+    for block in builder.blocks:
+        for call in calls_in(block):
+            if call.name in builder.copied and call.spec is not None and call.block is None:
+                needed.update(piece.name for piece in pieces(call.spec.target))
+    builder.copied = {name: piece for name, piece in builder.copied.items() if name in needed}
     return merge_alike(builder.blocks, frozenset((*builder.copied, *builder.foreign, *TAKEN)))

@@ -18,6 +18,11 @@ _MOST_VARIABLES = 1000
 
 def tidy(block: Block) -> None:
     """Join chains of modules, say alone what a function says, and give the modules their names."""
+    exposed = _Exposed(block, count_uses(block.steps, block.result))
+    for step in block.steps:
+        if step is not None and step.unseen and step.attribute is not None and not step.attribute.own:
+            if not exposed.seen_in(step):
+                step.write, step.attribute, step.inplace, step.same = step.unseen, None, False, False
     _join_chains(block)
     for step in block.steps:
         if step is not None and step.function and step.attribute is not None and len(step.attribute.calls) == 1:
@@ -73,6 +78,17 @@ class _Exposed:
             return False
         taken = [ref for value in step.takes for ref in refs(value)]
         return any(ref.path or self._is(ref.step) for ref in taken)
+
+    def seen_in(self, step: Step) -> bool:
+        """Whether others see that a step writes into its first operand; those outside of the class, too."""
+        first = step.takes[0]
+        while isinstance(first, list):
+            if not first:
+                return True
+            first = first[0]
+        if not self._block.whole:
+            self._known.setdefault(0, True)
+        return bool(first.path) or self._is(first.step)
 
     def _is(self, number: int) -> bool:
         stack = [number]

@@ -66,10 +66,12 @@ class Step:
         takes: its operands.
         attribute: its module.
         function: makes the expression of a function that does the same as the module, where there is one.
+        unseen: the same of a module that changes its first input, where nobody else sees that.
         rank: dimensions of one example of the result; `None` where that is not known.
         kind: `Tensor`, or another annotation of the result.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
+        reshaped: whether the result may have another shape than others of its size.
         hint: what a variable with the result is called.
         named: whether `hint` is a name that the user gave.
     """
@@ -78,10 +80,12 @@ class Step:
     takes: list[Value]
     attribute: Attribute | None = None
     function: Write | None = None
+    unseen: Write | None = None
     rank: int | None = None
     kind: str = "Tensor"
     inplace: bool = False
     same: bool = False
+    reshaped: bool = False
     hint: str = ""
     named: bool = False
 
