@@ -33,7 +33,7 @@ class Made:
     Attributes:
         attributes: what was assigned to it.
         tensors: its parameters and buffers, modules inside that its constructor made included.
-        children: modules inside that its constructor was given, in order.
+        modules: the modules inside that its constructor was given, by the names that it gave them.
         learned: which of the tensors are parameters.
         placed: whether it is a module of the plan, and none that a constructor made.
         followed: whether its constructor could be followed to the end.
@@ -41,7 +41,7 @@ class Made:
 
     attributes: dict[str, Any] = field(factory=dict)
     tensors: dict[str, Shape] = field(factory=dict)
-    children: list[Any] = field(factory=list)
+    modules: dict[str, Any] = field(factory=dict)
     learned: list[str] = field(factory=list)
     placed: bool = False
     followed: bool = True
@@ -75,12 +75,25 @@ def check_construction(plan: Plan, owned: Owned) -> None:
     for spec in all_specs(plan):
         module = made[id(spec)]
         if _is_known(spec) and module.followed:
+            _check_modules(spec, module.modules, {name: made[id(child)] for name, child in spec.children.items()})
             _check_tensors(spec, module.tensors, {key: each.shape for key, each in owned.get(id(spec), {}).items()})
 
 
 def _is_known(spec: ModuleSpec) -> bool:
     """Whether a class is one of this package or of torch.nn; of others nobody knows what they keep."""
     return spec.target.startswith(LAYERS) or spec.target.removeprefix("torch.nn.") in TORCH or spec.target == SEQUENTIAL
+
+
+def _check_modules(spec: ModuleSpec, found: Mapping[str, Made], wanted: Mapping[str, Made]) -> None:
+    """Refuse a class that takes other modules than those inside, or keeps them under other names."""
+    for name in {**wanted, **found}:
+        if found.get(name) is not wanted.get(name) and name not in spec.refers:
+            raise ModelError(
+                f"a {spec.class_name} does not hold the modules that a {spec.target.removeprefix(LAYERS)} takes",
+                trail=spec.trail,
+                expected=f"the modules {', '.join(found) or 'none'}",
+                found=", ".join(wanted) or "none",
+            )
 
 
 def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
@@ -121,7 +134,7 @@ def _called(spec: ModuleSpec, made: dict[int, Made]) -> Made:
     numbered = [made[id(child)] for name, child in spec.children.items() if name.isdigit()]
     named: dict[str, Any] = {name: made[id(child)] for name, child in spec.children.items() if not name.isdigit()}
     if spec.graph is not None or not _is_known(spec) or spec.target == SEQUENTIAL:
-        return Made(children=[*numbered, *named.values()])
+        return Made(modules={name: made[id(child)] for name, child in spec.children.items()})
     refers = {name: made.get(id(other), Made()) for name, other in spec.refers.items()}
     given = {**named, **refers, **spec.kwargs}
     if len(given) < len(named) + len(refers) + len(spec.kwargs):
@@ -205,7 +218,7 @@ class _Constructor:
 
     def _base(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if name == "Sequential":
-            self._module.children += args
+            self._module.modules |= {str(number): each for number, each in enumerate(args)}
             if kwargs or not all(isinstance(each, Made) for each in args):
                 raise Refused("nn.Sequential takes modules")
         elif name == "Module":
@@ -279,7 +292,9 @@ class _Constructor:
             module.learned.append(name)
         elif isinstance(value, Made):
             # Those that the constructor was given are modules of the plan, with tensors of their own.
-            if not value.placed:
+            if value.placed:
+                module.modules[name] = value
+            else:
                 module.tensors |= {f"{name}.{key}": extent for key, extent in value.tensors.items()}
         elif value is None:
             module.tensors.pop(name, None)
@@ -390,6 +405,7 @@ class _Constructor:
     ) -> Any:
         match node.func:
             case ast.Attribute(value=ast.Name(id="self"), attr="add_module"):
+                self._set(*args)
                 return None
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 method = _method(names["class"], name)

@@ -20,9 +20,9 @@ def tidy(block: Block) -> None:
     """Join chains of modules, say alone what a function says, and give the modules their names."""
     exposed = _Exposed(block, count_uses(block.steps, block.result))
     for step in block.steps:
-        if step is not None and step.unseen and step.attribute is not None and not step.attribute.own:
-            if not exposed.seen_in(step):
-                step.write, step.attribute, step.inplace, step.same = step.unseen, None, False, False
+        alone = step is not None and step.attribute is not None and not step.attribute.own
+        if step is not None and step.unseen and alone and not exposed.seen_in(step):
+            step.write, step.attribute, step.inplace, step.same = step.unseen, None, False, False
     _join_chains(block)
     for step in block.steps:
         if step is not None and step.function and step.attribute is not None and len(step.attribute.calls) == 1:

@@ -157,6 +157,7 @@ def _convolution(dims: int, transposed: bool) -> Callable[[Given], Tensors]:
     def make(given: Given) -> Tensors:
         inputs, outputs, kernel = given["in_channels"], given["out_channels"], given["kernel_size"]
         kernel = (kernel,) * dims if isinstance(kernel, int) else tuple(kernel)
+        _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are taken")
         first, second = (inputs, outputs) if transposed else (outputs, inputs)
         return _with_bias(given, shape(first, second // given["groups"], *kernel), outputs)
 

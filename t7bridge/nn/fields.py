@@ -153,7 +153,7 @@ class Fields:
         value = self.get(path)
         if isinstance(value, Storage):
             return tuple(int(extent) for extent in value.array)
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):
             return tuple(int(extent) for extent in value.numpy().reshape(-1))
         items = items_of(value)
         if items is None or not all(isinstance(item, (int, float)) for item in items):

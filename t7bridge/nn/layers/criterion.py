@@ -9,6 +9,7 @@ from ...graph.tensor import Tensor
 from ..fields import items_of
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, flag, integer, number, of_runtime, shape
 from ..registry import Param, criterions, named_modules, param, register_layer
+from ..weights.layouts import elements
 
 _SCRATCH = "output_tensor total_weight_tensor target buffer"
 _AVERAGE = flag("sizeAverage", True)
@@ -148,7 +149,7 @@ def _weights(lua: Lua) -> tuple[float, ...]:
     if isinstance(value, Storage):
         return tuple(float(weight) for weight in value.array)
     if isinstance(value, Tensor):
-        return tuple(float(weight) for weight in value.numpy().reshape(-1))
+        return tuple(float(weight) for weight in elements(value).reshape(-1))
     found = items_of(value)
     if found is None or not all(isinstance(weight, (int, float)) for weight in found):
         raise NotMappedError("its weights are no list of numbers", trail=f"{lua.trail}.weights")

@@ -10,7 +10,7 @@ from ...graph.lua import TorchObject
 from ..fields import lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
-from ..weights.layouts import Reshape
+from ..weights.layouts import Reshape, elements
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
 _LAYERS = f"{LAYERS}dpnn."
@@ -40,7 +40,7 @@ def _crop(lua: Lua) -> Call:
 
 
 def _colors(lua: Lua) -> Call:
-    ranges = lua.tensor("range").numpy().reshape(-1).tolist()
+    ranges = elements(lua.tensor("range")).reshape(-1).tolist()
     return Call(f"{_LAYERS}SimpleColorTransform", tuple(float(most) for most in ranges))
 
 

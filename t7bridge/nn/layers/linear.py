@@ -61,7 +61,7 @@ register_layer(
 
 def _partial_linear(lua: Lua) -> Call:
     partition = lua.find_tensor("partition")
-    chosen = () if partition is None else tuple(int(number) - 1 for number in partition.numpy().reshape(-1))
+    chosen = () if partition is None else tuple(int(number) - 1 for number in elements(partition).reshape(-1))
     rows, columns = lua.shape("weight")
     kwargs = {"bias": "bias" in lua.shapes}
     if partition is None or chosen == tuple(range(rows)):

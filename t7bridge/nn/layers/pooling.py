@@ -7,6 +7,7 @@ from typing import Any
 from ...graph.lua import TorchObject
 from ..mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
 from ..registry import register_layer
+from ..weights.layouts import elements
 
 _WHERE = "pooling ones random_samples randomSamples"
 _AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
@@ -102,7 +103,7 @@ def _fractional_max_pool(axes: str) -> Any:
         if samples is not None and lua.flag("newRandomPool"):
             # Of volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
             order = [0, 2, 1] if len(axes) == 3 else [0, 1]
-            kwargs["samples"] = _nested(samples.numpy()[..., order].tolist())
+            kwargs["samples"] = _nested(elements(samples)[..., order].tolist())
         if lua.flag("newRandomPool"):
             kwargs["keep"] = True
         kernel = tuple(lua.integer(f"poolSize{axis}") for axis in axes)

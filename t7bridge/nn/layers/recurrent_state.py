@@ -13,6 +13,7 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..fields import items_of
 from ..mapping import Literal, Lua, NotMappedError
+from ..weights.layouts import elements
 
 _ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
 _MAX_DEPTH = 20
@@ -68,7 +69,7 @@ def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tup
     if not all(_goes_on(obj) for obj in lua.above) or any(lua.find_tensor(path) is None for path in kept):
         return None
     tensors = [next(filter(None, map(lua.find_tensor, path.split("|"))), None) for path in states]
-    return _together([_values(tensor.numpy()[-1].tolist()) if tensor is not None else None for tensor in tensors])
+    return _together([_values(elements(tensor)[-1].tolist()) if tensor is not None else None for tensor in tensors])
 
 
 def last_column(lua: Lua, states: tuple[str, ...], kept: str) -> Literal:
@@ -82,7 +83,7 @@ def last_column(lua: Lua, states: tuple[str, ...], kept: str) -> Literal:
     tensors = [lua.find_tensor(path) for path in states]
     if lua.find_tensor(kept) is None or any(tensor is None or len(tensor.shape) != 3 for tensor in tensors):
         return None
-    return _together([_values(tensor.numpy()[:, -1].tolist()) for tensor in tensors if tensor is not None])
+    return _together([_values(elements(tensor)[:, -1].tolist()) for tensor in tensors if tensor is not None])
 
 
 def values(value: Value, depth: int = 0) -> Literal:
@@ -90,7 +91,7 @@ def values(value: Value, depth: int = 0) -> Literal:
     if isinstance(value, Tensor):
         if value.numel > _MOST:
             raise NotMappedError("holds a state of too many numbers", found=f"{value.numel}")
-        return _values(value.numpy().tolist()) if value.numel else None
+        return _values(elements(value).tolist()) if value.numel else None
     items = items_of(value) if depth < _MAX_DEPTH else None
     if not items:
         return None
