@@ -163,6 +163,7 @@ class Builder:
             body = Body(self, block, rank)
             begin = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = begin(spec, Ref(0))
+            body.measure(block.result)
             self.blocks.append(block)
             self._built[id(spec)] = (block, body.rank(block.result))
         return self._built[id(spec)]
@@ -233,11 +234,11 @@ class Body:
         """Add a step."""
         self.builder.budget.spend(1)
         for taken in step.takes:
-            self._measure(taken)
+            self.measure(taken)
         self.block.steps.append(step)
         return Ref(len(self.block.steps) - 1)
 
-    def _measure(self, value: Value) -> None:
+    def measure(self, value: Value) -> None:
         """Charge what a list is when it is written out, with lists in it that it has several times."""
         if isinstance(value, list):
             for _ in refs(value):

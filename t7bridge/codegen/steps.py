@@ -92,11 +92,13 @@ class Step:
 
 def refs(value: Value) -> Iterator[Ref]:
     """All references in a value."""
-    if isinstance(value, Ref):
-        yield value
-    else:
-        for item in value:
-            yield from refs(item)
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Ref):
+            yield value
+        else:
+            stack += reversed(value)
 
 
 def pick(value: Value, index: int | str) -> Value:

@@ -1,0 +1,325 @@
+"""What hostile `.t7` files become as source: nothing of them runs, nothing is lost, nothing takes long."""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+
+import pytest
+import torch
+from helpers import TESTFILES, read
+from hostile_fields import RAN, cases, changed, outcome, tensor
+from looping import for_each
+from source_helpers import run_source
+
+from t7bridge.codegen import page
+from t7bridge.codegen.code import Attr, Binary, Item, Lit, Name, apply, literal, method
+from t7bridge.codegen.flow import Builder
+from t7bridge.codegen.generate import generate
+from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.tools.export_module import write_module
+from t7bridge.tools.load_module import load_module
+
+HOSTILE = TESTFILES / "hostile"
+REFUSED = {
+    row.split("`")[1]: row.split("refuses it: ")[1].rstrip(" |")
+    for row in (HOSTILE / "README.md").read_text().splitlines()
+    if "refuses it: " in row
+}
+SECONDS = 3.0
+
+
+def obj(name: str, /, **fields: object) -> TorchObject:
+    """An object of a Lua class."""
+    return TorchObject(name, 1, Table.of(fields))
+
+
+def container(name: str, *modules: TorchObject, **fields: object) -> TorchObject:
+    """A container with modules."""
+    return obj(name, modules=Table.from_list([*modules]), **fields)
+
+
+def linear(inputs: int, outputs: int) -> TorchObject:
+    """An nn.Linear of ones."""
+    return obj("nn.Linear", weight=tensor((outputs, inputs)), bias=tensor((outputs,)))
+
+
+# Files that were found
+
+
+@for_each("name", sorted(REFUSED))
+def test_what_cannot_be_constructed_is_refused(name, tmp_path):
+    """The error says why and where, and neither a file nor a folder is left."""
+    with pytest.raises(ModelError, match=REFUSED[name]) as caught:
+        write_module(HOSTILE / name, tmp_path / "made" / "here")
+    assert caught.value.trail.startswith("root")
+    assert list(tmp_path.iterdir()) == []
+
+
+@for_each("name", ["module_select_code.t7", "module_select_key_code.t7", "module_selectindex.t7"])
+def test_strings_and_numbers_stay_what_they_are(name, tmp_path):
+    """A name or a number of a file is a literal of the page, and the page loads."""
+    start = time.process_time()
+    ((_, module),) = find_modules(read(HOSTILE / name))
+    made, model = run_source(module, tmp_path)
+    assert time.process_time() - start < SECONDS
+    index = module.get("index")
+    if index is not None:
+        found = [node.value for node in ast.walk(ast.parse(made.text)) if isinstance(node, ast.Constant)]
+        assert index.decode() in found
+        with pytest.raises((KeyError, TypeError, IndexError)):
+            model([torch.ones(2)])
+    assert len(made.text) < 10_000
+
+
+@pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
+def test_computes_what_the_live_module_does(name, shape, tmp_path):
+    """Names that a page uses for itself, and constants that are no numbers, change no result."""
+    ((_, module),) = find_modules(read(HOSTILE / name))
+    _, model = run_source(module, tmp_path)
+    torch.manual_seed(0)
+    given = torch.randn(shape)
+    with torch.no_grad():
+        found, wanted = model(given.clone()), load_module(HOSTILE / name)(given.clone())
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+# Every field of every class
+
+
+def _sort(chosen):
+    counts = {"refused": 0, "loaded": 0}
+    for name, field, value, sample in chosen:
+        try:
+            found = outcome(changed(sample, field, value))
+        except Exception as error:
+            pytest.fail(f"{name}.{field} = {value!r:.80}: {type(error).__name__}: {error}")
+        assert found in counts, f"{name}.{field} = {value!r:.80}: {found}"
+        counts[found] += 1
+    assert not RAN.exists()
+    return counts
+
+
+def test_hostile_values_in_fields():
+    """A value in any field is refused with its path, or the page parses, constructs and loads its weights."""
+    counts = _sort(cases(seed=3, count=1200))
+    assert min(counts.values()) > 100
+
+
+@pytest.mark.fuzz
+def test_hostile_values_in_all_fields():
+    """The same of every field of every class of the registry with every kind of value."""
+    assert sum(_sort(cases()).values()) > 10_000
+
+
+# Names
+
+
+def graph(*names: str) -> TorchObject:
+    """An nn.gModule of a chain of layers, whose nodes have names."""
+    modules = [linear(2, 2) for _ in names]
+    for number, module in enumerate(modules):
+        module["weight"] = tensor((2, 2))
+        module["weight"].storage.array[:] = float(number + 2)
+    first = Table.of({})
+    nodes, data = [obj("nngraph.Node", data=first)], [first]
+    for name, module in zip(names, modules):
+        annotations = Table.of({"name": name.encode("utf-8", "surrogatepass")})
+        inside = Table.of({"module": module, "annotations": annotations, "mapindex": Table.from_list([data[-1]])})
+        data.append(inside)
+        nodes.append(obj("nngraph.Node", data=inside))
+    out = Table.of({"mapindex": Table.from_list([data[-1]])})
+    return container(
+        "nn.gModule",
+        *modules,
+        innode=nodes[0],
+        outnode=obj("nngraph.Node", data=out),
+        forwardnodes=Table.from_list([*nodes, obj("nngraph.Node", data=out)]),
+    )
+
+
+NAMES = [
+    ("fi", "\ufb01"),  # one name for Python
+    ("inputs", "input", "self", "torch", "nn", "F"),
+    ("class", "\U0001d41d\U0001d41e\U0001d41f", "None", "print", "float", "list"),
+    ("__class__", "_modules", "forward", "parameters", "weight", "Model", "load"),
+    ("x", "x1", "y", "x\u2028y", "\ud800", "a" * 5000),
+    ("1", "0", "a.b", "self.x = 1\n", "{0}", "{m}"),
+]
+
+
+@for_each("names", NAMES, ids=repr)
+def test_names_of_nodes(names, tmp_path):
+    """Whatever nodes are called, every layer is there once, in its place, and the page computes the same."""
+    _, model = run_source(graph(*names), tmp_path)
+    assert len(list(model.parameters())) == 2 * len(names)
+    given = torch.ones(1, 2)
+    wanted = given
+    for number in range(len(names)):
+        wanted = wanted @ torch.full((2, 2), number + 2.0) + 1
+    assert torch.equal(model(given), wanted)
+
+
+# Files that ask for much
+
+
+def bombs() -> dict[str, TorchObject]:
+    """Models that are small and ask for time or memory without end."""
+    deep = obj("nn.Identity")
+    for _ in range(3000):
+        deep = container("nn.Sequential", deep)
+    double = obj("nn.Identity")
+    for _ in range(60):
+        double = container("nn.Sequential", container("nn.ConcatTable", double, double), obj("nn.CAddTable"))
+    lists = [container("nn.ConcatTable", obj("nn.Identity"), obj("nn.Identity")) for _ in range(40)]
+    wide = [obj("nn.Sigmoid") for _ in range(4000)]
+    concat = container("nn.Concat", *(container("nn.Sequential", linear(1, 1), each) for each in wide), dimension=2.0)
+    selects = [obj("nn.SelectTable", index=float(number)) for number in range(1, 4000)]
+    return {
+        "deep": deep,
+        "double": double,
+        "lists": container("nn.Sequential", *lists),
+        "wide": concat,
+        "selects": container("nn.Sequential", container("nn.ConcatTable", *selects), obj("nn.CAddTable")),
+        "chain": container("nn.Sequential", *(obj("nn.Sigmoid") for _ in range(3000))),
+        "sum": container("nn.Sequential", container("nn.ConcatTable", *wide), obj("nn.CAddTable")),
+    }
+
+
+@for_each("name", ["deep", "double", "lists", "wide", "selects", "chain", "sum"])
+def test_work_is_bounded(name):
+    """Generating takes time in proportion to the file, or is refused by a limit."""
+    model = bombs()[name]
+    start = time.process_time()
+    if name in ("chain", "selects"):
+        assert len(generate(model).text) < 200_000
+    else:
+        with pytest.raises((LimitError, UnsupportedError)):
+            generate(model)
+    assert time.process_time() - start < SECONDS
+
+
+# Different layers stay different
+
+
+@for_each("name", ["nn.Mul", "nn.PReLU", "nn.Linear", "nn.Add"])
+def test_layers_of_one_element_are_not_merged(name, tmp_path):
+    """Layers that differ in a tensor of one element only keep each their own."""
+    layers = []
+    for number in range(2):
+        shape = (1, 1) if name == "nn.Linear" else (1,)
+        layer = obj(name, weight=tensor(shape), bias=tensor((1,)), nOutputPlane=0.0, scalar=True)
+        layer["weight"].storage.array[:] = 3.0 + number
+        layer["bias"].storage.array[:] = 5.0 + number
+        layers.append(layer)
+    _, model = run_source(container("nn.ConcatTable", *layers), tmp_path)
+    first, second = model(torch.full((2, 1), -2.0))
+    assert not torch.equal(first, second)
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    """A bias with more elements than outputs is refused, with its path, as `load_module` does."""
+    model = container("nn.Sequential", obj("nn.Linear", weight=tensor((4, 3)), bias=tensor((7,))))
+    with pytest.raises(ModelError, match="fit") as caught:
+        generate(model)
+    assert caught.value.trail == "root.modules[1].bias"
+
+
+# The page is checked
+
+
+PAGE = container("nn.Sequential", linear(2, 3), obj("nn.CMul", weight=tensor((3,))), obj("nn.Power", pow=2.0))
+TAMPERED = {
+    "an import": ("import torch\n", "import torch\nimport os\n"),
+    "an alias": ("from torch import Tensor, nn", "from os import system as nn"),
+    "a statement of the page": ("\n\ndef load(", "\n\nprint(1)\n\n\ndef load("),
+    "a call in a forward": ("        return ", "        __import__('os')\n        return "),
+    "a builtin": ("        return ", "        open('x')\n        return "),
+    "an attribute": ("        return ", "        self.__class__\n        return "),
+    "a function of torch": ("        return ", "        torch.hub\n        return "),
+    "a lambda": ("        return ", "        x = lambda: 1\n        return "),
+    "a name that is hidden": ("        return ", "        torch = 1\n        return "),
+    "a layer that comes along": ("Return the shape of the input.", "Return another."),
+    "a base class": ("class Model(nn.Module)", "class Model(nn.Linear)"),
+    "a default": ("def forward(self, input: Tensor)", "def forward(self, input: Tensor, os=1)"),
+    "a comprehension": ("        return ", "        [each for each in input]\n        return "),
+    "no Python": ("        return ", "        return ("),
+}
+
+
+@for_each("name", sorted(TAMPERED))
+def test_a_page_with_anything_else_in_it_is_refused(name, monkeypatch):
+    """The check of the finished page refuses what this package does not write, wherever it came from."""
+    before, after = TAMPERED[name]
+    seen = []
+
+    def tampered(text: str, builder: Builder, blocks: object, keys: object) -> None:
+        page.check_page(text, builder, blocks, keys)
+        assert before in text
+        seen.append(name)
+        page.check_page(text.replace(before, after, 1), builder, blocks, keys)
+
+    monkeypatch.setattr("t7bridge.codegen.generate.check_page", tampered)
+    with pytest.raises(ModelError, match=r"not written on purpose|no Python"):
+        generate(PAGE)
+    assert seen
+
+
+# The tree
+
+
+def _random_tree(rng: random.Random, depth: int):
+    """An expression as a tree of ours, and its value for the variables of the test."""
+    if depth == 0:
+        value = rng.choice([2.0, -2.0, 3, -1, 0.5])
+        return rng.choice([(Lit(value), value), (Name("a"), 7.0), (Name("b"), -3.0)])
+    kind = rng.randrange(5)
+    left, first = _random_tree(rng, depth - 1)
+    if kind < 3:
+        right, second = _random_tree(rng, depth - 1)
+        symbol = "+-*"[kind]
+        return Binary(left, symbol, right), {"+": first + second, "-": first - second, "*": first * second}[symbol]
+    if kind == 3:
+        return Attr(left, "real"), first
+    return method(left, "conjugate"), first
+
+
+def test_expressions_mean_what_their_trees_do():
+    """What a tree prints has its value: precedence is the tree's business."""
+    rng = random.Random(5)
+    for _ in range(2000):
+        node, value = _random_tree(rng, rng.randrange(1, 5))
+        assert eval(node.text, {"a": 7.0, "b": -3.0}) == pytest.approx(value), node.text
+
+
+@for_each("value", ['"', "'", "\\", "\\'", '\\"', "'\"", "\n", "\u2028", "\x00", "\ud800", "é", "{x}", '"""', "a\\"])
+def test_strings_are_literals(value):
+    """A string reads as itself, on one line, in printable characters."""
+    text = literal(value)
+    assert ast.literal_eval(text) == value
+    assert text.isprintable()
+
+
+@for_each("value", [float("nan"), float("inf"), float("-inf"), 1e300, -0.0, 10**30, True, None, (1,), ((), ("a", 2.5))])
+def test_numbers_are_literals(value):
+    """A number or tuple reads as itself."""
+    assert repr(eval(literal(value))) == repr(value)
+
+
+@for_each("value", [object(), b"bytes", [1], {"a": 1}, 1j, 10**500, "x".join])
+def test_what_is_no_literal_is_refused(value):
+    """Nothing else becomes source."""
+    with pytest.raises(T7BridgeError):
+        literal(value)
+
+
+@for_each("name", ["a b", "class", "", "1a", "\ufb01", "a.b", "x;y", "a\n"])
+def test_names_are_identifiers(name):
+    """A name that is none is refused, wherever it stands in the tree."""
+    for make in (Name, lambda each: Attr(Name("x"), each), lambda each: apply("f", **{each: 1})):
+        with pytest.raises(ModelError):
+            make(name)
+    assert Item(Name("x"), Lit(name)).text.startswith("x[")
