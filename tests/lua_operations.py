@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -266,7 +267,7 @@ def case_of(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     integers = rest[0] == "int"
     shapes = rest[1:] if isinstance(rest[0], str) else rest
     inputs = tuple(torch.randint(0, 7, shape) if integers else torch.randn(shape) for shape in shapes[:count])
-    module = function if isinstance(function, nn.Module) else Case(function, *shapes[count:])
+    module = deepcopy(function) if isinstance(function, nn.Module) else Case(function, *shapes[count:])
     for inner in module.modules():
         for parameter in inner.parameters(recurse=False):
             parameter.data.uniform_(-0.7, 0.7)

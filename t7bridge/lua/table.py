@@ -8,7 +8,7 @@ from typing import Any
 from ..data import define
 
 
-@define(frozen=True)
+@define(frozen=True, eq=False)
 class Operation:
     """An entry of the table.
 

@@ -1,0 +1,81 @@
+"""`t7bridge lua`, `model.lua`, and the page of operations."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import ROOT
+from lua_nets import NETS, module_of
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.lua.source import lua_string
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x))) + x[:, :2]
+"""
+
+
+def test_verb(tmp_path, capsys):
+    """The verb writes model.t7 with the given weights, and model.lua; a second run needs --force."""
+    (tmp_path / "net.py").write_text(NET)
+    code = f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r}); import net; torch.manual_seed(1); "
+    code += f"torch.save(net.Net(5).state_dict(), {str(tmp_path / 'w.pt')!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    args = ["lua", f"{tmp_path}/net.py:Net(5)", f"{tmp_path}/w.pt", "--input", "2x3", "-o", str(tmp_path / "out")]
+    assert main(args) == 0
+    assert "4 tensors" in capsys.readouterr().out
+    weights = torch.load(tmp_path / "w.pt", weights_only=True)
+    got = t7bridge.load_module(tmp_path / "out" / "model.t7").state_dict()
+    assert all(torch.equal(got[key], value) for key, value in weights.items())
+    assert "nn.Linear(3, 5)" in (tmp_path / "out" / "model.lua").read_text()
+    assert main(args) != 0
+    assert main([*args, "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "sizes"),
+    [("nothing", "2x3"), ("no_such_package:Net", "2x3"), ("torch.nn:ReLU", "2by3"), ("math:sqrt(4)", "2x3")],
+)
+def test_wrong_arguments_are_messages(factory, sizes, tmp_path, capsys):
+    """What is not a factory, not there, or not sizes, ends with a message."""
+    assert main(["lua", factory, "--input", sizes, "-o", str(tmp_path / "out")]) != 0
+    assert "t7bridge: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_source_is_readable(name, tmp_path):
+    """The source builds each model by constructors, repeats no block, and writes each line short."""
+    module, inputs = module_of(name)
+    t7bridge.write_lua(module, tmp_path, inputs)
+    text = (tmp_path / "model.lua").read_text()
+    assert "function M.build()" in text
+    assert "function M.load(weights)" in text
+    bodies = [part.partition("\n")[2] for part in text.split("\nlocal function ")[2:]]
+    assert len(bodies) == len(set(bodies))
+    assert "@" not in text
+    assert "\1" not in text
+
+
+def test_names_are_escaped():
+    """Keys become string literals of Lua that cannot end early."""
+    assert lua_string("a']] os.exit() --\n\\") == "'a\\039\\093\\093 os.exit\\040\\041 --\\010\\092'"
+
+
+def test_page_of_operations_is_current():
+    """docs/lua-operations.md is what its generator writes."""
+    made = runpy.run_path(str(ROOT / "docs" / "generate_lua_operations.py"))["document"]()
+    assert (ROOT / "docs" / "lua-operations.md").read_text() == made
