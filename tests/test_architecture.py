@@ -80,7 +80,7 @@ NUMPY_MODULES = {
 OPTIONAL = {
     "safetensors": "formats/safetensors.py",
     "h5py": "formats/hdf5.py",
-    "fsspec": "zoo/places.py",
+    "fsspec": "zoo/filesystems.py",
     "onnxruntime": "torchmodules/export.py",
     "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/dask.py",

@@ -166,6 +166,10 @@ def _warnings() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, T7BridgeWarning):
+                from .shared import QUIET
+
+                if QUIET.get():
+                    return
                 print(f"t7bridge: warning: {printable_lines(str(message))}", file=sys.stderr)
             else:
                 usual(message, category, *where)

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable
 from typing import Protocol
 
 from ..errors import ModelError
+from .filesystems import is_in_memory
 from .job import Job, Outcome, Settings
-from .places import is_in_memory
 
 ENGINES = ("local", "dask")
 

@@ -12,8 +12,8 @@ from typing import Protocol
 from ..errors import WriteError
 from ..io.disk import flush_file_system, flush_to_disk, is_temporary
 from ..io.output import FileOutput
+from .filesystems import check_output, fetch, join, local_path, put, sizes_below
 from .journal import NAME
-from .places import check_output, fetch, join, local_path, put, sizes_below
 
 _SHARE = 20
 
@@ -129,7 +129,7 @@ class RemoteFolder:
 
     def sweep(self) -> None:
         """See `Folder`."""
-        from .places import connect
+        from .filesystems import connect
 
         for name in [name for name in self._sizes if is_temporary(name.rpartition("/")[2])]:
             system, inside = connect(f"{self.place}/{name}")

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 
 from ..errors import T7BridgeError
+from .filesystems import local_path
 from .job import FAILED, Job, Outcome, Settings, as_line
-from .places import local_path
 from .worker import READY
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.worker import main; main()"

@@ -12,8 +12,8 @@ from ..errors import StrictError, T7BridgeError, UnknownFormatError, Unsupported
 from ..formats import FORMATS, NAMED
 from ..io.disk import flush_to_disk
 from ..report import Note, Report
+from .filesystems import as_local_input, as_local_output
 from .job import DONE, FAILED, FOREIGN, Job, Outcome, Settings, digest
-from .places import as_local_input, as_local_output
 
 _NOTES_KEPT = 50
 

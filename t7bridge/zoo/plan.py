@@ -14,7 +14,7 @@ from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..formats import SUFFIXES, formats_with
 from ..formats.signatures import identify
-from .places import Entry, list_remote, local_path
+from .filesystems import Entry, list_remote, local_path
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that say that a file is a model: where such a file is something else, that is a failure."""

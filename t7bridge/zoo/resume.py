@@ -9,10 +9,10 @@ from attrs import evolve, field
 
 from ..data import define
 from ..formats.signatures import HEAD_BYTES
+from .filesystems import heads, local_path
 from .folder import Folder
 from .job import DONE, FAILED, FOREIGN, PLANNED, digest
 from .journal import GONE, NAME, Row
-from .places import heads, local_path
 from .plan import Found, is_claimed, kind_of, output_names, title_of
 
 REPORTS = ("report.html", "report.json", "report.csv")

@@ -14,11 +14,11 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..version import __version__
 from .engines import Engine, open_engine
+from .filesystems import join
 from .folder import Folder, open_folder
 from .job import DONE, PLANNED, Job, Outcome, Settings
 from .journal import Journal, Row
 from .options import settings_of, suffix_of
-from .places import join
 from .plan import find_inputs
 from .progress import Progress
 from .report import ZooReport, report_files, summarize
