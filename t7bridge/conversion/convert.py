@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..formats.document import Document
     from ..formats.named import NamedTensors
     from ..formats.pt.legacy_writer import LegacyPtWriter
+    from ..formats.pt.locations import MapLocation
     from ..formats.pt.writer import PtWriter
     from ..formats.t7.file import T7File
     from ..formats.t7.layout import T7Layout
@@ -59,6 +60,7 @@ class Options:
     partial: bool = False
     compact: bool = False
     allow_foreign: bool = False
+    map_location: MapLocation = None
 
 
 def convert(
@@ -72,6 +74,7 @@ def convert(
     byte_order: str | None = None,
     long_size: int | None = None,
     keep_device: bool = False,
+    map_location: MapLocation = None,
     record: bool = True,
     nested: bool = False,
     pt_format: str = "zip",
@@ -100,6 +103,8 @@ def convert(
         long_size: likewise: bytes of a C long, 4 or 8.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
+        map_location: the device that tensors in a `.pt` name: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or
+            the same as a mapping, or a function of the name in the source. What it does not cover is as without it.
         record: write the record from which the source can be made again into the target, and use the record of a
             source.
         nested: write `t.conv1.weight` instead of `t["conv1.weight"]` in a `.t7` made from another format.
@@ -136,7 +141,8 @@ def convert(
         load_classes(classes)
     layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
     given: dict[str, Any] = {
-        **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device, "record": record,
+        **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device,
+        "map_location": map_location, "record": record,
         "nested": nested, "template": template, "partial": partial, "compact": compact,
         "allow_foreign": allow_foreign,
     }  # fmt: skip
@@ -150,7 +156,18 @@ def convert(
     ):
         chosen = {name: choice for name, choice in layout.items() if choice is not None}
         options = Options(
-            mode, chosen, keep_device, record, nested, pt_format, limits, model, partial, compact, allow_foreign
+            mode,
+            chosen,
+            keep_device,
+            record,
+            nested,
+            pt_format,
+            limits,
+            model,
+            partial,
+            compact,
+            allow_foreign,
+            map_location,
         )
         report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
@@ -291,6 +308,7 @@ def _to_python(document: Document, output: Output, options: Options, report: Rep
         output,
         options.pt_format,
         keep_device=options.keep_device,
+        map_location=options.map_location,
         allow_foreign=options.allow_foreign,
         limits=options.limits,
     )

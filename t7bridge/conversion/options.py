@@ -85,6 +85,10 @@ OPTIONS: tuple[Option, ...] = (
         default=False, kind="flag", targets=(LUA, PYTHON), group=_PT,
     ),
     Option(
+        "map_location", "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", ("convert",),
+        targets=(PYTHON,), group=_PT, metavar="DEVICE",
+    ),
+    Option(
         "record", "neither write nor use the round-trip record", _BOTH,
         default=True, kind="flag", group=_OUT,
     ),

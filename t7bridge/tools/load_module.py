@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .. import formats
@@ -13,11 +14,19 @@ from ..nn.plan.inside import module_at
 from ..nn.plan.places import find_models
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+    from ..formats.pt.locations import MapLocation
 
 
 def load_module(
-    source: Readable, at: str | None = None, *, index_base: int = 1, limits: Limits = DEFAULT_LIMITS
+    source: Readable,
+    at: str | None = None,
+    *,
+    index_base: int = 1,
+    map_location: MapLocation | torch.device = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> nn.Module:
     """Load a model of a `.t7` file as a live PyTorch module, in evaluation mode.
 
@@ -29,6 +38,9 @@ def load_module(
         at: the path of the module, where the file holds several or one inside another is meant: `root.protos.rnn`,
             `root.model.modules[3]`.
         index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        map_location: the device of its parameters: `"cuda"`, a `torch.device`, a mapping such as
+            `{"cuda:0": "cuda:1"}`, or a function that is given the device in the file (`cuda:0` for Cuda tensors) and
+            returns one, or `None` for the CPU. The CPU where it is not given.
         limits: what the file may cost.
 
     Returns:
@@ -38,7 +50,7 @@ def load_module(
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
-        UnsupportedError: the file is no `.t7`, or PyTorch is not installed.
+        UnsupportedError: the file is no `.t7`, PyTorch is not installed, or has no such device.
 
     Example:
         >>> model = load_module("model.t7")  # doctest: +SKIP
@@ -50,8 +62,14 @@ def load_module(
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if index_base not in (0, 1):
         raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+    place = None
+    if map_location is not None:
+        from ..formats.pt.locations import placed
+
+        location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
+        place = placed(location, keep_device=False)
     trail, module = one_module(source, at, limits)
-    return live_module(module, trail, index_base, limits)
+    return live_module(module, trail, index_base, limits, place)
 
 
 def one_module(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
+from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.plan.build_spec import build_plan
@@ -24,7 +26,11 @@ from .recorded import keep_keys
 
 
 def live_module(
-    value: TorchObject, trail: str = "root", index_base: int = 1, limits: Limits = DEFAULT_LIMITS
+    value: TorchObject,
+    trail: str = "root",
+    index_base: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    place: Callable[[str], str] | None = None,
 ) -> nn.Module:
     """A live PyTorch module of a Lua module, in evaluation mode, with its weights.
 
@@ -33,8 +39,10 @@ def live_module(
         trail: its own path, for messages.
         index_base: what the first element, class or row is called: 1 as in Lua, or 0.
         limits: what the model may cost.
+        place: the device for tensors that were on a device; without it all are on the CPU.
 
     Raises:
+        UnsupportedError: there is no such device.
         UnsupportedLayerError: there are layers that stand for no PyTorch module.
         ModelError: the weights do not fit the layers' own fields.
     """
@@ -43,7 +51,7 @@ def live_module(
     check_size(state.tensors, limits, f"loading {trail}")
     module = construct(plan.root)
     try:
-        fill(module, state.tensors, plan, trail)
+        fill(module, state.tensors, plan, trail, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if record is not None:
             keep_keys(module, record, materialize(record.other))
@@ -111,9 +119,15 @@ def _imported(spec: ModuleSpec) -> Any:
         raise ModelError(f"{spec.target} cannot be imported: {error}", trail=spec.trail) from error
 
 
-def fill(module: nn.Module, tensors: dict[str, Tensor], plan: Plan, trail: str = "root") -> None:
+def fill(
+    module: nn.Module,
+    tensors: dict[str, Tensor],
+    plan: Plan,
+    trail: str = "root",
+    place: Callable[[str], str] | None = None,
+) -> None:
     """Give a module the tensors of its state dict, strictly, and tie the parameters that are one in Lua."""
-    values = materialize(tensors)
+    values = materialize(tensors, place)
     try:
         module.load_state_dict(values, strict=True, assign=True)
     except RecursionError:
@@ -135,8 +149,16 @@ def check_size(tensors: dict[str, Tensor], limits: Limits, task: str) -> None:
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def materialize(tensors: dict[str, Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of the graph as tensors of torch, in memory of their own; those that share memory here do so there."""
+def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:
+    """Tensors of the graph as tensors of torch, in memory of their own; those that share memory here do so there.
+
+    Args:
+        tensors: by name.
+        place: the device for tensors that were on a device; without it all are on the CPU.
+
+    Raises:
+        UnsupportedError: there is no such device.
+    """
     users: dict[int, int] = {}
     for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
         users[id(tensor.storage)] = users.get(id(tensor.storage), 0) + 1
@@ -147,13 +169,27 @@ def materialize(tensors: dict[str, Tensor]) -> dict[str, torch.Tensor]:
             continue
         storage = tensor.storage
         if storage is None or users[id(storage)] == 1:
-            made[id(tensor)] = torch.from_numpy(tensor.array.copy())
+            made[id(tensor)] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
-            storages[id(storage)] = torch.from_numpy(storage.array.copy())
+            storages[id(storage)] = _moved(torch.from_numpy(storage.array.copy()), storage, place)
         flat = storages[id(storage)]
         made[id(tensor)] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
     return {name: made[id(tensor)] for name, tensor in tensors.items()}
+
+
+def _moved(made: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
+    """A tensor on the device that it is to be on."""
+    if place is None:
+        return made
+    device = place(storage.device if storage is not None else "cpu")
+    try:
+        return made.to(device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise UnsupportedError(
+            f"this PyTorch has no device {device}: {str(error).splitlines()[0][:200]}",
+            hint="Choose another one with map_location.",
+        ) from error
 
 
 def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:

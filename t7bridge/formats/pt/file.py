@@ -8,6 +8,7 @@ from ...io.output import Output
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..document import Document, Written
+from .locations import MapLocation, placed
 
 if TYPE_CHECKING:
     from .legacy_writer import LegacyPtWriter
@@ -36,6 +37,7 @@ def writer(
     pt_format: str = "zip",
     *,
     keep_device: bool = False,
+    map_location: MapLocation = None,
     allow_foreign: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> PtWriter | LegacyPtWriter:
@@ -45,20 +47,25 @@ def writer(
         output: where it goes.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
+        map_location: the device that each gets instead; see `locations.placed`.
         allow_foreign: whether names of other packages are written.
         limits: for what a TorchScript archive repeats.
+
+    Raises:
+        ModelError: `map_location` names no device.
     """
+    place = placed(map_location, keep_device)
     if pt_format == "legacy":
         from .legacy_writer import LegacyPtWriter
 
-        return LegacyPtWriter(output, keep_device=keep_device, allow_foreign=allow_foreign)
+        return LegacyPtWriter(output, place=place, allow_foreign=allow_foreign)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 
-        return ScriptWriter(output, keep_device=keep_device, limits=limits)
+        return ScriptWriter(output, place=place, limits=limits)
     from .writer import PtWriter
 
-    return PtWriter(output, keep_device=keep_device, allow_foreign=allow_foreign)
+    return PtWriter(output, place=place, allow_foreign=allow_foreign)
 
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:

@@ -13,6 +13,7 @@ from typing import IO, Any
 from ...graph.storage import Storage
 from ...io.output import Output
 from .layout import LEGACY_MAGIC, LEGACY_PROTOCOL
+from .locations import Place
 from .pickle.pickler import PickleWriter
 from .writer import StorageKeys, write_elements
 
@@ -29,12 +30,20 @@ class LegacyPtWriter:
     Args:
         target: a binary file object.
         keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+        place: which device each gets, by the one that it names, instead.
         allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
     """
 
-    def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False, allow_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        target: IO[bytes] | Output,
+        *,
+        keep_device: bool = False,
+        place: Place | None = None,
+        allow_foreign: bool = False,
+    ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._keys = StorageKeys(keep_device)
+        self._keys = StorageKeys(keep_device, place)
         self._pickle = b""
         self.tensors = 0
         self._allow_foreign = allow_foreign

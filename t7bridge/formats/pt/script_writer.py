@@ -3,7 +3,8 @@
 The layout is that of C++'s `torch::serialize::OutputArchive`: a tree of objects of classes `__torch__.Module`,
 `__torch__.___torch_mangle_0.Module` and so on, each with the source of its class, which has attributes and no methods.
 So `torch::load(module, path)` finds parameters, buffers and submodules by name, `torch::load(tensor, path)` a tensor
-called `0`, and `torch.jit.load(path).state_dict()` all of them.
+called `0`, `torch::load(optimizer, path)` the state of an optimizer, and `torch.jit.load(path).state_dict()` all
+tensors of a state dict.
 
 Source: PyTorch 2.13 `torch/csrc/api/src/serialize/output-archive.cpp`, `input-archive.cpp`,
 `torch/csrc/jit/serialization/python_print.cpp`.
@@ -22,6 +23,8 @@ from ...graph.tensor import Tensor
 from ...io.output import Output
 from ...limits import DEFAULT_LIMITS, Limits
 from .checkpoint import CONSTANTS_MEMBER
+from .cpp_optimizers import Node, is_optimizer, optimizer_node
+from .locations import Place
 from .pickle.pickler import PickleWriter
 from .pickle.reductions import Global, Reduction
 from .storages import shown
@@ -40,11 +43,15 @@ class _Module:
         number: of its class.
         tensors: its parameters and buffers by name.
         modules: its submodules by name.
+        values: its other attributes by name, with their types; of an optimizer's archive.
+        sizes: names of tensors among these that C++ writes as parameters.
     """
 
     number: int
     tensors: dict[str, Tensor] = field(factory=dict)
     modules: dict[str, _Module] = field(factory=dict)
+    values: dict[str, tuple[Any, str]] = field(factory=dict)
+    sizes: list[str] = field(factory=list)
 
     @property
     def module(self) -> str:
@@ -54,13 +61,14 @@ class _Module:
     def source(self) -> str:
         """The source of its class, as PyTorch prints it."""
         buffers = [name for name, tensor in self.tensors.items() if is_buffer(name, tensor)]
-        parameters = [name for name in self.tensors if name not in buffers]
+        parameters = [name for name in self.tensors if name not in buffers] + self.sizes
         lines = [
             "class Module(Module):",
             f"  __parameters__ = [{''.join(f'{quoted(name)}, ' for name in parameters)}]",
             f"  __buffers__ = [{''.join(f'{quoted(name)}, ' for name in buffers)}]",
         ]
         kinds = [(name, "Tensor") for name in self.tensors]
+        kinds += [(name, kind) for name, (_, kind) in self.values.items()]
         kinds += [(name, f"{inner.module}.Module") for name, inner in self.modules.items()]
         # As annotations any name will do, keywords too.
         lines.append("  __annotations__ = []")
@@ -73,7 +81,8 @@ class _ModulePickle(PickleWriter):
 
     def _lowered(self, value: Any) -> None:
         if isinstance(value, _Module):
-            state = {**value.tensors, **value.modules}
+            values = {name: item for name, (item, _) in value.values.items()}
+            state = {**value.tensors, **values, **value.modules}
             self._call(value, Reduction(Global(f"{value.module} Module"), (), new=True, state=state))
         else:
             super()._lowered(value)
@@ -89,13 +98,19 @@ class ScriptWriter(PtWriter):
     Args:
         target: a binary file object.
         keep_device: write the devices that tensors name (`cuda:0`); otherwise all are on the CPU.
+        place: which device each gets, by the one that it names, instead.
         limits: resource limits, of which `module_depth` counts.
     """
 
     def __init__(
-        self, target: IO[bytes] | Output, *, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS
+        self,
+        target: IO[bytes] | Output,
+        *,
+        keep_device: bool = False,
+        place: Place | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        super().__init__(target, keep_device=keep_device)
+        super().__init__(target, keep_device=keep_device, place=place)
         self._limits = limits
         self._modules: list[_Module] = []
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
@@ -104,13 +119,17 @@ class ScriptWriter(PtWriter):
         """Take the tensors. `finish` writes them.
 
         Args:
-            value: a state dict, or dictionaries of these; or one tensor, which is called `0` as in C++.
+            value: a state dict, or dictionaries of these; one tensor, which is called `0` as in C++; or the state
+                dict of an optimizer, for `torch::load(optimizer, path)`.
 
         Raises:
             UnsupportedError: it holds something else than named tensors.
             ModelError: a name is empty, or is that of a tensor and of a module.
         """
-        root = self._tree({"0": value} if isinstance(value, Tensor) else value)
+        if is_optimizer(value):
+            root = self._of_node(optimizer_node(value))
+        else:
+            root = self._tree({"0": value} if isinstance(value, Tensor) else value)
         writer = _ModulePickle(self._keys.ref)
         self._pickle = writer.dumps(root)
         self.tensors = writer.tensors
@@ -142,6 +161,17 @@ class ScriptWriter(PtWriter):
                 else:
                     stack.append((self._inside(home, name, f"{path}[{key!r}]"), inner, f"{path}[{key!r}]"))
         return root
+
+    def _of_node(self, node: Node) -> _Module:
+        """The modules of an optimizer's archive, which are three deep."""
+        made = self._new()
+        made.sizes = node.parameters
+        made.values = {
+            name: (self._tensor(value, trained=False) if isinstance(value, Tensor) else value, kind)
+            for name, (value, kind) in node.values.items()
+        }
+        made.modules = {name: self._of_node(inner) for name, inner in node.modules.items()}
+        return made
 
     def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
         """The one tensor of a view: PyTorch shares only what the pickle names as one object."""

@@ -9,6 +9,7 @@ from ...graph.storage import Span, Storage
 from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
+from .locations import Place, placed
 from .pickle.pickler import PickleWriter, StorageRef
 from .zip.archive_writer import Content, Extent, Member, ZipWriter
 
@@ -16,13 +17,17 @@ from .zip.archive_writer import Content, Extent, Member, ZipWriter
 class StorageKeys:
     """Numbers the storages of a file in the order in which they are named.
 
+    Args:
+        keep_device: whether storages keep the device that they name; otherwise they are on the CPU.
+        place: which device each gets instead.
+
     Attributes:
         storages: those named so far; the key of each is its place.
     """
 
-    def __init__(self, keep_device: bool) -> None:
+    def __init__(self, keep_device: bool, place: Place | None = None) -> None:
         self.storages: list[Storage] = []
-        self._keep_device = keep_device
+        self._place = place or placed(None, keep_device)
         self._keys: dict[int, str] = {}
 
     def key(self, storage: Storage) -> str:
@@ -35,7 +40,7 @@ class StorageKeys:
 
     def ref(self, storage: Storage) -> StorageRef:
         """How a pickle names a storage."""
-        return StorageRef(self.key(storage), storage.device if self._keep_device else "cpu")
+        return StorageRef(self.key(storage), self._place(storage.device))
 
 
 class PtWriter:
@@ -47,6 +52,7 @@ class PtWriter:
     Args:
         target: a binary file object.
         keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+        place: which device each gets, by the one that it names, instead.
         allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
 
     Attributes:
@@ -59,10 +65,17 @@ class PtWriter:
         ...     writer.finish()
     """
 
-    def __init__(self, target: IO[bytes] | Output, *, keep_device: bool = False, allow_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        target: IO[bytes] | Output,
+        *,
+        keep_device: bool = False,
+        place: Place | None = None,
+        allow_foreign: bool = False,
+    ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._zip = ZipWriter(self._output)
-        self._keys = StorageKeys(keep_device)
+        self._keys = StorageKeys(keep_device, place)
         self._pickle = PickleWriter(self._keys.ref).dumps(None)
         self.tensors = 0
         self._allow_foreign = allow_foreign

@@ -89,6 +89,34 @@ def test_refused(value, error):
         archive(value)
 
 
+@pytest.mark.parametrize("cls", [torch.optim.Adadelta, torch.optim.NAdam, torch.optim.Rprop])
+def test_optimizers_that_cpp_does_not_have(cls):
+    """The state dict of an optimizer that C++ does not have, or an option that it does not know, is refused."""
+    with pytest.raises(UnsupportedError, match=r"C\+\+"):
+        archive(cls([torch.nn.Parameter(torch.ones(2))]).state_dict())
+    state = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, maximize=True).state_dict()
+    with pytest.raises(UnsupportedError, match="maximize"):
+        archive(state)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_other_optimizers_are_readable(cls):
+    """Archives of other optimizers have PyTorch's tensors under the names of C++."""
+    torch.manual_seed(1)
+    parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = cls(parameters)
+    step(optimizer, parameters, 3)
+    found = PtReader(archive(optimizer.state_dict())).read()
+    wanted = optimizer.state_dict()["state"]
+
+    assert found["pytorch_version"] == "1.5.0"
+    assert found["state.1.step"] == found["state.2.step"] == 3
+    for number, state in wanted.items():
+        for name, value in state.items():
+            if name != "step":
+                assert np.array_equal(found[f"state.{number + 1}.{name}"].numpy(), value.numpy())
+
+
 def test_convert(tmp_path):
     """A Lua model's state dict becomes an archive that PyTorch loads, with the numbers of the plain .pt."""
     source = TESTFILES / "models" / "resnet_small.t7"
@@ -110,6 +138,17 @@ struct Net : torch::nn::Module {
   torch::nn::Sequential s{register_module("s", torch::nn::Sequential(torch::nn::Linear(2, 2)))};
   torch::Tensor scale{register_buffer("scale", torch::zeros({1}))};
 };
+template <typename Optimizer>
+void report(std::string name, std::vector<torch::Tensor>& parameters, Optimizer& optimizer) {
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    for (auto& each : parameters) (each * each * each).sum().backward();
+    optimizer.step();
+  }
+  int number = 0;
+  for (auto& each : parameters)
+    std::cout << name << number++ << " " << each.sum().template item<double>() << "\\n";
+}
 int main(int, char** argv) {
   auto net = std::make_shared<Net>();
   torch::load(net, argv[1]);
@@ -121,13 +160,29 @@ int main(int, char** argv) {
   for (auto& each : net->named_buffers())
     std::cout << each.key() << " " << each.value().sum().item<double>() << "\\n";
   std::cout << "one " << one.sum().item<double>() << "\\n";
+  std::vector<torch::Tensor> ps{torch::ones({3, 4}, torch::requires_grad()), torch::ones({3}, torch::requires_grad())};
+  torch::optim::Adam adam(ps, torch::optim::AdamOptions(9.0));
+  torch::load(adam, argv[3]);
+  report("adam", ps, adam);
+  std::vector<torch::Tensor> qs{torch::ones({3, 4}, torch::requires_grad()), torch::ones({3}, torch::requires_grad())};
+  torch::optim::SGD sgd(qs, torch::optim::SGDOptions(9.0));
+  torch::load(sgd, argv[4]);
+  report("sgd", qs, sgd);
 }
 """
 
 
+def step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], count: int) -> None:
+    """Take steps, as the program does."""
+    for _ in range(count):
+        optimizer.zero_grad()
+        sum((each**3).sum() for each in parameters).backward()
+        optimizer.step()
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
-def test_cpp_loads_modules_and_tensors(tmp_path):
-    """A program of the C++ API loads a module with nested modules and buffers, and a single tensor."""
+def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
+    """A program of C++ loads nested modules with buffers, a single tensor, and optimizers, which go on as Python's."""
     torch.manual_seed(2)
     net = torch.nn.ModuleDict(
         {"a": torch.nn.Linear(4, 3), "b": torch.nn.BatchNorm1d(3), "s": torch.nn.Sequential(torch.nn.Linear(2, 2))}
@@ -135,6 +190,20 @@ def test_cpp_loads_modules_and_tensors(tmp_path):
     state = {**net.state_dict(), "scale": torch.tensor([2.5])}
     (tmp_path / "net.pt").write_bytes(archive(state))
     (tmp_path / "one.pt").write_bytes(archive(torch.arange(5.0)))
+    trained = {}
+    for name, cls, options in [
+        ("adam", torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.1, "amsgrad": True}),
+        ("sgd", torch.optim.SGD, {"lr": 0.03, "momentum": 0.8, "nesterov": True}),
+    ]:
+        parameters = [torch.nn.Parameter(torch.ones(3, 4)), torch.nn.Parameter(torch.ones(3))]
+        optimizer = cls([{"params": parameters}], **options)
+        step(optimizer, parameters, 3)
+        (tmp_path / f"{name}.pt").write_bytes(archive(optimizer.state_dict()))
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.fill_(1.0)
+        step(optimizer, parameters, 2)
+        trained |= {f"{name}{number}": float(each.detach().double().sum()) for number, each in enumerate(parameters)}
     (tmp_path / "load.cpp").write_text(PROGRAM)
     home = Path(torch.__file__).parent
     subprocess.run(
@@ -145,10 +214,16 @@ def test_cpp_loads_modules_and_tensors(tmp_path):
         cwd=tmp_path, check=True, capture_output=True,
     )  # fmt: skip
     output = subprocess.run(
-        [tmp_path / "load", "net.pt", "one.pt"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [tmp_path / "load", "net.pt", "one.pt", "adam.pt", "sgd.pt"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     found = {name: float(total) for name, total in map(str.split, output.splitlines())}
 
+    for name, wanted in trained.items():
+        np.testing.assert_allclose(found.pop(name), wanted, rtol=1e-5)
     assert set(found) == {*state, "one"}
     for name, tensor in state.items():
         np.testing.assert_allclose(found[name], float(tensor.double().sum()), rtol=1e-6)

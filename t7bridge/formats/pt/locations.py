@@ -1,0 +1,63 @@
+"""Where tensors of a `.pt` are to be loaded: names of devices, and `map_location`.
+
+Source: PyTorch 2.13 `torch/serialization.py` `_get_restore_location`, `torch/_C` `Device` (names and indices).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...errors import ModelError
+
+MapLocation = str | Mapping[str, str] | Callable[[str], Any] | None
+"""A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name that the file has."""
+Place = Callable[[str], str]
+"""The name to write for the device that a storage has."""
+
+_DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(?::\d{1,4})?\Z")
+_EXPECTED = "cpu, cuda:0 or the like"
+
+
+def placed(map_location: MapLocation, keep_device: bool) -> Place:
+    """Return the function from the device in a file to the one that is written.
+
+    Args:
+        map_location: see `MapLocation`. Devices that a mapping does not have, and those for which a function returns
+            `None`, are as without it.
+        keep_device: whether devices are kept where nothing else is said; otherwise they are `cpu`.
+
+    Raises:
+        ModelError: it names no device.
+    """
+    if map_location is None:
+        return (lambda device: device) if keep_device else (lambda device: "cpu")
+    if isinstance(map_location, str) and "=" in map_location:
+        pairs = [part.partition("=") for part in map_location.split(",")]
+        map_location = {old.strip(): new.strip() for old, _, new in pairs}
+    if isinstance(map_location, Mapping):
+        known = {str(old): checked(new) for old, new in map_location.items()}
+        return lambda device: known.get(device, device if keep_device else "cpu")
+    if callable(map_location):
+        ask = map_location
+
+        def place(device: str) -> str:
+            found = ask(device)
+            return checked(found) if found is not None else device if keep_device else "cpu"
+
+        return place
+    device = checked(map_location)
+    return lambda _: device
+
+
+def checked(device: Any) -> str:
+    """Return the name of a device, given as text or as a `torch.device`.
+
+    Raises:
+        ModelError: it is none.
+    """
+    name = str(device)
+    if not _DEVICE.match(name):
+        raise ModelError("is no name of a device", expected=_EXPECTED, found=repr(name[:40]))
+    return name
