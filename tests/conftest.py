@@ -13,3 +13,13 @@ def signals_as_in_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long fuzzing out unless `-m` names it, whatever else `-m` asks for."""
+    if "fuzz" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("fuzz")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("fuzz")]
