@@ -411,7 +411,8 @@ def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list
     if layer.is_sum and len(found) == 1:
         squares = Layer(layer.obj, layer.squared(), layer.unit)
         try:
-            (square,) = backward(squares, mapped(value, torch.square), mapped(grad_output, torch.square))
+            several = backward(squares, mapped(value, torch.square), mapped(grad_output, torch.square))
+            square = several[0] if len(several) == 1 else None
             if square is not None:
                 return [0.5 * layer.unit * root * (square.clamp(min=0).sqrt() + found[0].abs()) + TINY]
         except NotRunError:

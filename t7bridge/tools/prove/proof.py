@@ -84,12 +84,14 @@ class Proof:
         layers: in the order in which they ran.
         against: what the model was compared with.
         notes: what else there is to say.
+        reference: whose numbers these are.
     """
 
     source: str
     layers: list[LayerProof] = field(factory=list)
     against: str = "recorded activations of Lua Torch"
     notes: list[str] = field(factory=list)
+    reference: str = "Lua Torch"
 
     def of(self, verdict: str) -> list[LayerProof]:
         """The layers with a verdict, in order."""
@@ -139,7 +141,9 @@ class Proof:
         runs = sum(layer.runs for layer in good)
         first = self.first_divergent
         if first is not None:
-            return f"{len(bad)} of {len(bad) + len(good)} checked layers differ from Lua Torch, first {first.path}"
+            return (
+                f"{len(bad)} of {len(bad) + len(good)} checked layers differ from {self.reference}, first {first.path}"
+            )
         if not good:
             return "nothing in the file could be checked"
         return f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"

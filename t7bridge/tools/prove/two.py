@@ -65,7 +65,8 @@ def prove_two(
     mine = pairing.live(model, path, limits)
     theirs = _second(second, factory, limits)
     rows = pairing.compare(mine, theirs, drawn(spec, seed))
-    proof = Proof(document.path, against=f"layers of {os.path.basename(second.rstrip(os.sep))}")
+    name = os.path.basename(second.rstrip(os.sep))
+    proof = Proof(document.path, against=f"layers of {name}", reference=name)
     for row in rows[:MANY]:
         verdict = AGREES if row.agrees else DIFFERS
         layer = LayerProof(
