@@ -28,7 +28,11 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _FREE_OPERATIONS = 500_000
 PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
 """Members of archives of torch.export: of 2.7 and newer, and of older releases."""
-_ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS)
+PACKAGE_FOLDER = ".data/"
+"""Where torch.package keeps storages, `KEY.storage`, and facts about the archive."""
+PACKAGE_MEMBER = ".data/extern_modules"
+"""The member that tells archives of torch.package."""
+_ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 
 
 class PtArchive:
@@ -82,14 +86,6 @@ class PtArchive:
         for root in roots:
             if any(root + name in self.zip for name in _ROOT_MEMBERS):
                 return root
-        for name in names:
-            if name.endswith(".data/extern_modules"):
-                raise UnsupportedError(
-                    "is an archive of torch.package, not a checkpoint",
-                    file=self._source.name,
-                    found=name,
-                    hint="Load it in PyTorch and save its state dict with torch.save.",
-                )
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise UnknownFormatError(
             "is a zip archive, but not one of PyTorch",
@@ -144,7 +140,7 @@ class PtArchive:
         known = self._meanings.get(folder)
         if known is None:
             script = self.is_script
-            storages = _Storages(self.zip, self.root + folder, self.order)
+            storages = _Storages(self.zip, self.root + folder, self.order, self._suffix(folder))
             table = StorageTable(storages.locate, one_type=not script)
             known = PtMeaning(
                 table,
@@ -204,6 +200,11 @@ class PtArchive:
         self.rests[member.name.removeprefix(self.root)] = read_rest(pickle, start + member.size)
         return value
 
+    @staticmethod
+    def _suffix(folder: str) -> str:
+        """How the names of storages end in a folder."""
+        return ".storage" if folder == PACKAGE_FOLDER else ""
+
     @property
     def is_script(self) -> bool:
         """Whether it was written by TorchScript or the C++ API."""
@@ -213,7 +214,9 @@ class PtArchive:
     def located(self) -> set[str]:
         """The members whose bytes are the storages that pickles named."""
         return {
-            f"{self.root}{folder}{key}" for folder, meaning in self._meanings.items() for key in meaning.storages.roots
+            f"{self.root}{folder}{key}{self._suffix(folder)}"
+            for folder, meaning in self._meanings.items()
+            for key in meaning.storages.roots
         }
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
@@ -239,15 +242,17 @@ class _Storages:
         zip: the archive.
         folder: of the storages, with the root folder.
         order: their byte order.
+        suffix: how their names end.
     """
 
     zip: ZipArchive
     folder: str
     order: str
+    suffix: str = ""
 
     def locate(self, key: Any, element: ElementType, nbytes: int) -> Span:
         """The bytes of a storage with at least so many."""
-        name = f"{self.folder}{key}"
+        name = f"{self.folder}{key}{self.suffix}"
         member = self.zip.members.get(name)
         if member is None:
             if not nbytes:

@@ -12,7 +12,7 @@ from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
-from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PT2_MEMBERS, PtArchive
+from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, PtArchive
 from .layout import DATA_MEMBER
 from .pickle.globals import PtMeaning
 from .storages import StorageTable
@@ -38,7 +38,8 @@ class PtReader:
 
     Attributes:
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
-            API), `json-archive` (TorchScript of 1.0 to 1.2), `pt2` (torch.export) or `pickle` (a plain one).
+            API), `json-archive` (TorchScript of 1.0 to 1.2), `pt2` (torch.export), `package` (torch.package) or
+            `pickle` (a plain one).
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -118,6 +119,8 @@ class PtReader:
     def _kind_of_zip(archive: PtArchive) -> str:
         if archive.has(MODEL_MEMBER) and not archive.has(DATA_MEMBER):
             return "json-archive"
+        if archive.has(PACKAGE_MEMBER) and not archive.has(DATA_MEMBER):
+            return "package"
         if any(map(archive.has, PT2_MEMBERS)) and not archive.has(DATA_MEMBER):
             return "pt2"
         if not archive.has(CONSTANTS_MEMBER):
@@ -153,7 +156,7 @@ class PtReader:
             value = self._read_archive(self._archive)
             for member, rest in self._archive.rests.items():
                 self.notes += note_rest(rest, member)
-            if self.kind != "pt2":
+            if self.kind not in ("pt2", "package"):
                 self.notes += check_storages(self._archive)
             return value
         if self.kind == "tar":
@@ -172,6 +175,10 @@ class PtReader:
     def _read_archive(self, archive: PtArchive) -> Any:
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
+        if self.kind == "package":
+            from .package import read_package
+
+            return read_package(archive, self.notes)
         from .json_archive import read_json_archive
         from .pt2 import read_pt2
         from .torchscript import read_modules
