@@ -28,9 +28,9 @@ it by hand.
 
 - **In PyTorch** is what `load_module` makes. A name of `nn.` is a class of `torch.nn`; other names are classes of
   `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that others call the
-  field `b`, `a = 1` that 1 counts where the file has none, and `a - 1` that Lua counts from 1. *Depends* stands where
-  more than values decides; the classes that it may give follow. Classes without anything there have a state dict only.
-- **State dict** are the keys that `convert` writes, behind the name of the layer: *buffers* in italics, `(derived)`
+  field `b`, `a = 1` that 1 counts where the file has none, and `a - 1` that Lua counts from 1. *Depends* is shown
+  where more than values decides; the possible classes follow. Classes without anything there have a state dict only.
+- **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
   what follows from other fields, struck through what Lua keeps and does not read.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
   {", ".join(f"`{prefix}*`" for prefix in ALIAS_PREFIXES)}: `cudnn.SpatialConvolution` is `nn.SpatialConvolution`.

@@ -74,7 +74,7 @@ class FormatError(T7BridgeError, ValueError):
 
 
 class UnknownFormatError(FormatError):
-    """The file is none of the formats that can be read; the message says what it is instead."""
+    """The file has none of the formats that can be read; the message says what it is instead."""
 
 
 class TruncatedError(FormatError, EOFError):
@@ -121,7 +121,7 @@ class UnsupportedError(T7BridgeError, NotImplementedError):
 
 
 class UnsupportedLayerError(UnsupportedError):
-    """A model has layers that stand for no PyTorch module.
+    """A model has layers without a PyTorch equivalent.
 
     Attributes:
         layers: all of them: path in the model, class in Lua, and why.

@@ -1,4 +1,4 @@
-"""What a conversion did, as data: nothing is dropped without a note."""
+"""Report of a conversion, as data: nothing is dropped without a note."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_stride_zero_is_no_live_module(tmp_path, capsys) -> None:
     capsys.readouterr()
 
 
-# What is no value
+# What is not a value
 
 
 @pytest.mark.parametrize("size", [8, 64, 1 << 20])
@@ -270,11 +270,11 @@ def test_values_before_what_is_cut_off(tmp_path, capsys) -> None:
     whole = written(Table.of({"a": 1}), Table.of({"b": [2.0][0]}), Table.of({"c": Tensor.from_numpy(np.ones(9, "f4"))}))
     path = tmp_path / "cut.t7"
     path.write_bytes(whole[:-10])
-    with pytest.warns(IncompleteFileWarning, match="the last of 2 values are no values: a value is cut off"):
+    with pytest.warns(IncompleteFileWarning, match="the last of 2 values are not values: a value is cut off"):
         assert t7bridge.load(path)["a"] == 1
     for verb in (["inspect", path], ["describe", path], ["convert", path, tmp_path / "x.pt"]):
         assert run(*verb) == 0
-        assert "are no values: a value is cut off" in capsys.readouterr().err
+        assert "are not values: a value is cut off" in capsys.readouterr().err
     path.write_bytes(whole)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -25,7 +25,7 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
 
     Args:
         source: a path, bytes, or a binary file object, whose position must be 0 but for a `.t7`.
-        limits: what the file may cost.
+        limits: resource limits.
         **options: of the format's reader.
 
     Returns:

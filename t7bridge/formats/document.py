@@ -1,4 +1,4 @@
-"""What reading a file of any format results in, and what writing one does."""
+"""Results of reading and of writing a file of any format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Document:
 
     @property
     def spec(self) -> FormatSpec:
-        """What its format can hold."""
+        """The format's entry in the table of formats: what it can hold, its reader and writer."""
         return FORMATS[self.format]
 
     @property
@@ -88,27 +88,27 @@ class Document:
         return self.roots[0]
 
     def warn(self, stacklevel: int = 2) -> None:
-        """Issue an `IncompleteFileWarning` where something stands behind the values that is none."""
+        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
         self._warn(stacklevel + 1)
 
     @property
     def content(self) -> Any:
-        """What the format's own reader has: a `T7File`, a `PtReader`; `None` where there is no more to say."""
+        """The format's own reader: a `T7File`, a `PtReader`; `None` where it adds nothing."""
         return self._content()
 
     @property
     def layout(self) -> Any:
-        """How the values are encoded."""
+        """Encoding of the values."""
         return self._layout()
 
     @property
     def foreign(self) -> list[str]:
-        """The names of classes and functions in the file that are no part of PyTorch; nothing was called."""
+        """The names of classes and functions in the file that are not part of PyTorch; nothing was called."""
         return list(getattr(self.content, "foreign", ()))
 
     @property
     def notes(self) -> list[Note]:
-        """What reading left out, and what else the user should know; complete once the values were read."""
+        """Notes on what reading left out, and on what else users should know; complete once the values were read."""
         return [*self._notes, *getattr(self.content, "notes", ())]
 
     def verify(self) -> None:
@@ -137,7 +137,7 @@ class Document:
 
 @define(frozen=True)
 class Written:
-    """What was written.
+    """Result of writing a file.
 
     Attributes:
         tensors: number of tensors.

@@ -197,7 +197,7 @@ class _Reader:
 
 
 def _address(h5py: Any, item: Any) -> int:
-    """Where an object's header is in the file: the same for every name of it."""
+    """Return the address of an object's header in the file: the same for every name of the object."""
     return int(h5py.h5o.get_info(item.id).addr)
 
 
@@ -213,7 +213,7 @@ def _element(h5py: Any, data: Any) -> tuple[ElementType | None, str]:
 
 
 def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
-    """What our own attribute of a data set says: names by path, and the view."""
+    """Return what our own attribute of a data set records: names by path, and the view."""
     if METADATA_KEY not in data.attrs:
         return {}, None
     try:
@@ -298,7 +298,7 @@ class _DatasetSource(ByteSource):
 
 
 def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Written:
-    """Write tensors as an HDF5 file, without times in it, so that the same input gives the same bytes.
+    """Write tensors as an HDF5 file, without times in it, so that the same input results in the same bytes.
 
     h5py writes everything but the elements, which are then put where it has left room.
 

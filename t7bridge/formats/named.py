@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 26
 
 @define(frozen=True)
 class View:
-    """Where in a storage that several names share a tensor is.
+    """Position of a tensor in a storage that several names share.
 
     Attributes:
         storage: number of the storage in the file.
@@ -65,7 +65,7 @@ class View:
 
 @define(eq=False)
 class NamedTensors:
-    """What a file of named tensors gets.
+    """Content to write to a file of named tensors.
 
     Attributes:
         tensors: each under the steps to it.
@@ -79,7 +79,7 @@ class NamedTensors:
 
     @classmethod
     def of(cls, value: NamedTensors | Mapping[Any, Tensor]) -> NamedTensors:
-        """What is to be written of a dict of tensors, by name or by steps; what is none of these is refused.
+        """Make the content from a dict of tensors, by name or by steps.
 
         Raises:
             ModelError: it is something else.
@@ -87,7 +87,7 @@ class NamedTensors:
         if isinstance(value, NamedTensors):
             return value
         if not isinstance(value, Mapping) or not all(isinstance(item, Tensor) for item in value.values()):
-            raise ModelError("is no dict of tensors", found=type(value).__name__)
+            raise ModelError("is not a dict of tensors", found=type(value).__name__)
         made = cls({name if isinstance(name, tuple) else (str(name),): item for name, item in value.items()})
         made.views, _ = plan_views(made.tensors)
         return made
@@ -290,7 +290,7 @@ def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: l
 
 
 def same_rows(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape and type have the same elements, bit for bit."""
+    """Return whether two tensors of one shape and type have the same elements, bit for bit."""
     first, second = _joined(rows(one)), _joined(rows(other))
     return all(a == b for a, b in zip(first, second, strict=True))
 
@@ -310,7 +310,7 @@ def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether a view shows neighbouring elements in their order, row by row."""
+    """Return whether a view shows neighbouring elements in their order, row by row."""
     wanted = 1
     for extent, step in zip(reversed(size), reversed(stride)):
         if extent != 1 and step != wanted:
@@ -320,7 +320,7 @@ def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 def is_changed(tensor: Tensor) -> bool:
-    """Whether the elements are to be read with another sign, or conjugated."""
+    """Return whether the elements are to be read with another sign, or conjugated."""
     return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
 
 
@@ -344,7 +344,7 @@ def as_stored(tensor: Tensor) -> Storage | None:
 
 
 def extent(storage: Storage) -> tuple[ByteSource, int, Callable[[int], None] | None] | None:
-    """Where a storage's bytes are in a file, little-endian as they are written, and what checks their CRC-32."""
+    """Return the file and offset of a storage's little-endian bytes, and the check of their CRC-32."""
     data = storage.data
     if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
         return data.source, data.offset, data.check if data.crc is not None else None

@@ -69,7 +69,7 @@ class _Reader:
         for member in self._archive.members:
             name = member.removesuffix(".npy")
             if name == member:
-                self._notes.append(Note("warning", name, "a member that is no array is left out"))
+                self._notes.append(Note("warning", name, "a member that is not an array is left out"))
             elif name in tensors:
                 raise CorruptError("two arrays have one name", file=self._archive.source.name, trail=name)
             else:
@@ -108,7 +108,7 @@ def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[A
     """Element type, order, shape, and where the elements begin."""
 
     def wrong(found: str) -> CorruptError:
-        return CorruptError("is no numpy array", file=source.name, offset=start, trail=name, found=found)
+        return CorruptError("is not a numpy array", file=source.name, offset=start, trail=name, found=found)
 
     head = source.read(start, min(12, end - start))
     if head[:6] != _MAGIC or len(head) < 10:
@@ -123,9 +123,9 @@ def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[A
         header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
         descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
         if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
-            raise ValueError("is no header")
+            raise ValueError("is not a header")
         if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
-            raise ValueError("is no shape")
+            raise ValueError("is not a shape")
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
         raise wrong(f"the header {text[:60]!r}") from error
     return descr, fortran, shape, place + length
@@ -150,7 +150,7 @@ def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
         data = json.loads(text)
         metadata = data["metadata"]
         if unpacker.unconsumed_tail or not all(isinstance(item, str) for item in metadata.values()):
-            raise ValueError("is no metadata")
+            raise ValueError("is not metadata")
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptError("the metadata in the comment cannot be read", file=name, found=str(error)) from error
     return metadata, parse_views(text, name)

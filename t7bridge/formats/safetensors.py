@@ -76,9 +76,9 @@ def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(text, object_pairs_hook=_unique)
         if not isinstance(header, dict):
-            raise ValueError("is no object")
+            raise ValueError("is not an object")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("the header is no JSON object", file=source.name, offset=8, found=str(error)) from error
+        raise CorruptError("the header is not a JSON object", file=source.name, offset=8, found=str(error)) from error
     return header, 8 + length
 
 
@@ -91,7 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
     """A tensor of the header, and where its bytes begin and end behind the header."""
-    wrong = CorruptError("the header's entry is no tensor", file=source.name, offset=8, trail=name)
+    wrong = CorruptError("the header's entry is not a tensor", file=source.name, offset=8, trail=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -61,7 +61,7 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
     for file in dict.fromkeys(places.values()):
         value = open_file(os.path.join(folder, file), limits=limits).value
         if not isinstance(value, dict):
-            raise CorruptError("a file of a checkpoint is no state dict", file=os.path.join(folder, file))
+            raise CorruptError("a file of a checkpoint is not a state dict", file=os.path.join(folder, file))
         values[file] = value
     found: dict[str, Tensor] = {}
     for name, file in places.items():
@@ -90,9 +90,9 @@ def _weight_map(index: ByteSource) -> dict[str, str]:
         places = content["weight_map"]
         texts = isinstance(places, dict) and all(isinstance(file, str) for file in places.values())
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise CorruptError("is no index of a checkpoint", file=index.name, expected="weight_map") from error
+        raise CorruptError("is not an index of a checkpoint", file=index.name, expected="weight_map") from error
     if not texts:
-        raise CorruptError("is no index of a checkpoint", file=index.name, expected="names of files in weight_map")
+        raise CorruptError("is not an index of a checkpoint", file=index.name, expected="names of files in weight_map")
     for file in set(places.values()):
         if not file or file != os.path.basename(file) or file in (".", "..") or "\0" in file or "\\" in file:
             raise CorruptError("the index names a file that is not beside it", file=index.name, found=ascii(file)[:80])

@@ -37,7 +37,7 @@ _OTHERS = (
     ),
     Signature("json", "JSON text", rb"\s*[{\[]\s*(?:[\"{\[\]}]|$)"),
 )
-"""Files that are no models, and what to do with them."""
+"""Files that are not models, and what to do with them."""
 
 # The order matters where one pattern is part of another; `sorted` keeps it among equals.
 SIGNATURES: tuple[Signature, ...] = tuple(
@@ -53,7 +53,7 @@ def identify(head: bytes) -> Signature | None:
 
 
 def ends_as_zip(tail: bytes) -> bool:
-    """Whether a file whose last `ZIP_TAIL_BYTES` bytes are given is a zip archive to readers that begin at the end."""
+    """Return whether the last `ZIP_TAIL_BYTES` bytes of a file end a zip archive, to readers that begin at the end."""
     place = tail.rfind(b"PK\x05\x06")
     while place >= 0:
         record = tail[place : place + 22]

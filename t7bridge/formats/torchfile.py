@@ -40,7 +40,7 @@ def load_as_torchfile(
         use_list_heuristic: whether tables with the keys 1 to n, and tables without entries, become lists.
         use_int_heuristic: whether integral numbers become `int`.
         utf8_decode_strings: whether strings become `str`; otherwise they are `bytes`.
-        limits: what the file may cost.
+        limits: resource limits.
         layout: `encoding`, `byte_order` and `long_size`, if they are not to be found out.
 
     Returns:
@@ -48,7 +48,7 @@ def load_as_torchfile(
         tensors and storages. Tensors with one storage share memory.
 
     Raises:
-        FormatError: the file is damaged, or is no `.t7`.
+        FormatError: the file is damaged, or is not a `.t7`.
     """
     value = T7Reader(source, limits=limits, **layout).read_object()
     kinds = Kinds(torchfile.hashable_uniq_dict, torchfile.TorchObject, torchfile.LuaFunction)
@@ -56,7 +56,7 @@ def load_as_torchfile(
 
 
 def can_read(layout: T7Layout) -> bool:
-    """Whether torchfile reads this encoding here: binary, with the machine's byte order and C long."""
+    """Return whether torchfile reads this encoding here: binary, with the machine's byte order and C long."""
     return layout.encoding == "binary" and layout.byte_order == sys.byteorder and layout.long_size == calcsize("l")
 
 
@@ -75,13 +75,13 @@ def differences(path: PathLike, value: Value, layout: T7Layout) -> list[str] | N
         return None
     try:
         other = torchfile.load(str(path), use_list_heuristic=False, use_int_heuristic=False)
-    except Exception:  # it checks nothing, so anything can be raised; then it is no judge of this file
+    except Exception:  # it checks nothing, so anything can be raised; then it is no reference for this file
         return None
     return _compare(value, other)
 
 
 def _is_known_to_torchfile(value: Value) -> bool:
-    """Whether torchfile 0.1.0 reads a value rightly: it misreads tds collections, type 6 functions and the like."""
+    """Return whether torchfile 0.1.0 reads a value correctly: it misreads tds collections, for example."""
     for visit in walk(value):
         found = visit.value
         if isinstance(found, (TdsHash, TdsVec, LuaFunction)):
@@ -129,7 +129,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
 
 
 def _entries(trail: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
-    """The entries to compare; keys that Python confuses, or that are no scalars, are left to `T7Reader`."""
+    """The entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
     inside = []
     ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
     confused = any(isinstance(key, bool) for key in ones)

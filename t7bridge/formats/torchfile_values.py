@@ -153,14 +153,14 @@ class Builder:
         if isinstance(value, Tensor):
             if len(value.size) > _MOST_DIMENSIONS:
                 raise UnsupportedError(
-                    f"a tensor of {len(value.size)} dimensions is no numpy array",
+                    f"a tensor of {len(value.size)} dimensions is not a numpy array",
                     trail=visit.path,
                     expected=f"at most {_MOST_DIMENSIONS}",
                 )
             try:
                 return self._view(value)
             except (ValueError, OverflowError) as error:
-                raise UnsupportedError(f"a tensor is no numpy array: {error}", trail=visit.path) from error
+                raise UnsupportedError(f"a tensor is not a numpy array: {error}", trail=visit.path) from error
         return None
 
     def _array(self, storage: Storage) -> np.ndarray:

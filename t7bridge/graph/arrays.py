@@ -92,7 +92,7 @@ def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
     if text.translate(None, _FLOAT_BYTES if is_float else _INTEGER_BYTES) or (not is_float and _LONG.search(text)):
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy stops at what is no number, with a warning
+        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
         try:
             array = np.fromstring(text, "f8" if is_float else "i8", sep=" ")
         except (ValueError, DeprecationWarning):
@@ -289,7 +289,7 @@ def as_doubles(array: np.ndarray) -> list[float]:
 
 
 def count_odd_nans(array: np.ndarray) -> int:
-    """How many elements are NaNs with other bits than the usual one, beside the sign.
+    """Count the NaNs whose bits, sign aside, are not the usual ones.
 
     Args:
         array: floating point elements.

@@ -27,7 +27,7 @@ _SEARCHED = 100
 
 
 def index_key(key: Value) -> Value:
-    """What finds a key in a Python dict: Lua's `true` and `1` are different keys, Python's are not."""
+    """Return the key for a Python dict: Lua's `true` and `1` are different keys, Python's are not."""
     if isinstance(key, bool):
         return (bool, key)
     if isinstance(key, str):
@@ -168,7 +168,7 @@ class Table(_Entries):
         return f"Table: {counted(len(self.raw_keys), 'entry', 'entries')}"
 
     def _positions(self) -> dict[Value, int]:
-        """Where each key stands; of a key that stands twice the last counts, as it would in Lua."""
+        """Return the position of each key; of a duplicate key the last counts, as in Lua."""
         if self._index is None or len(self._index) > len(self.raw_keys):
             self._index = {index_key(key): place for place, key in enumerate(self.raw_keys)}
         return self._index
@@ -225,7 +225,7 @@ class TorchObject(_Entries):
     Attributes:
         class_name: `nn.Linear`.
         version: the class version in the file, 0 where it was written before there were any.
-        fields: its fields. Most classes write just this table; `None` for what is no table in Lua either, such as a
+        fields: its fields. Most classes write just this table; `None` for what is not a table in Lua either, such as a
             `torch.Generator`.
         payload: what a class with a layout of its own wrote beside its fields: the header of an `nn.GPU`, the raw
             bytes of a `torch.Generator`. Its class in the registry knows what it means.
@@ -279,7 +279,7 @@ class LuaFunction(Shown):
     """A Lua function: kept, never run.
 
     Attributes:
-        code: what `string.dump` gave: the bytecode.
+        code: what `string.dump` returned: the bytecode.
         upvalues: the table of upvalues as it stands in the file; `upvalue_list` reads it.
         tag: the type tag in the file: 8 today, 7 and 6 in older releases, whose upvalues have neither name nor id.
     """

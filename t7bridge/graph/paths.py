@@ -37,7 +37,7 @@ def path_text(trail: Trail) -> str:
 
 
 def name_text(value: Any) -> str:
-    """What one of `NAMED` is called: `torch.float32`, `cuda:0`, `f8`, `collections.deque`."""
+    """Return the name of one of `NAMED`: `torch.float32`, `cuda:0`, `f8`, `collections.deque`."""
     if isinstance(value, NumpyDtype):
         return value.code
     if isinstance(value, TorchConstant):

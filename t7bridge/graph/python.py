@@ -1,4 +1,4 @@
-"""Python's values as they stand in a `.pt`: what is no builtin and no tensor, inert. Nothing here is ever called.
+"""Python's values in a `.pt` that are neither builtins nor tensors, inert. Nothing here is ever called.
 
 | In the file | Here |
 | --- | --- |
@@ -139,7 +139,7 @@ class PythonObject(Shown):
 
     @property
     def cls(self) -> PythonGlobal | None:
-        """The class: the constructor, or the class that `copyreg` would be told to make; None where it is no name."""
+        """The class: the constructor, or the class passed to `copyreg`; None where it is not a name."""
         made = self.constructor
         if isinstance(made, PythonGlobal) and made.module in ("copy_reg", "copyreg") and isinstance(self.args, tuple):
             made = self.args[0] if self.args else made
@@ -147,13 +147,13 @@ class PythonObject(Shown):
 
     @property
     def path(self) -> str:
-        """`torch.nn.modules.linear.Linear`, or `<computed>` where the class is no name."""
+        """`torch.nn.modules.linear.Linear`, or `<computed>` where the class is not a name."""
         named = self.cls
         return named.path if named else "<computed>"
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What `vars()` of the object would give, as far as the file says it in the usual way; else empty."""
+        """What `vars()` of the object would return, where the file states it in the usual way; else empty."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (vars, slots)
             slots = {key: value for key, value in state[1].items() if isinstance(key, str)}
@@ -168,7 +168,7 @@ class PythonObject(Shown):
 
 @define(eq=False)
 class TensorExtras(Shown):
-    """What a PyTorch tensor has beside its elements and a Lua tensor does not.
+    """State of a PyTorch tensor beside its elements, which a Lua tensor does not have.
 
     Attributes:
         conj: the elements are to be read as their complex conjugates.

@@ -268,7 +268,7 @@ def module_text(value: TorchObject) -> str:
 
 
 def lua_text(value: Value) -> str:
-    """What `print` shows of a Lua object, table or collection; of tables the first entries, each on one line."""
+    """Return what `print` shows of a Lua object, table or collection; of tables the first entries, one per line."""
     if isinstance(value, TorchObject):
         return module_text(value)
     if isinstance(value, TdsVec):

@@ -22,7 +22,7 @@ _TEXT_BYTES = 1 << 20
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Whether single elements can be read without converting very many."""
+    """Return whether single elements can be read without converting very many."""
     storage = tensor.storage
     return storage is None or isinstance(storage.data, Span) or _small(tensor)
 
@@ -81,7 +81,7 @@ def _rows(tensor: Tensor) -> list[str]:
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:
-    """Least, largest and mean element, and how many are no numbers; empty for large tensors and other types."""
+    """Least, largest and mean element, and the number of NaNs; empty for large tensors and other types."""
     import numpy as np
 
     storage = tensor.storage

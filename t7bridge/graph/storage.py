@@ -44,7 +44,7 @@ class Span:
     crc: int | None = None
 
     def is_plain(self, element: ElementType, order: str, width: int) -> bool:
-        """Whether the bytes are already what a target of this order and width wants."""
+        """Return whether the bytes are already what a target of this order and width wants."""
         return self.width == width and (self.order == order or width == 1)
 
     def pieces(self, count: int) -> Iterator[bytes]:
@@ -103,7 +103,7 @@ class TextSpan:
             if position + len(piece) < end:
                 cut = max(piece.rfind(b" "), piece.rfind(b"\n"))
                 if cut < 0:
-                    raise CorruptError("is no list of numbers", file=self.source.name, offset=position)
+                    raise CorruptError("is not a list of numbers", file=self.source.name, offset=position)
                 piece = piece[: cut + 1]
             yield piece
             position += len(piece)
@@ -153,7 +153,7 @@ class Storage(Shown):
         data: where the elements are: a span of an open file, numbers in a text file, a numpy array, or another storage.
         device: `cpu`, or the device that the file names (`cuda:0`); the bytes are here in any case.
         version: Lua's class version, `None` where the file was written before there were any.
-        alias: the Lua class name, where it is not the one that element and device give.
+        alias: the Lua class name, where it is not the one for element and device.
         base: the storage whose memory this is a part of, or the same memory seen as another element type; `None`
             for all storages but those that only PyTorch has.
         base_offset: where in the base's memory this begins, in bytes.
@@ -246,7 +246,7 @@ class Storage(Shown):
 
 
 def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
-    """What a Lua class name means, tensor or storage.
+    """Return what a Lua class name means, of a tensor or a storage.
 
     Returns:
         The element type, the device and the alias to keep, or `None` where it is another class.

@@ -39,7 +39,7 @@ class Tensor(Shown):
         is_scalar: no dimensions and one element.
         requires_grad: PyTorch's mark; Lua has none.
         version: Lua's class version, `None` where the file was written before there were any.
-        alias: the Lua class name, where it is not the one that element and device give.
+        alias: the Lua class name, where it is not the one for element and device.
         is_parameter: whether it is an `nn.Parameter` in PyTorch.
         extras: what else PyTorch keeps with the tensor: conjugation and sign bits, Python attributes.
     """
@@ -95,7 +95,7 @@ class Tensor(Shown):
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
-                raise ValueError(f"a tensor of {self.dtype} is no array of {dtype} without being copied")
+                raise ValueError(f"a tensor of {self.dtype} is not an array of {dtype} without being copied")
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -191,7 +191,7 @@ class Tensor(Shown):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape numpy and PyTorch give it: `size`, and (0,) for a Lua tensor without dimensions."""
+        """The shape in numpy and PyTorch: `size`, and (0,) for a Lua tensor without dimensions."""
         return self.size if self.size or self.is_scalar else (0,)
 
     @property
@@ -211,7 +211,7 @@ class Tensor(Shown):
         """Check that the view lies inside its storage.
 
         Raises:
-            ModelError: it does not; the message gives the first element outside.
+            ModelError: it does not; the message names the first element outside.
         """
         reason = view_fault(
             self.size, self.stride, self.offset, self.storage.count if self.storage else 0, self.is_scalar
@@ -223,7 +223,7 @@ class Tensor(Shown):
 def view_fault(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, count: int, is_scalar: bool = False
 ) -> str | None:
-    """Why a view does not lie inside a storage of `count` elements; `None` where it does.
+    """Return why a view does not lie inside a storage of `count` elements; `None` where it does.
 
     A view without elements may lie anywhere from 0 on, as it reads nothing.
     """
@@ -260,7 +260,7 @@ def view_of(
 
     Raises:
         IndexError: there are more parts in the key than dimensions, or one is outside.
-        TypeError: a part is none of int, slice, `...` and None.
+        TypeError: a part is not int, slice, `...` or None.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     if sum(part is Ellipsis for part in parts) > 1:

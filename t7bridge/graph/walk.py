@@ -15,7 +15,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 def step_name(key: Value) -> str:
-    """How a path names one step into a table: `.weight`, `[3]`, `["odd key"]`."""
+    """Return one step of a path into a table: `.weight`, `[3]`, `["odd key"]`."""
     if isinstance(key, bytes):
         text = key.decode("utf-8", "backslashreplace")
         return f".{text}" if _WORD.match(text) else f"[{text[:60]!r}]"

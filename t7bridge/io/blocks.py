@@ -42,8 +42,8 @@ class Blocks:
         self._end = position + size
 
     def _probe(self, position: int, size: int) -> bool:
-        """Whether blocks are found and not written. glibc writes a byte to each where a file system cannot find them,
-        which takes longer than all the rest; those bytes are data, and blocks that are only found are none."""
+        """Return whether blocks are reserved and not written. glibc writes a byte to each where a file system cannot,
+        which takes longer than all the rest; those bytes are data, and blocks that are only reserved are not."""
         os.posix_fallocate(self._file, position, size)
         here = os.lseek(self._file, 0, os.SEEK_CUR)
         try:

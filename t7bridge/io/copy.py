@@ -39,7 +39,7 @@ class _Run:
         self.crcs: dict[int, int] = {}
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Where each piece starts and ends, in bytes from the run's first."""
+        """Yield the start and end of each piece, in bytes from the run's first."""
         start = 0
         while start < self.length:
             end = min(start + PIECE_BYTES - (self.position + start) % PIECE_BYTES, self.length)
@@ -116,7 +116,7 @@ class Transfers:
                 run.done(run.crc())
 
     def stop(self) -> None:
-        """Give up what is under way; nothing writes to the target afterwards."""
+        """Cancel pending copies; nothing writes to the target afterwards."""
         self._error = self._error or InterruptedError()
         self._join()
 

@@ -1,4 +1,4 @@
-"""What outputs are called while they are not complete, and waiting until they are on the disk."""
+"""Names of incomplete outputs, and fsync of complete ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def temporary_name() -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name is one of those."""
+    """Return whether a file's name is one of those."""
     return re.fullmatch(r"\.t7bridge-[0-9a-f]{16}\.tmp", name) is not None
 
 

@@ -251,7 +251,7 @@ class FileOutput(Output):
         )
 
     def commit(self) -> None:
-        """Flush, to the disk if that was asked for, and give the file its name.
+        """Flush, with fsync if that was asked for, and rename the file to its name.
 
         Raises:
             TargetExistsError: somebody else has made the file meanwhile, and `force` is not set.
@@ -310,7 +310,7 @@ class FileOutput(Output):
 
 
 def _inherit(fd: int, replaced: os.stat_result) -> int:
-    """Give a new file the owner and group of the one that it will replace, where the system allows it.
+    """Set the owner and group of a new file to those of the file it will replace, where the system allows it.
 
     Returns:
         The mode for the new file: that of the other, without setuid and setgid where the owner or group is not.

@@ -22,7 +22,7 @@ class ByteSource:
     """A readable run of bytes at known offsets: an open file, or a buffer in memory.
 
     Files are read with `pread`, never through the file's own position, and are mapped into memory only when
-    somebody asks for a mapped view: a file that shrinks while it is read then gives an error, not a signal.
+    somebody asks for a mapped view: a file that shrinks while it is read then raises an error, not a signal.
 
     Attributes:
         name: the path, or a description for messages.
@@ -90,7 +90,7 @@ class ByteSource:
         name = name if isinstance(name, str) else f"<{type(file).__name__}>"
         inner = getattr(file, "file", file)  # what a temporary file of `tempfile` wraps
         if isinstance(getattr(inner, "raw", inner), io.FileIO):
-            # Only here does the descriptor hold the bytes that `read` gives: that of a GzipFile holds the packed ones.
+            # Only here does the descriptor hold the bytes that `read` returns: that of a GzipFile has the packed ones.
             try:
                 start, fd = file.tell(), os.dup(file.fileno())
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
@@ -101,7 +101,7 @@ class ByteSource:
 
     @classmethod
     def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
-        """Take everything that a file object without a descriptor of its own gives; its position stays if it can."""
+        """Read everything from a file object without a descriptor of its own; keep its position where possible."""
         try:
             start = file.tell() if file.seekable() else 0
             if start:
@@ -240,7 +240,7 @@ class ByteSource:
         return _Window(self, offset, size, name or self.name)
 
     def same_file(self, path: PathLike) -> bool:
-        """Whether `path` names the very file that is read here."""
+        """Return whether `path` names the very file that is read here."""
         if self._fd is None:
             return False
         try:

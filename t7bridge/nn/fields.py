@@ -21,7 +21,7 @@ _NO_FIELDS: Mapping[str, Any] = {}
 
 
 def lookup(value: Value, path: str) -> Value:
-    """What stands at a path of fields, `network.modules.1.weight`; `None` where a step leads nowhere.
+    """Return the value at a path of fields, `network.modules.1.weight`; `None` where a step leads nowhere.
 
     Args:
         value: an object or a table.
@@ -42,7 +42,7 @@ def path_trail(path: str) -> str:
 
 
 def items_of(value: Value) -> list[Value] | None:
-    """The elements of a Lua list, in order, whatever follows them under other keys; `None` for what is no list.
+    """The elements of a Lua list, in order, whatever follows them under other keys; `None` for what is not a list.
 
     As Lua's `ipairs`, it ends before the first element that is missing.
     """
@@ -83,7 +83,7 @@ class Fields:
         return self.defaults.get(path) if found is None else found
 
     def has(self, path: str) -> bool:
-        """Whether the field, or a default for it, is there."""
+        """Return whether the field, or a default for it, is there."""
         return self.get(path) is not None
 
     def wrong(self, path: str, expected: str, found: Value) -> ModelError:

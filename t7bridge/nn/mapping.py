@@ -1,6 +1,6 @@
-"""What a Lua layer stands for in PyTorch, as data: a module of PyTorch or of the runtime, and its arguments.
+"""The PyTorch equivalent of a Lua layer, as data: a module of PyTorch or of the runtime, and its arguments.
 
-A `Row` says which field gives which argument, so that it can be read backwards too; a function gives a `Call` where
+A `Row` says which field is which argument, so that it can be read backwards too; a function returns a `Call` where
 the fields decide more than values. May import graph and errors. Knows neither formats nor PyTorch.
 """
 
@@ -86,13 +86,13 @@ class Call:
 
 @define(frozen=True)
 class Read:
-    """Where an argument comes from.
+    """Source of an argument.
 
     Attributes:
         kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (counts from 1 in Lua, from 0 in
             PyTorch, from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor
             of the state dict), `has` (whether the state dict has the tensor) or `base` (what the first index is).
-        fields: names of fields, or the tensor; each may give older names behind `|`.
+        fields: names of fields, or the tensor; older names of each may follow behind `|`.
         default: what counts where the field is missing.
         dim: the dimension of an `extent`.
     """
@@ -103,7 +103,7 @@ class Read:
     dim: int = 0
 
     def value(self, lua: Lua) -> Literal:
-        """The argument that one object gives."""
+        """Return the argument for one object."""
         name = self.fields[0] if self.fields else ""
         if self.kind == "number":
             found = lua.number(name, self.default)
@@ -231,7 +231,7 @@ def shape(name: str) -> Read:
 
 
 def has(name: str) -> Read:
-    """Whether the state dict has a tensor."""
+    """Return whether the state dict has a tensor."""
     return Read("has", (name,))
 
 

@@ -36,7 +36,7 @@ def load_classes(path: PathLike) -> None:
         )
     spec = importlib.util.spec_from_file_location(stem, real)
     if spec is None or spec.loader is None:
-        raise ModelError("is no Python file", file=name, expected="a name that ends in .py")
+        raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[stem] = module
     try:

@@ -23,7 +23,7 @@ from .weights.layouts import Layout, Step
 
 @define(frozen=True)
 class Source:
-    """Where a tensor is in a Lua object.
+    """Location of a tensor in a Lua object.
 
     Attributes:
         path: its field, or a path of fields: `network.modules.1.weight`.
@@ -43,7 +43,7 @@ class Param:
         sources: where it is in Lua; the first that is there counts.
         kind: `parameter` what is learned, `buffer` what is kept besides, `derived` what follows from other fields and
             goes no way back, `unused` what Lua keeps but never reads: it is named in a note and left out.
-        make: makes it where no source is there; gives `None` where it is not wanted.
+        make: makes it where there is no source; returns `None` where it is not wanted.
         note: what the user should know of it.
         adds_to: of a derived one, the parameter that it is added to on the way back, as Lua has one for the two.
     """
@@ -62,7 +62,7 @@ class Child:
 
     Attributes:
         name: its name in PyTorch: `0`, `forwardModule`.
-        path: its place in Lua, as a step of a trail: `.modules[1]`.
+        path: its place in Lua, as a step of a path: `.modules[1]`.
         value: what stands there; a module, in files that are whole.
         secondary: whether it counts only where the object did not contain it before, under another name.
     """
@@ -89,7 +89,7 @@ class Layer:
         scratch: its fields that hold tensors or modules that need no keeping, besides those of every class.
         kind: `layer`, `container` or `criterion`.
         note: what the user should know wherever the class occurs.
-        modules: what the classes stand for in PyTorch, by class name; one that is missing has only a state dict.
+        modules: the PyTorch equivalents of the classes, by class name; one that is missing has only a state dict.
     """
 
     names: tuple[str, ...]
@@ -106,7 +106,7 @@ class Layer:
         return self.params(fields) if callable(self.params) else self.params
 
     def module_of(self, class_name: str) -> Mapped | None:
-        """What one of its classes, or an alias of it, stands for; `None` where that is not known."""
+        """Return the PyTorch equivalent of one of its classes, or of an alias; `None` where there is none."""
         return self.modules.get(class_name) or self.modules.get("nn." + class_name.partition(".")[2])
 
 
@@ -157,7 +157,7 @@ def register_layer(
         scratch: fields that need no keeping, as a tuple or separated by spaces.
         kind: `layer`, `container` or `criterion`; by default what `children` tells.
         note: what the user should know wherever the class occurs.
-        module: what the classes stand for in PyTorch: one for all, or by class name.
+        module: the PyTorch equivalent of the classes: one for all, or by class name.
 
     Raises:
         ModelError: a class is registered already.
@@ -200,7 +200,7 @@ def register_module(
         names: full Lua class names.
         params: the tensors of its state dict, by the names that the class has for them.
         args: where the positional arguments of the constructor come from: what `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping` give, or plain values. None where there
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping` return, or plain values. None where there
             are children, which come first.
         kwargs: arguments by keyword, likewise.
         children: see `register_layer`; the modules are handed to the constructor, those with names by keyword.

@@ -1,1 +1,1 @@
-"""What a user calls on whole files: load, verify, diff, scan, match, draw."""
+"""Operations on whole files: load, verify, diff, scan, match, draw."""

@@ -1,4 +1,4 @@
-"""How far two files are apart: which weights differ, and by how much."""
+"""Differences between two files: which weights differ, and by how much."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class DiffReport:
 
     @property
     def same(self) -> bool:
-        """Whether no difference was found."""
+        """Return whether no difference was found."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data for JSON, where there is no infinity: `None` stands for it."""
+        """The report as data for JSON, where infinity becomes `None`."""
         return {**asdict(self, value_serializer=_finite), "same": self.same}
 
 
@@ -63,7 +63,7 @@ def diff(
         b: another.
         rtol: how far a number may be from the second file's, as a share of the second file's.
         atol: how far it may be besides.
-        limits: what each file may cost.
+        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, or is something else.

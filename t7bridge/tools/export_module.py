@@ -30,7 +30,7 @@ def write_module(
 ) -> Report:
     """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
 
-    `model.py` has a class `Model` and a function `load(weights=None)`, which gives the model in evaluation mode;
+    `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
     `model.pt` is its state dict, in PyTorch's order. The model takes and returns what the Lua module did: tensors in
     Lua's shapes, and lists for tables. Neither PyTorch nor Lua is needed to write them.
 
@@ -44,12 +44,12 @@ def write_module(
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
         classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is run.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
-        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the directory or a file cannot be written.
         StrictError: with `strict`: the model would lose something; the error has the notes.

@@ -23,7 +23,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
 
     Args:
         source: a path, bytes, or a binary file object.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Returns:
         For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
@@ -43,7 +43,7 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 
     Args:
         source: a path, bytes, or a binary file object.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -85,12 +85,12 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
 def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Describe what a file holds, as data that becomes JSON: the same for every encoding of the same value.
 
-    A description may be nested deeper than Python's recursion limit, where `==` and the `json` module give up;
+    A description may be nested deeper than Python's recursion limit, where `==` and the `json` module fail;
     `t7bridge.values.describe_lua.json_pieces` writes it as JSON whatever its depth.
 
     Args:
         source: a path, bytes, or a binary file object.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Returns:
         See `t7bridge.values.describe_lua`. Of a `.t7` with several values `{"t": "values", "v": [...]}` of all.

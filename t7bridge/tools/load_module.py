@@ -41,7 +41,7 @@ def load_module(
         map_location: the device of its parameters: `"cuda"`, a `torch.device`, a mapping such as
             `{"cuda:0": "cuda:1"}`, or a function that is given the device in the file (`cuda:0` for Cuda tensors) and
             returns one, or `None` for the CPU. The CPU where it is not given.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Returns:
         A `torch.nn.Module`, its parameters in the element types of the file.
@@ -49,8 +49,8 @@ def load_module(
     Raises:
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
-        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
-        UnsupportedError: the file is no `.t7`, PyTorch is not installed, or has no such device.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
+        UnsupportedError: the file is not a `.t7`, PyTorch is not installed, or has no such device.
 
     Example:
         >>> model = load_module("model.t7")  # doctest: +SKIP
@@ -80,12 +80,12 @@ def one_module(
     Args:
         source: a path, bytes, a binary file object, or what is open already.
         at: the path of the module where the file holds several.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
-        UnsupportedError: the file is no `.t7`.
+        UnsupportedError: the file is not a `.t7`.
     """
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:

@@ -111,7 +111,7 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
     """Turn a PyTorch module into a Lua model in memory.
 
     Raises:
-        ModelError: `module` is none, or there are no example inputs.
+        ModelError: `module` is not a module, or there are no example inputs.
         UnsupportedError: see `save_module`.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a file would do in a reader that trusts it: `scan`. Nothing of the file is executed."""
+"""Report what a file would do in a reader that trusts it: `scan`. Nothing of the file is executed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding:
 
     Attributes:
         kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
-            that is no data; `foreign global`, one of another package, which would be imported and called; `function`,
+            that is not data; `foreign global`, one of another package, which would be imported and called; `function`,
             Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
             whose own code would read it; `unread`, bytes behind the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
@@ -64,7 +64,7 @@ class ScanReport:
 
     @property
     def clean(self) -> bool:
-        """Whether the file was read to its end and nothing was found."""
+        """Return whether the file was read to its end and nothing was found."""
         return not self.findings and not self.error
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,15 +75,15 @@ class ScanReport:
 def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     """Find what a file would do in a reader that trusts it, without doing it.
 
-    Of a `.pt`: the globals that are no part of PyTorch's data. Of a `.t7`: functions, and classes that no known
+    Of a `.pt`: the globals that are not part of PyTorch's data. Of a `.t7`: functions, and classes that no known
     package has. Of both: the same in the record of the original that t7bridge keeps beside a value.
 
     Args:
         path: a `.t7` or `.pt` file.
-        limits: what it may cost.
+        limits: resource limits.
 
     Returns:
-        What was found. A damaged file is no exception but has an `error`, beside what was found before it.
+        What was found. A damaged file raises nothing: the report has an `error`, beside what was found before it.
 
     Raises:
         T7BridgeError: the file cannot be opened.

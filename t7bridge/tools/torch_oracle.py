@@ -35,13 +35,13 @@ def differences(path: PathLike, value: Any) -> list[str] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # files that its safe loader refuses, in many ways; then it is no judge of this one
+    except Exception:  # files that its safe loader refuses, in many ways; then it is no reference for this one
         return None
     return _Comparer(torch).run(value, other)
 
 
 class _Comparer:
-    """Walks what both readers have got side by side; kinds of values that are no plain data are passed over."""
+    """Compares the values of both readers side by side; kinds of values that are not plain data are skipped."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

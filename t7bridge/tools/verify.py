@@ -1,4 +1,4 @@
-"""Whether two files hold the same, told by readers that do not share their code where there are such."""
+"""Comparison of the content of two files, with independent readers where there are any."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VerifyReport:
 
     @property
     def same(self) -> bool:
-        """Whether no difference was found."""
+        """Return whether no difference was found."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class VerifyReport:
 
 @define(eq=False)
 class Side:
-    """What one file holds.
+    """Content of one file.
 
     Attributes:
         lua: its Lua value, where it is a `.t7`, or a `.pt` with the record of one.
@@ -82,7 +82,7 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
         a: a `.t7` or `.pt` file.
         b: another.
         independent: whether other readers are asked.
-        limits: what each file may cost.
+        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, a wrong CRC in an archive included, or is something else.
@@ -127,7 +127,7 @@ def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
 
 
 def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
-    """What a format of named tensors can hold of a file: tensors by name, on storages that hold no more than these."""
+    """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages."""
     from ..conversion.convert import state_dict_of
     from ..conversion.named_tensors import flatten
     from ..conversion.tree import to_python

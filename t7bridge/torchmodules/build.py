@@ -36,14 +36,14 @@ def live_module(
 
     Args:
         value: the module or criterion.
-        trail: its own path, for messages.
+        trail: its path, for messages.
         index_base: what the first element, class or row is called: 1 as in Lua, or 0.
-        limits: what the model may cost.
+        limits: resource limits.
         place: the device for tensors that were on a device; without it all are on the CPU.
 
     Raises:
         UnsupportedError: there is no such device.
-        UnsupportedLayerError: there are layers that stand for no PyTorch module.
+        UnsupportedLayerError: there are layers without a PyTorch equivalent.
         ModelError: the weights do not fit the layers' own fields.
     """
     state = state_dict(value, trail, limits, own_keys=True)
@@ -75,7 +75,7 @@ class _Blank(TorchFunctionMode):
 
 
 def construct(root: ModuleSpec) -> nn.Module:
-    """Construct the modules of a plan, without memory for their weights. One spec gives one module."""
+    """Construct the modules of a plan, without memory for their weights. One spec makes one module."""
     made: dict[int, nn.Module] = {}
     stack = [root]
     while stack:
@@ -106,7 +106,7 @@ def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
             f"a {spec.class_name} cannot be made a {spec.target}: {error}", trail=spec.trail
         ) from error
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{spec.target} is no class of modules", trail=spec.trail, found=type(module).__name__)
+        raise ModelError(f"{spec.target} is not a class of modules", trail=spec.trail, found=type(module).__name__)
     return module
 
 
@@ -126,7 +126,7 @@ def fill(
     trail: str = "root",
     place: Callable[[str], str] | None = None,
 ) -> None:
-    """Give a module the tensors of its state dict, strictly, and tie the parameters that are one in Lua."""
+    """Load the tensors of a state dict into a module, strictly, and tie the parameters that are one in Lua."""
     values = materialize(tensors, place)
     try:
         module.load_state_dict(values, strict=True, assign=True)

@@ -218,7 +218,7 @@ def likeliest_weight(
 
 @define(eq=False)
 class Fit:
-    """How well a step along a recorded gradient explains a difference.
+    """Fit of a step along a recorded gradient to a difference.
 
     Attributes:
         rate: the learning rate that fits best.
@@ -241,7 +241,7 @@ def fit_step(
         difference: from those of the weights in the file.
         chain: the layers between the recorded values.
         scales: rounding errors to be expected in the outputs.
-        limits: what the model may cost.
+        limits: resource limits.
 
     Returns:
         `None` where no gradients are recorded.

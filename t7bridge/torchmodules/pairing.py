@@ -75,7 +75,7 @@ def from_folder(path: str) -> nn.Module:
 
 
 def from_factory(factory: str, path: str) -> nn.Module:
-    """What a factory makes, with the weights of a `.pt`, which is read by PyTorch's safe loader.
+    """Call a factory and load the weights of a `.pt`, which is read by PyTorch's safe loader.
 
     Raises:
         ModelError: the factory cannot be imported, or the weights do not fit.
@@ -97,7 +97,7 @@ def from_factory(factory: str, path: str) -> nn.Module:
 
 
 def is_torchscript(path: str) -> bool:
-    """Whether a file is a TorchScript archive."""
+    """Return whether a file is a TorchScript archive."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -111,7 +111,7 @@ def from_torchscript(path: str) -> nn.Module:
 
 def _as_module(made: Any, where: str) -> nn.Module:
     if not isinstance(made, nn.Module):
-        raise ModelError("what was made is no torch.nn.Module", file=where, found=type(made).__name__)
+        raise ModelError("what was made is not a torch.nn.Module", file=where, found=type(made).__name__)
     return made.double().eval()
 
 

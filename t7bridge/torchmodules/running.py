@@ -135,7 +135,7 @@ class Layer:
 
     @property
     def is_sum(self) -> bool:
-        """Whether the output is a sum of products of weights and inputs."""
+        """Return whether the output is a sum of products of weights and inputs."""
         return self.name in SUMS
 
     def run(self, value: Values, module: nn.Module | None = None) -> Values:
@@ -199,7 +199,7 @@ class Layer:
         return [tuple(tensor.shape) for tensor in flat(found)]
 
     def terms(self) -> int:
-        """How many products an element of the output is a sum of, at most."""
+        """Return the largest number of products that an element of the output is a sum of."""
         most = 1
         for parameter in [*self.module.parameters(), *self.module.buffers()]:
             if parameter.dim() > 1:
@@ -276,7 +276,7 @@ def _disturbed_module(layer: Layer, seed: int) -> nn.Module:
 
 
 def spread(layer: Layer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
-    """How far errors of the inputs, given as standard deviations, show in each element of the output."""
+    """Propagate errors of the inputs, given as standard deviations, to each element of the output."""
     total = [torch.zeros_like(out) for out in output]
     for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
@@ -387,7 +387,7 @@ def _run_kept(layer: Layer, value: Values) -> Values:
 
 
 def elements(value: Values) -> int:
-    """How many elements a value has."""
+    """Return the number of elements of a value."""
     return sum(prod(tensor.shape) for tensor in flat(value))
 
 
@@ -435,7 +435,7 @@ def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list
 
 
 def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_output: Values) -> bool:
-    """Whether the recorded gradients of the weights are those of one pass from zero.
+    """Return whether the recorded gradients of the weights are those of one pass from zero.
 
     Args:
         layer: the layer.

@@ -53,7 +53,7 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
 
 
 def is_contiguous(tensor: Tensor) -> bool:
-    """Whether a tensor's elements follow one another in memory, the last dimension fastest."""
+    """Return whether a tensor's elements follow one another in memory, the last dimension fastest."""
     step = 1
     for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
         if extent != 1 and stride != step:
@@ -63,12 +63,12 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and the same elements; nans are the same."""
+    """Return whether two tensors have the same shape and the same elements; nans are the same."""
     return one.shape == other.shape and _same(one.array, other.array)
 
 
 def _direct(item: Assignment) -> Data | None:
-    """Where all elements of the target's storage are in the source's file or array, if they are there as they must be.
+    """Return the source's bytes for the whole storage of the target, if they can be copied as they are.
 
     `None` where they have to be gathered or converted.
     """
@@ -115,7 +115,7 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
 
 
 def _equal(one: Assignment, other: Assignment) -> bool:
-    """Whether two contiguous sources of as many elements have the same values."""
+    """Return whether two contiguous sources of as many elements have the same values."""
     a, b = one.source, other.source
     return (a.storage is b.storage and a.offset == b.offset) or _same(a.array.reshape(-1), b.array.reshape(-1))
 
@@ -127,7 +127,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _converted(item: Assignment) -> np.ndarray:
-    """The new elements in the target's element type; `loss` says what that cost."""
+    """The new elements in the target's element type; `loss` says what was lost."""
     import numpy as np
 
     array = item.source.array

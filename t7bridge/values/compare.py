@@ -68,7 +68,7 @@ class Comparer:
 
     Attributes:
         devices: whether the devices that tensors name must be equal too.
-        limits: what comparing may cost.
+        limits: resource limits.
         found: the differences.
         compared: how many pairs of values were met.
     """
@@ -103,14 +103,14 @@ class Comparer:
 
     @property
     def agreed(self) -> int:
-        """How many pairs were alike. Who stops at the root has few differences, and has compared next to nothing."""
+        """Number of equal pairs. A comparison that stops at the root has few differences, but covers almost nothing."""
         return self.compared - len(self.found)
 
     def _differs(self, path: Path, message: str) -> None:
         self.found.append(Difference(path_text(path), message))
 
     def _alone(self, path: Path, message: str) -> None:
-        """Count as met what one side alone has: many of them are no sign that the rest has nothing in common."""
+        """Count what one side alone has as met: many of these do not mean that the rest has nothing in common."""
         self.compared += 1
         self._differs(path, message)
 
@@ -131,7 +131,7 @@ class Comparer:
             self._objects(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
-        """Whether two values were compared with one another before. Another pair of values met before is charged."""
+        """Return whether two values were compared before. Any other pair of values met before is charged."""
         pair = (id(a), id(b))
         if pair in self._pairs:
             return True
@@ -156,7 +156,7 @@ class Comparer:
         return bool(a == b)
 
     def _met(self, path: Path, a: Value, b: Value) -> bool:
-        """Whether one of two objects was met before; if so, it must have been with the other."""
+        """Return whether one of two objects was met before; if so, it must have been with the other."""
         there, back = self._there.get(id(a)), self._back.get(id(b))
         if there is None and back is None:
             self._there[id(a)], self._back[id(b)] = id(b), id(a)
@@ -247,7 +247,7 @@ class Comparer:
         self._same(path, "requires_grad", a.requires_grad, b.requires_grad)
         self._same(path, "being a parameter", a.is_parameter, b.is_parameter)
         self._stack.append(((path, "<extras>", None), a.extras, b.extras))
-        # Lua has tensors without storage, PyTorch gives them one without elements.
+        # Lua has tensors without storage; in PyTorch they have one without elements.
         if (a.storage.count if a.storage else 0) or (b.storage.count if b.storage else 0):
             self._stack.append(((path, ".storage", None), a.storage, b.storage))
 
@@ -285,7 +285,7 @@ class PlaceComparer(Comparer):
 
 
 def _same_place(a: Storage, b: Storage) -> bool:
-    """Whether two storages have their elements from the same bytes of one file."""
+    """Return whether two storages have their elements from the same bytes of one file."""
     if a.data is b.data:
         return True
     if not isinstance(a.data, Span) or not isinstance(b.data, Span):
@@ -295,20 +295,20 @@ def _same_place(a: Storage, b: Storage) -> bool:
 
 
 def _is_object(value: Value) -> bool:
-    """Whether a value has an identity or parts, and is not just a scalar."""
+    """Return whether a value has an identity or parts, and is not just a scalar."""
     return isinstance(value, _IDENTITIES) or has(type(value))
 
 
 def _same_key(a: Value, b: Value) -> bool:
-    """Whether two keys are scalars of one type and equal, told without hashing them."""
+    """Return whether two keys are scalars of one type and equal, told without hashing them."""
     return type(a) is type(b) and isinstance(a, _SCALAR_KEYS) and bool(a == b)
 
 
 def _key_text(key: Value) -> Any:
-    """What a scalar key is found by, in place of itself: a file can make numbers whose hashes are equal.
+    """Return the text by which a scalar key is looked up: a file can contain numbers whose hashes collide.
 
     Returns:
-        Bytes for text, as Lua has it; a pair of texts for other scalars; `None` for a key that is no scalar.
+        Bytes for text, as Lua has it; a pair of texts for other scalars; `None` for a key that is not a scalar.
     """
     if isinstance(key, bytes):
         return key
@@ -358,7 +358,7 @@ def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = D
         a: a Lua value, or builtins with `Tensor` in them.
         b: another of the same side.
         devices: whether the devices that tensors name must be equal too.
-        limits: what comparing may cost.
+        limits: resource limits.
 
     Raises:
         LimitError: values are shared in so many ways that comparing takes more than the limit `work`.

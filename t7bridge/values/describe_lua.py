@@ -126,8 +126,8 @@ class _Describer:
         elif isinstance(value, TdsVec):
             kv = self._pairs([(float(place), item) for place, item in enumerate(value.elements, 1)])
         else:
-            raise TypeError(f"{type(value).__name__} is no Lua value")
-        # Every tds collection is described under its present name, as Lua gives the old name the same metatable.
+            raise TypeError(f"{type(value).__name__} is not a Lua value")
+        # Every tds collection is described under its present name, as the old name has the same metatable in Lua.
         return {"t": "cdata", "id": number, "class": value.class_name, "kv": kv}
 
     def _pairs(self, pairs: list[tuple[Value, Value]]) -> list[list[Any]]:

@@ -169,7 +169,7 @@ def _numpy_scalar(value: NumpyScalar) -> Node:
 
 
 def _class_name(value: Any) -> str:
-    """The name of the class that Python would give the value."""
+    """Return the name of the class that the value has in Python."""
     if isinstance(value, (PythonObject, PythonGlobal)):
         return value.path
     if isinstance(value, NumpyArray):

@@ -1,4 +1,4 @@
-"""How far the elements of two tensors are apart. Needs numpy, and is loaded when there are elements to compare."""
+"""Deviation between the elements of two tensors. Needs numpy, and is loaded when there are elements to compare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDENED = ("bfloat16", "float8")
 
 
 def deviation(trail: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
-    """How two tensors of one shape differ, `None` where they do not by more than is tolerated.
+    """Return the difference of two tensors of one shape, `None` where it is within the tolerance.
 
     Elements are compared as numbers, whatever their types: a nan is equal to a nan, and 0.0 to -0.0.
 
@@ -104,7 +104,7 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
 
 
 def _apart(x: np.ndarray, y: np.ndarray) -> Any:
-    """The distance of each pair of elements; 0 for equal ones, infinite where there is no other."""
+    """The distance of each pair of elements; 0 for equal ones, infinite where it is undefined."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         common = np.result_type(x, y, "u1")
         if common.kind != "f":  # int64 and uint64 have no common type of integers

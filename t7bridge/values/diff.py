@@ -1,4 +1,4 @@
-"""How far two graphs are apart in what they hold: elements of tensors by value, whatever storages and strides are."""
+"""Differences of two graphs by content: elements of tensors by value, whatever their storages and strides are."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COMPARED = 16
 
 @define(frozen=True)
 class TensorDifference(Difference):
-    """How the elements of two tensors of one shape differ.
+    """Difference of the elements of two tensors of one shape.
 
     Attributes:
         elements: how many there are.
         differing: how many of them differ by more than is tolerated.
-        largest: the largest difference; infinite where one of the two is no number, or infinite.
+        largest: the largest difference; infinite where one of the two is NaN or infinite.
         index: where that is, 0-based.
     """
 

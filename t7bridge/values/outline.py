@@ -63,7 +63,7 @@ class _Rest:
 
 
 def _inside(value: Value) -> Iterator[tuple[str, Value]]:
-    """What is directly inside a value; of a set, its items."""
+    """Yield what is directly inside a value; of a set, its items."""
     if isinstance(value, _SETS):
         return (("{}", item) for item in in_order(value))
     return children(value)

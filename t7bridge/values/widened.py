@@ -46,7 +46,7 @@ class _Float8:
     Attributes:
         exponent: bits of the exponent.
         bias: of the exponent.
-        nans: the bit patterns, without sign, that are no numbers; of the unsigned kinds, with it.
+        nans: the bit patterns, without sign, that are NaNs; of the unsigned kinds, with it.
         infinity: the bit pattern of infinity, -1 where there is none.
         signed: whether the first bit is a sign.
     """
@@ -91,7 +91,7 @@ def _float8_table(name: str) -> np.ndarray:
 
 
 def wider_types(element: ElementType) -> tuple[ElementType, ...]:
-    """The element types that `widen` may give a storage of this type, from which `narrow` leads back."""
+    """Return the element types that `widen` may choose for a storage of this type, and `narrow` undoes."""
     if element.lua:
         return (element,)
     name = _SAME_BYTES.get(element.name) or _WIDER.get(element.name, "float32")
@@ -102,7 +102,7 @@ def widen(storage: Storage) -> tuple[Storage, int, bool]:
     """A storage of Lua's elements with what a storage holds.
 
     Args:
-        storage: any; one that Lua has is given back itself.
+        storage: any; one that Lua has is returned itself.
 
     Returns:
         The storage; how many of its elements each element has become, 1 or 2; whether it can be undone exactly.
@@ -124,7 +124,7 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
     """Undo `widen`.
 
     Args:
-        storage: what `widen` gave, or one with the same type of elements.
+        storage: what `widen` returned, or one with the same type of elements.
         element: the element type before.
     """
     if storage.element is element:

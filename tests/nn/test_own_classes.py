@@ -95,7 +95,7 @@ def test_a_class_like_a_known_one_is_named() -> None:
         ("json.py", "", "cannot have this name"),
         ("broken_classes.py", "1 / 0", "fails: ZeroDivisionError"),
         ("missing_classes.py", None, "cannot be read"),
-        ("no_program.txt", "", "is no Python file"),
+        ("no_program.txt", "", "is not a Python file"),
     ],
 )
 def test_programs_that_cannot_be_run(name: str, text: str | None, words: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_damage_does_not_hide_what_comes_before_it(head, tmp_path):
     report = scan(tmp_path / "x.pt")
 
     assert [found.name for found in report.findings] == ["posix.system"]
-    assert "0xff is no operation" in report.error
+    assert "0xff is not an operation" in report.error
     assert not report.clean
 
 

@@ -40,7 +40,7 @@ class PtArchive:
 
     Args:
         source: the archive.
-        limits: what reading it may cost.
+        limits: resource limits.
         nested: reads a whole file that stands in a pickle as bytes.
         forbid: whether names that run code are refused.
 
@@ -50,7 +50,7 @@ class PtArchive:
         order: byte order of its storages, `little` or `big`.
 
     Raises:
-        FormatError: it is no sound zip archive.
+        FormatError: it is not a sound zip archive.
         UnknownFormatError: it is one, and not of PyTorch.
     """
 
@@ -128,7 +128,7 @@ class PtArchive:
         return found.decode()
 
     def has(self, name: str) -> bool:
-        """Whether there is a member of this name below the root folder."""
+        """Return whether there is a member of this name below the root folder."""
         return self.root + name in self.zip
 
     def small(self, name: str) -> bytes | None:
@@ -136,7 +136,7 @@ class PtArchive:
         return self.zip.read(self.root + name) if self.has(name) else None
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
-        """What the names in the pickle mean whose storages are in a folder."""
+        """Return the meaning of the names in a pickle whose storages are in a folder."""
         known = self._meanings.get(folder)
         if known is None:
             script = self.is_script
@@ -175,7 +175,7 @@ class PtArchive:
     def read_others(self) -> None:
         """Read the pickles that the value has no part in, for the names in them: a program may load any member.
 
-        A member that is no pickle to its end is read up to there.
+        A member that is a pickle only in part is read up to its end.
         """
         read = {self.root + name for name in self.rests}
         for name, member in self.zip.members.items():
@@ -207,7 +207,7 @@ class PtArchive:
 
     @property
     def is_script(self) -> bool:
-        """Whether it was written by TorchScript or the C++ API."""
+        """Return whether it was written by TorchScript or the C++ API."""
         return self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)
 
     @property
@@ -236,7 +236,7 @@ class PtArchive:
 
 @define(frozen=True, eq=False)
 class _Storages:
-    """Where the bytes of storages are. Refers to no reader, as readers refer to it: what nobody needs goes at once.
+    """Locations of the bytes of storages. Refers to no reader: avoids reference cycles, so that files close promptly.
 
     Attributes:
         zip: the archive.

@@ -32,7 +32,7 @@ _PLACE = ("relative_path", "offset", "length")
 
 @define(frozen=True)
 class _Place:
-    """Where a value stands.
+    """Location of a value.
 
     Attributes:
         file: its file, below the folder.
@@ -217,7 +217,7 @@ def _field(value: Any, name: str, *default: Any) -> Any:
 
 def _dict(value: Any, name: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise CorruptError(f"has {name} that are no dictionary", trail=METADATA_MEMBER, found=shown(value))
+        raise CorruptError(f"has {name} that are not a dictionary", trail=METADATA_MEMBER, found=shown(value))
     return value
 
 

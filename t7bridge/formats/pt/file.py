@@ -20,7 +20,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
 
     Args:
         source: a path, bytes, a binary file object, or what is open already.
-        limits: what the file may cost.
+        limits: resource limits.
         forbid: see `PtReader`.
 
     Raises:

@@ -55,7 +55,7 @@ def read_json_archive(archive: PtArchive, limits: Limits) -> ScriptModule:
     meaning.storages.finish()
     values: Any = archive.unpickle(ATTRIBUTES_MEMBER, "") if archive.has(ATTRIBUTES_MEMBER) else ()
     if not isinstance(values, (tuple, list)):
-        raise CorruptError("the archive's attributes are no list", found=type(values).__name__)
+        raise CorruptError("the archive's attributes are not a list", found=type(values).__name__)
     found = ScriptModule([], list(meaning.tensors))
     stack: list[tuple[str, dict[str, Any], int]] = [("", _dict(model.get("mainModule", {})), 0)]
     while stack:
@@ -140,14 +140,14 @@ def _dict(value: Any) -> dict[str, Any]:
 def _list(value: dict[str, Any], name: str) -> list[Any]:
     found = value.get(name, [])
     if not isinstance(found, list):
-        raise CorruptError(f"{MODEL_MEMBER} has {name} that are no list", found=type(found).__name__)
+        raise CorruptError(f"{MODEL_MEMBER} has {name} that are not a list", found=type(found).__name__)
     return found
 
 
 def _name(value: dict[str, Any]) -> str:
     found = value.get("name", "")
     if not isinstance(found, str):
-        raise CorruptError(f"{MODEL_MEMBER} has a name that is no text", found=type(found).__name__)
+        raise CorruptError(f"{MODEL_MEMBER} has a name that is not text", found=type(found).__name__)
     return found
 
 
@@ -161,14 +161,14 @@ def _number(value: Any) -> int:
             return int(value)
     except ValueError:
         pass
-    raise CorruptError(f"{MODEL_MEMBER} has a number that is none", found=shown(value))
+    raise CorruptError(f"{MODEL_MEMBER} has an invalid number", found=shown(value))
 
 
 def _float(value: dict[str, Any], name: str) -> float:
     found = value.get(name, 0.0)
     if isinstance(found, (int, float)):
         return float(found)
-    raise CorruptError(f"{MODEL_MEMBER} has a number that is none", found=shown(found))
+    raise CorruptError(f"{MODEL_MEMBER} has an invalid number", found=shown(found))
 
 
 def _at(values: Any, number: int) -> Any:

@@ -38,7 +38,7 @@ _FEW_OPERATIONS = 64
 _MOST_PICKLES = 1_000
 """How many pickles behind the value are read: each of a few bytes costs as much as opening a file."""
 NewMeaning = Callable[[StorageTable, Callable[[Any], Any] | None], PtMeaning]
-"""What the names in a file mean, given its storages and what gives the value of a persistent id."""
+"""Makes the resolver of the names in a file from its storages and the function that resolves persistent ids."""
 
 
 @define(eq=False)
@@ -109,12 +109,12 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
     Args:
         source: the file.
         start: where it begins, in bytes.
-        limits: what it may cost.
-        new_meaning: gives the names in it a meaning.
+        limits: resource limits.
+        new_meaning: makes the resolver of the names in it.
 
     Raises:
         FormatError: the file is damaged.
-        UnknownFormatError: it is no pickle at all.
+        UnknownFormatError: it is not a pickle.
     """
     table = StorageTable(one_type=True)
     known: list[bool] = []
@@ -126,7 +126,7 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
         if source.read(start, 1) == b"\x80" or isinstance(error, (ForbiddenGlobalError, LimitError)):
             raise
         raise UnknownFormatError(
-            "is no file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
+            "is not a file of PyTorch", file=source.name, expected="a zip archive, a pickle or a tar archive of PyTorch"
         ) from error
     if type(value) is not int or value != LEGACY_MAGIC:
         table.finish()

@@ -17,7 +17,7 @@ from .torchscript import detached
 
 
 def is_module(value: Any) -> bool:
-    """Whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and submodules."""
+    """Return whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
     if not isinstance(value, PythonObject):
         return False
     attributes = value.attributes
@@ -42,11 +42,11 @@ def module_state_dict(
         limits: how often a shared module may be repeated.
 
     Raises:
-        UnsupportedError: it is no module.
+        UnsupportedError: it is not a module.
         LimitError: its modules hold one another without end.
     """
     if not is_module(module):
-        raise UnsupportedError("the value is no module", found=shown(module))
+        raise UnsupportedError("the value is not a module", found=shown(module))
     found: OrderedDict[str, Any] = OrderedDict()
     stack = [_Entry(module, "", 0)]
     seen: set[int] = set()
@@ -79,5 +79,5 @@ def module_state_dict(
 
 def _word(name: Any) -> str:
     if type(name) is not str:
-        raise CorruptError("a module has an attribute whose name is no text", found=shown(name))
+        raise CorruptError("a module has an attribute whose name is not text", found=shown(name))
     return name

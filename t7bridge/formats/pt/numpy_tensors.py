@@ -80,7 +80,7 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         The shape and the bytes.
 
     Raises:
-        CorruptError: the lists are no array.
+        CorruptError: the lists are not an array.
     """
     shape, count = [], 1
     level: Any = items
@@ -88,7 +88,7 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         shape.append(len(level))
         count *= len(level)
         if len(shape) > _MAX_DIMENSIONS or count > most:
-            raise CorruptError("a tensor is written as lists that are no array")
+            raise CorruptError("a tensor is written as lists that are not an array")
         if not level:
             break
         level = level[0]
@@ -98,9 +98,9 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         with np.errstate(over="ignore", invalid="ignore"):  # a double too large for float32 is infinite, as in PyTorch
             array = np.array(items, element.code)
     except (ValueError, TypeError, OverflowError) as error:
-        raise CorruptError(f"a tensor is written as lists that are no array: {error}") from error
+        raise CorruptError(f"a tensor is written as lists that are not an array: {error}") from error
     if array.shape != tuple(shape):
-        raise CorruptError("a tensor is written as lists that are no array")
+        raise CorruptError("a tensor is written as lists that are not an array")
     data = array.astype(array.dtype.newbyteorder("<")).tobytes()
     return tuple(shape), span_of_bytes(data, element.itemsize)
 
@@ -113,12 +113,12 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         CorruptError: the bytes do not fit its type and shape.
     """
     if not isinstance(array.data, bytes) or (array.dtype.itemsize == 0 and array.dtype.code not in ("b1", "?")):
-        raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is no array of plain elements")
+        raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is not an array of plain elements")
     try:
         order, code = array.dtype.order, array.dtype.code
         dtype = np.dtype("?" if code in ("b1", "?") else (order if order in ("<", ">") else "=") + code)
         if dtype.hasobject:
-            raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is no array of plain elements")
+            raise UnsupportedError(f"a numpy array of type {array.dtype.code[:20]!r} is not an array of plain elements")
         flat = np.frombuffer(array.data, dtype).astype(dtype.newbyteorder("="))
         return flat.reshape(array.shape, order="F" if array.fortran else "C")
     except (TypeError, ValueError) as error:

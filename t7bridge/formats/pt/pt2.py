@@ -78,7 +78,7 @@ ReadMember = Callable[[str], Any]
 
 @define(frozen=True)
 class _Folder:
-    """Where the payloads of one kind are.
+    """Location of the payloads of one kind.
 
     Attributes:
         name: the folder, below the root.
@@ -169,7 +169,7 @@ def _add_constants(found: ScriptModule) -> None:
 
 
 def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None:
-    """Note the members that are no part of the state dict: by what they are, or payloads that nothing names."""
+    """Note the members that are not part of the state dict: by what they are, or payloads that nothing names."""
     located = archive.located
     names = [name[len(archive.root) :] for name in archive.zip.members if name.startswith(archive.root)]
     for what in dict.fromkeys(what for _, what in _NOT_CARRIED):
@@ -205,7 +205,7 @@ def graphs(archive: PtArchive, limits: Limits) -> dict[str, Any]:
     """Return the graph of each program, as the JSON that PyTorch writes, by the program's name.
 
     Raises:
-        CorruptError: a graph is no JSON object.
+        CorruptError: a graph is not a JSON object.
     """
     if archive.has(FORMAT_MEMBER):
         return {name: _json(archive, f"{_MODELS}{name}.json") for name in _programs(archive)}
@@ -280,8 +280,8 @@ def _device(meta: dict[str, Any]) -> str:
 
 
 def _note_object(name: str, found: str, notes: list[Note]) -> None:
-    """Note a constant that is no tensor: an object of a class of C++ or of a custom one."""
-    notes.append(Note("warning", f"constants.{name}", f"a constant is no tensor and left out: {found[:60]}", "type"))
+    """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
+    notes.append(Note("warning", f"constants.{name}", f"a constant is not a tensor and left out: {found[:60]}", "type"))
 
 
 def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Iterator[ScriptEntry]:
@@ -300,11 +300,11 @@ def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[No
     """The tensors of a dictionary that `torch.save` wrote."""
     for name, value in _dict(values, member).items():
         if not isinstance(name, str):
-            raise CorruptError("a tensor's name is no text", trail=member, found=shown(name))
+            raise CorruptError("a tensor's name is not text", trail=member, found=shown(name))
         if is_tensor(value):
             yield ScriptEntry(prefix + name, value, in_state)
         elif in_state:
-            raise UnsupportedError("a weight is no tensor", trail=f"{member}: {name}", found=shown(value))
+            raise UnsupportedError("a weight is not a tensor", trail=f"{member}: {name}", found=shown(value))
         else:
             _note_object(prefix + name, shown(value), notes)
 

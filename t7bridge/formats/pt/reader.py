@@ -32,7 +32,7 @@ class PtReader:
 
     Args:
         source: a path, bytes, or a binary file object.
-        limits: what the file may cost.
+        limits: resource limits.
         forbid: whether a file is refused that names what runs code or reaches the system. Where not, such names stay
             names like all others that have no meaning here, and are in `foreign`.
 
@@ -108,7 +108,7 @@ class PtReader:
 
             return "legacy" if is_legacy(self.source, self._start, self._limits) else "pickle"
         raise UnknownFormatError(
-            f"is {signature.title}" if signature else "is no file of PyTorch",
+            f"is {signature.title}" if signature else "is not a file of PyTorch",
             file=self.source.name,
             expected="a zip archive, a pickle or a tar archive of PyTorch",
             found="" if signature else f"{head[:16]!r}" if head else "no bytes",
@@ -136,7 +136,7 @@ class PtReader:
 
         Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order; of C++ archives
         the attributes follow each module's tensors. Of torch.export it is the state dict, and constants behind it.
-        The value is read once; later calls give the same object.
+        The value is read once; later calls return the same object.
 
         Raises:
             FormatError: the file is damaged.
@@ -256,7 +256,7 @@ class PtReader:
         return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
 
     def storage(self, key: str) -> Storage:
-        """The storage of a key, with the element type that the file's value gives it.
+        """The storage of a key, with the element type that it has in the file's value.
 
         A key that no tensor refers to has bytes as elements.
 

@@ -20,7 +20,7 @@ def read_pickle_with(
     Args:
         data: the pickle.
         storages: by key.
-        limits: what it may cost.
+        limits: resource limits.
         forbid: whether names that run code are refused.
 
     Returns:

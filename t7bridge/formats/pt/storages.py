@@ -21,7 +21,7 @@ _NOWHERE = ByteSource.from_bytes(b"", "<not located yet>")
 
 
 def storage_element(value: Any) -> ElementType | None:
-    """The element type of a storage class by its name (`torch.FloatStorage`), None where it is no storage class.
+    """The element type of a storage class by its name (`torch.FloatStorage`), None where it is not a storage class.
 
     `torch.UntypedStorage` has bytes. Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`.
     """
@@ -31,7 +31,7 @@ def storage_element(value: Any) -> ElementType | None:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value can be a number of elements or bytes."""
+    """Return whether a value can be a number of elements or bytes."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
@@ -42,7 +42,7 @@ class StorageTable:
     have a storage of their own whose `base` is the first one.
 
     Args:
-        locate: finds the bytes of a key; None where they stand behind the pickle and `place` gives them later.
+        locate: finds the bytes of a key; None where they follow the pickle, and `place` sets them later.
         one_type: whether a key that is named with two classes of storage is refused: PyTorch takes the first for both,
             in files that Python wrote.
     """
@@ -79,14 +79,14 @@ class StorageTable:
         return known[0]
 
     def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
-        """The storage that a tensor of an element type is on, from what a pickle gives as its storage.
+        """The storage that a tensor of an element type is on, from what a pickle has as its storage.
 
         Args:
-            storage: what `get` or `untyped` gave.
+            storage: what `get` or `untyped` returned.
             element: the tensor's type; None for that of the storage.
 
         Raises:
-            CorruptError: it is no storage.
+            CorruptError: it is not a storage.
         """
         if isinstance(storage, UntypedStorage) and id(storage) in self._claims:
             key = self._claims[id(storage)]
@@ -173,7 +173,7 @@ class StorageTable:
         self.roots[key].data = span
 
     def claim_rest(self) -> None:
-        """Give the untyped storages that no tensor is on bytes as elements."""
+        """Set the elements of untyped storages without tensors to bytes."""
         for key, (bare, nbytes, device) in self._untyped.items():
             root = self.roots.get(key)
             bare.storage = root or self.get(key, UINT8, nbytes, device)
@@ -244,7 +244,7 @@ def text(value: Any) -> str | None:
 
 
 def _uneven(nbytes: int, element: ElementType) -> UnsupportedError:
-    return UnsupportedError(f"a storage of {nbytes} bytes is no whole number of {element.name} elements")
+    return UnsupportedError(f"a storage of {nbytes} bytes is not a whole number of {element.name} elements")
 
 
 def element_named(name: str) -> ElementType | None:

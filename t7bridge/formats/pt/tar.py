@@ -34,7 +34,7 @@ _MAX_PAX_BYTES = 1 << 20
 
 
 def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[int, int]]:
-    """Where the members of a tar archive are: name → offset and length in bytes.
+    """Return the members of a tar archive: name → offset and length in bytes.
 
     Raises:
         FormatError: it is damaged, or ends early.
@@ -98,14 +98,14 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
 def _doubt(
     source: ByteSource, place: int, name: str, kind: bytes, members: dict[str, tuple[int, int]]
 ) -> CorruptError | None:
-    """Why an archive that PyTorch wrote has no such member; `None` where it can have it."""
+    """Return an error for a member that PyTorch does not write; `None` where it could have written it."""
     reason = ""
     if name.startswith("/") or ".." in name.split("/"):
         reason = "a member that would be written elsewhere when it is unpacked"
     elif kind in b"12":
         reason = "a link, of which PyTorch wrote none"
     elif kind in b"346":
-        reason = "a member that is no file"
+        reason = "a member that is not a file"
     elif name in members:
         reason = "a member that stands twice in the archive"
     if not reason:
@@ -271,8 +271,8 @@ def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> tup
 
     Args:
         source: the file.
-        limits: what it may cost.
-        new_meaning: gives the names in it a meaning.
+        limits: resource limits.
+        new_meaning: makes the resolver of the names in it.
 
     Returns:
         Its value, and what stands behind it in its member.

@@ -37,7 +37,7 @@ _GENERIC_MODULE = re.compile(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
 
 @define
 class ScriptClass:
-    """What the source of a class says of its attributes.
+    """The attributes of a class, as its source declares them.
 
     Attributes:
         is_module: whether it is a module; else it is a plain class, such as a named tuple.
@@ -103,7 +103,7 @@ class _Code:
 
 
 def is_cpp(archive: PtArchive) -> bool:
-    """Whether an archive was written by the C++ API: all its classes are called `Module` and have no methods."""
+    """Return whether an archive was written by the C++ API: all its classes are called `Module` and have no methods."""
     code = _Code(archive)
     prefix = archive.root + "code/"
     for name in archive.zip.members:
@@ -133,7 +133,7 @@ class ScriptEntry:
 
 @define
 class ScriptModule:
-    """What an archive of modules holds.
+    """Content of an archive of modules.
 
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
@@ -151,7 +151,7 @@ class ScriptModule:
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Parameters and buffers, as `state_dict()` gives them: detached; then the constants."""
+        """Parameters and buffers, as `state_dict()` returns them: detached; then the constants."""
         state = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
         state.update(self.inlined)
         return state
@@ -191,7 +191,7 @@ class ScriptModule:
 
 
 def detached(value: Any) -> Any:
-    """What `detach()` gives of a tensor: the same memory, without a mark for gradients; other values as they are."""
+    """Return a tensor as `detach()` does: the same memory, no mark for gradients; other values are unchanged."""
     if isinstance(value, (Tensor, SparseTensor)):
         return evolve(value, requires_grad=False, is_parameter=False)
     if isinstance(value, QuantizedTensor):
@@ -200,7 +200,7 @@ def detached(value: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of any kind."""
+    """Return whether a value is a tensor of any kind."""
     return isinstance(value, (Tensor, SparseTensor, QuantizedTensor))
 
 
@@ -219,7 +219,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
     if archive.has(BYTECODE_MEMBER):
         _add_inlined(found, archive.unpickle(BYTECODE_MEMBER, "constants/"), "bytecode")
     if not isinstance(root, PythonObject) or not isinstance(root.state, dict):
-        raise CorruptError("the archive's value is no module", found=type(root).__name__)
+        raise CorruptError("the archive's value is not a module", found=type(root).__name__)
     code = _Code(archive)
     stack: list[tuple[str, PythonObject, int]] = [("", root, 0)]
     seen: set[int] = set()
@@ -241,7 +241,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
         states: list[ScriptEntry] = []
         for name, value in module.state.items():
             if type(name) is not str:
-                raise CorruptError("a module has an attribute whose name is no text", found=shown(name))
+                raise CorruptError("a module has an attribute whose name is not text", found=shown(name))
             entry = ScriptEntry(f"{prefix}{name}", value, False)
             if _is_module(value, code):
                 inner.append((f"{prefix}{name}.", value, depth + 1))
@@ -308,7 +308,7 @@ def _is_module(value: Any, code: _Code) -> bool:
 
 
 def _in_state(name: str, cls: ScriptClass | None) -> bool:
-    """Whether a tensor is a parameter or buffer. Until 1.3 every tensor attribute that is no parameter was a buffer."""
+    """Return whether a tensor is a parameter or a buffer: until 1.3, every tensor attribute but the parameters."""
     if cls is None or name in cls.parameters:
         return True
     if cls.buffers is None:

@@ -39,7 +39,7 @@ class StorageKeys:
         return key
 
     def ref(self, storage: Storage) -> StorageRef:
-        """How a pickle names a storage."""
+        """Return the pickle's reference to a storage."""
         return StorageRef(self.key(storage), self._place(storage.device))
 
 
@@ -110,7 +110,7 @@ class PtWriter:
         """Write the archive.
 
         Args:
-            record: gives the content of a further member that PyTorch does not look at, from the hash of the value.
+            record: returns the content of a further member, which PyTorch ignores, from the hash of the value.
 
         Raises:
             WriteError: the output does not take the bytes.

@@ -1,4 +1,4 @@
-"""How a `.t7` file may be encoded, told from its first bytes."""
+"""Detection of the encoding of a `.t7` file from its first bytes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
 
 
 def _looks_like_text(head: bytes) -> bool:
-    """Whether the first word is a number and text follows: a file in ascii."""
+    """Return whether the first word is a number and text follows: a file in ascii."""
     word = head.lstrip()[:40].split(maxsplit=1)
     if not word or head[:1] == b"\0":
         return False

@@ -36,7 +36,7 @@ class T7File:
         roots: its values; most files hold one.
         layout: how it is encoded.
         objects: its objects in the order of their numbers.
-        trailing: bytes behind the last value that are no value, as files of several kinds of data have.
+        trailing: bytes behind the last value that are not a value, as files with several kinds of data have.
         tensors: number of tensors.
         storages: number of storages.
     """
@@ -48,17 +48,17 @@ class T7File:
     tensors: int = 0
     storages: int = 0
     message: str = ""
-    """What stands behind the values that is neither a value nor a record, as a sentence."""
+    """Description of the bytes behind the values that are neither a value nor a record."""
 
     name: str = ""
 
     def warn(self, stacklevel: int = 4) -> None:
-        """Issue an `IncompleteFileWarning` where something stands behind the values."""
+        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
         _warn(self.name, self.message, stacklevel)
 
     @property
     def has_pt_record(self) -> bool:
-        """Whether the bytes behind the value are the record of a `.pt` that the file was made from."""
+        """Return whether the bytes behind the value are the record of a `.pt` that the file was made from."""
         return self.trailing.startswith(PT_RECORD_START)
 
 
@@ -70,7 +70,7 @@ class Values:
         reader: who has read them.
         roots: the values.
         end: where the last one ends, in bytes.
-        reason: why what follows is no value; empty where nothing follows, or the record of a `.pt`.
+        reason: why what follows is not a value; empty where nothing follows, or the record of a `.pt`.
     """
 
     reader: T7Reader
@@ -85,15 +85,15 @@ class Values:
 
     @property
     def message(self) -> str:
-        """What stands behind the values that should not be there, as a sentence; empty where nothing does."""
+        """Description of unreadable bytes behind the values; empty where there are none."""
         if not self.reason:
             return ""
         count = len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
-        return f"{self.left} bytes behind {which} are no values: {self.reason}"
+        return f"{self.left} bytes behind {which} are not values: {self.reason}"
 
     def warn(self, stacklevel: int = 3) -> None:
-        """Issue an `IncompleteFileWarning` where something stands behind the values."""
+        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
         _warn(self.reader.source.name, self.message, stacklevel)
 
 
@@ -105,7 +105,7 @@ def _warn(name: str, message: str, stacklevel: int) -> None:
 
 
 def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Values:
-    """Read all values of a `.t7` file, up to its end or to what is no value.
+    """Read all values of a `.t7` file, up to its end or to bytes that are not a value.
 
     Raises:
         FormatError: the first value cannot be read.
@@ -136,7 +136,7 @@ def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) 
 
 @define(eq=False)
 class _Found:
-    """What a reader has found: values, where each ends and in which byte order, and why what follows is none."""
+    """Values found by a reader, the end and byte order of each, and why the bytes that follow are not a value."""
 
     reader: T7Reader
     roots: list[Value] = field(factory=list)
@@ -200,7 +200,7 @@ def _refuse_unexplained(values: Values, first_end: int) -> None:
 
 
 def _is_empty(value: Value) -> bool:
-    """Whether a value is a table, or an object with a table of fields, in which nothing is."""
+    """Return whether a value is a table, or an object with a table of fields, in which nothing is."""
     if isinstance(value, TorchObject):
         return value.payload is None and value.fields is not None and not len(value.fields)
     return isinstance(value, Table) and not len(value)
@@ -303,11 +303,11 @@ class _T7Document:
         return self._content
 
     def layout(self) -> T7Layout:
-        """How the file is encoded."""
+        """Encoding of the file."""
         return self.values().reader.layout
 
     def warn(self, stacklevel: int) -> None:
-        """Issue a warning where something stands behind the values."""
+        """Issue a warning where unreadable bytes follow the values."""
         self.values().warn(stacklevel + 1)
 
 
@@ -315,7 +315,7 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
     """Write one Lua value as a `.t7`.
 
     Raises:
-        UnsupportedError: something in it is no Lua value.
+        UnsupportedError: something in it is not a Lua value.
         WriteError: the output does not take the bytes.
     """
     from .writer import T7Writer

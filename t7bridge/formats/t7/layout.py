@@ -37,7 +37,7 @@ TORCH5 = VINTAGES[1]
 
 @define(frozen=True)
 class T7Layout:
-    """How a `.t7` file is encoded.
+    """Encoding of a `.t7` file.
 
     Attributes:
         encoding: `binary` or `ascii`.

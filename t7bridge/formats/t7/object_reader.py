@@ -44,7 +44,7 @@ class ObjectReader:
         source: the bytes.
         position: of the first byte to read.
         layout: how the stream is encoded.
-        limits: what it may cost.
+        limits: resource limits.
         payloads: the storages, where the stream was written without their elements.
 
     Attributes:
@@ -243,7 +243,7 @@ class ObjectReader:
         except UnicodeDecodeError:
             name = ""
         if not name.isprintable() or not name:
-            raise CorruptError("is no class name", found=repr(text[:40])[1:], hint="The file is damaged.")
+            raise CorruptError("is not a class name", found=repr(text[:40])[1:], hint="The file is damaged.")
         meaning = storage_for_class(name)
         if meaning and name.endswith("Storage"):
             return self._read_storage(index, version, *meaning), None
@@ -327,7 +327,7 @@ class ObjectReader:
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
             raise CorruptError(
-                "is no number of dimensions",
+                "is not a valid number of dimensions",
                 expected=f"0 to {self._limits.dimensions} (the limit dimensions)",
                 found=f"{dimensions}",
             )
@@ -394,5 +394,5 @@ class ObjectReader:
 
 def _version(text: bytes) -> int:
     if not text.isdigit() or len(text) > 9:
-        raise CorruptError("is no class version", expected="V and a number", found=repr(text[:20])[1:])
+        raise CorruptError("is not a class version", expected="V and a number", found=repr(text[:20])[1:])
     return int(text)

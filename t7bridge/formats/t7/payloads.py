@@ -22,7 +22,7 @@ WritePayload = Callable[["T7Writer", TorchObject], None]
 
 
 class PayloadClass(Protocol):
-    """What `register_class` decorates: a class with two static methods."""
+    """Class with two static methods, as `register_class` decorates it."""
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:
@@ -35,7 +35,7 @@ class PayloadClass(Protocol):
 
 @define(frozen=True)
 class Payload:
-    """How the objects of one class are laid out behind the class name.
+    """Layout of the objects of one class behind the class name.
 
     Attributes:
         read: fills an object, whose `fields` is an empty table, from the reader.

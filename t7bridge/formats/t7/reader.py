@@ -29,7 +29,7 @@ class T7Reader:
         encoding: `binary` or `ascii`.
         byte_order: `little` or `big`.
         long_size: bytes of a C long, 4 or 8.
-        limits: what the file may cost.
+        limits: resource limits.
         payloads: for a stream that was written without the elements of its storages: the storages, in order.
 
     Raises:
@@ -69,7 +69,7 @@ class T7Reader:
 
     @property
     def source(self) -> ByteSource:
-        """What is read from."""
+        """The bytes that are read."""
         return self._source
 
     @property
@@ -79,7 +79,7 @@ class T7Reader:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything has been read."""
+        """Return whether everything has been read."""
         return self._run.stream.remaining <= 0
 
     @property
@@ -88,7 +88,7 @@ class T7Reader:
         return self._run.objects.values()
 
     def count_views(self) -> tuple[int, int]:
-        """How many tensors and how many storages have been read."""
+        """Count the tensors and the storages that have been read."""
         found = self._run.objects.values()
         return (
             sum(isinstance(value, Tensor) for value in found),
@@ -212,13 +212,13 @@ class T7Reader:
             failures.clear()  # as in `_read_first`
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
-        """Whether a value that was read under another layout is no accident in a file that is damaged.
+        """Reject an accidental parse of a corrupt file: tell whether another layout explains more of it.
 
         Args:
             layout: under which it was read.
             reached: how far the layouts before it came, in bytes.
         """
-        # Lua Torch gives no sizes to a tensor without memory, and the zeros in longs are no storages.
+        # Lua Torch writes no sizes for a tensor without memory, and the zero halves of longs are not storages.
         if any(isinstance(found, Tensor) and found.size and found.storage is None for found in self.objects):
             return False
         if self.at_end or self.position >= reached:
@@ -233,7 +233,7 @@ class T7Reader:
         return True
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
-        """What `read` gives where the file is read anew under a layout; where it fails the reader is as before."""
+        """Return what `read` returns when the file is read anew under a layout; on failure restore the reader."""
         before, layouts = self._run, self._layouts
         self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]

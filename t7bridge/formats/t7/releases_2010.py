@@ -46,11 +46,11 @@ _HEAD = 1 << 12
 
 @define(frozen=True)
 class _Kind:
-    """How one value is written.
+    """Encoding of one kind of value.
 
     Attributes:
         read: takes it from a reader.
-        write: hands it to a writer.
+        write: writes it to a writer.
         types: what it may be in the graph.
         absent: what is written where there is no such field, and what Lua's `read` method makes of that: no field.
     """
@@ -61,7 +61,7 @@ class _Kind:
     absent: float | None = None
 
     def holds(self, value: Value) -> bool:
-        """Whether a value comes back as it is."""
+        """Return whether a value comes back as it is."""
         return self.write not in (_write_integer, _write_long) or (math.isfinite(value) and value == int(value))
 
 
@@ -122,7 +122,7 @@ def _items(text: str) -> list[_Item]:
 
 @define(frozen=True)
 class _Class:
-    """How a class wrote its objects.
+    """Layout of the objects of one class.
 
     Attributes:
         has_table: a table of all fields stands first.
@@ -257,7 +257,7 @@ def read_again(
             try:
                 return reader.try_layout(wanted, lambda: _read_root(reader))
             except FormatError as error:
-                # Two objects that were read whole are no accident: the file is of that time, and damaged.
+                # Two objects that were read whole are not a coincidence: the file is of that time, and damaged.
                 if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
                     error.hint = HINT
                     best = error
@@ -291,7 +291,7 @@ def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[st
 
 
 def _ways(met: list[Value] | None) -> tuple[bool, ...]:
-    """Whether a file can start with the fields of a network, with a class, or with either."""
+    """Return whether a file can start with the fields of a network, with a class, or with either."""
     if not met or isinstance(met[0], Table):
         return (True, False)
     return (not isinstance(met[0], TorchObject),)
@@ -308,7 +308,7 @@ def _read_root(reader: T7Reader) -> Value:
         children = modules.raw_values if isinstance(modules, Table) else []
         names = [child.class_name if isinstance(child, TorchObject) else "" for child in children]
         if not names or not all(name.startswith("nn.") for name in names):
-            raise CorruptError("is no network without its class", hint=HINT)
+            raise CorruptError("is not a network without its class", hint=HINT)
         if not all(name in value for name in _ROOT_FIELDS):
             raise CorruptError("a network without its class lacks a field", expected=", ".join(_ROOT_FIELDS), hint=HINT)
     if not reader.at_end or not reader.vintage_objects:
@@ -317,7 +317,7 @@ def _read_root(reader: T7Reader) -> Value:
 
 
 def can_be_headless(value: Value) -> bool:
-    """Whether a value is one that was written without its class."""
+    """Return whether a value is one that was written without its class."""
     return isinstance(value, TorchObject) and value.class_name == _ROOT
 
 

@@ -1,4 +1,4 @@
-"""What the nn modules of 2010 and 2011 wrote, class by class: the one table for reading and writing.
+"""Fields of the nn modules of 2010 and 2011, class by class: the one table for reading and writing.
 
 A row is `parent > kind name name …; kind name … if name`: the parent's values come first, then the class's own. Where
 no parent is named it is nn.Module, as it is for a class without a row. A part with `if name` stands only where that

@@ -94,7 +94,7 @@ class Records:
 
     @classmethod
     def like(cls, table: Table, sign: str) -> Records | None:
-        """What to expect after a table; `None` if it is not made of numbers, booleans and strings alone."""
+        """Return what to expect after a table; `None` if it holds more than numbers, booleans and strings."""
         if not 0 < len(table.raw_values) <= _MOST_FIELDS or len(table.raw_keys) != len(table.raw_values):
             return None
         kinds = [_KINDS.get(type(value)) for value in table.raw_values]
@@ -209,7 +209,7 @@ class Tensors:
 
     @classmethod
     def like(cls, tensor: Tensor, layout: tags.T7Layout, sign: str) -> Tensors | None:
-        """What to expect after a tensor; `None` if its class has no version or it has no storage."""
+        """Return what to expect after a tensor; `None` if its class has no version or it has no storage."""
         storage = tensor.storage
         if storage is None or tensor.version is None or storage.version is None or layout.vintage:
             return None

@@ -31,7 +31,7 @@ _LARGEST_FLOAT = 3.4e38
 
 
 def _is_plain(line: bytes) -> bool:
-    """Whether a line is made of the bytes of numbers, with one space between words."""
+    """Return whether a line is made of the bytes of numbers, with one space between words."""
     return not (line.translate(None, _NUMBER_BYTES) or b"  " in line or line.startswith(b" ") or line.endswith(b" "))
 
 

@@ -1,4 +1,4 @@
-"""What reading has in common in both encodings: a moving position in a source, seen through a window."""
+"""The part of reading that both encodings share: a moving position in a source, seen through a window."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class T7Writer:
 
     @property
     def plain_nans(self) -> int:
-        """How many NaNs were written as text, which does not show their bits."""
+        """Number of NaNs that were written as text, which does not show their bits."""
         return self._stream.plain_nans if isinstance(self._stream, TextWriter) else 0
 
     # Single values, as `torch.DiskFile` writes them
@@ -199,7 +199,7 @@ class T7Writer:
             raise WriteError(f"the integer {value} does not fit a Lua number") from None
         if number != value and value == value:
             raise WriteError(
-                f"the integer {value} is no Lua number",
+                f"the integer {value} is not a Lua number",
                 hint="Lua's numbers are doubles, exact up to 2^53; give a float.",
             )
         self._stream.write_number(number)
@@ -261,7 +261,7 @@ class T7Writer:
         try:
             encoded = name.encode()
         except UnicodeEncodeError:
-            raise WriteError(f"{name!r} is no class name") from None
+            raise WriteError(f"{name!r} is not a class name") from None
         stream.write_int(len(encoded))
         stream.write_raw(encoded)
         if isinstance(value, Storage):

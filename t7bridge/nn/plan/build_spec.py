@@ -43,13 +43,13 @@ def build_plan(
 
     Args:
         value: the module or criterion.
-        trail: its own path, for messages.
+        trail: its path, for messages.
         index_base: what users of the module call the first element, class or row: 1 as in Lua, or 0.
-        limits: what the model may cost.
+        limits: resource limits.
         state: its state dict, where the caller has it.
 
     Raises:
-        UnsupportedLayerError: there are layers that stand for no PyTorch module; it lists all of them.
+        UnsupportedLayerError: there are layers without a PyTorch equivalent; it lists all of them.
         ModelError: the tensors of a layer do not fit each other.
         LimitError: the model is nested or shared too much.
     """
@@ -66,13 +66,13 @@ def build_plan(
 def sketch(
     value: TorchObject, state: StateDict, trail: str = "root", limits: Limits = DEFAULT_LIMITS
 ) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
-    """What there is of a plan, and path, class and reason of each layer that stands for no PyTorch module.
+    """Return as much of a plan as there is, and path, class and reason of each layer without a PyTorch module.
 
     Args:
         value: the module or criterion.
         state: its state dict.
-        trail: its own path, for messages.
-        limits: what the model may cost.
+        trail: its path, for messages.
+        limits: resource limits.
 
     Raises:
         LimitError: the model is nested or shared too much.

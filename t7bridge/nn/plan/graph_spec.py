@@ -46,7 +46,7 @@ def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
         select = data.get("selectindex")
         if select is not None:
             if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
-                raise NotMappedError("a node picks what is no element", trail=place, found=f"{select!r:.40}")
+                raise NotMappedError("a node picks what is not an element", trail=place, found=f"{select!r:.40}")
             made[id(data)] = (takes[0][0], (*takes[0][1], int(select) - 1))
             continue
         module = data.get("module")
@@ -66,7 +66,7 @@ def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
 
 
 def _links(data: Table, made: dict[int, Link], trail: str) -> tuple[Link, ...]:
-    """What a node takes, in order. Those nodes are run before it."""
+    """Return the inputs of a node, in order. Those nodes are run before it."""
     links: list[Link] = []
     sources: list[Value] = items_of(data.get("mapindex")) or []
     for source in sources:

@@ -14,12 +14,12 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     """The module at a path, at any depth: `root.models.encoder.network`, `root.model.modules[3]`.
 
     Args:
-        value: what a `T7Reader` gives.
+        value: what a `T7Reader` returns.
         path: as messages and reports write it.
         name: the path of `value` itself.
 
     Returns:
-        `None` where the path leads nowhere, or to what is no module.
+        `None` where the path leads nowhere, or to what is not a module.
     """
     if not path.startswith(name):
         return None

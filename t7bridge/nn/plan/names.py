@@ -1,4 +1,4 @@
-"""What a module inside another may be called in PyTorch."""
+"""Valid names in PyTorch for a module inside another."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ RESERVED = frozenset(_WORDS.split())
 
 
 def is_free_name(name: str) -> bool:
-    """Whether a module can be an attribute of this name."""
+    """Return whether a module can be an attribute of this name."""
     return name.isidentifier() and not (name.startswith("_") or keyword.iskeyword(name) or name in RESERVED)

@@ -23,7 +23,7 @@ from ..registry import Child, Layer, layer_of
 MAX_SEARCHED = 30_000_000
 """How many values may be looked at in fields of objects whose class does not tell what they hold."""
 MAX_NAME_CHARS = 1 << 26
-"""How many characters the names and trails of one model may have together; deep nesting makes every name long."""
+"""How many characters the names and paths of one model may have together; deep nesting makes every name long."""
 
 # Packages whose classes are modules or criterions.
 _PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")
@@ -36,12 +36,12 @@ _SCRATCH = {
 
 
 def is_scratch(name: str) -> bool:
-    """Whether a field holds what a layer needs only while it computes, in any class."""
+    """Return whether a field holds what a layer needs only while it computes, in any class."""
     return name in _SCRATCH or name.startswith(("_", "grad", "dpnn_"))
 
 
 def is_module(value: Value) -> bool:
-    """Whether a value is an nn module or criterion: by its class name, or by the fields that every module has."""
+    """Return whether a value is an nn module or criterion: by class name, or by the fields that every module has."""
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
@@ -56,7 +56,7 @@ def is_module(value: Value) -> bool:
 
 @define(eq=False)
 class Budget:
-    """What the names of a model have cost so far."""
+    """Characters used by the names of a model so far."""
 
     chars: int = 0
 
@@ -105,7 +105,7 @@ class Place:
 
     @property
     def prefix(self) -> str:
-        """What the names of its tensors begin with: `1.0.`, and nothing for the model itself."""
+        """Prefix of the names of its tensors: `1.0.`; empty for the model itself."""
         names = [place.name for place in self._steps() if place.parent is not None]
         return "".join(f"{name}." for name in reversed(names))
 
@@ -193,7 +193,7 @@ class Searcher:
             self._barren |= seen
 
     def fields(self, obj: TorchObject) -> Iterator[Find]:
-        """Yield what `search` finds in the fields of an object that are no scratch."""
+        """Yield what `search` finds in the fields of an object, scratch fields left out."""
         for name, step, value in _steps_into(obj):
             if not is_scratch(name):
                 yield from self.search(value, name, step, name)
@@ -220,8 +220,8 @@ class Places:
 
     Attributes:
         root: the model.
-        trail: its own path.
-        limits: what the model may cost.
+        trail: its path.
+        limits: resource limits.
     """
 
     root: TorchObject
@@ -282,7 +282,7 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     """The outermost nn modules and criterions in a value, each once, with their paths.
 
     Args:
-        value: what a `T7Reader` gives: a module, a checkpoint table that holds some, anything.
+        value: what a `T7Reader` returns: a module, a checkpoint table that holds some, anything.
         name: the path of `value` itself.
 
     Returns:

@@ -24,7 +24,7 @@ class GraphNode:
     """One node of a graph.
 
     Attributes:
-        module: the name of the child it applies; `None` for a node that hands on what it takes.
+        module: the name of the child it applies; `None` for a node that passes its input through.
         takes: where its inputs come from, in order; several are given to the module as one list.
         name: what its annotation calls it.
     """
@@ -57,7 +57,7 @@ class ModuleSpec:
         target: the class to call: of `torch.nn`, or of the runtime's layers.
         args: positional arguments, literals; none where there are children.
         kwargs: arguments by keyword, literals.
-        children: the modules inside, by the names that state dicts give them. Those named 0, 1, … come first as
+        children: the modules inside, by their names in state dicts. Those named 0, 1, … come first as
             positional arguments of the constructor, others by keyword.
         refers: modules elsewhere in the model that the constructor takes by keyword without containing them.
         graph: the graph that the children form, for a graph.

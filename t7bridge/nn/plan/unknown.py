@@ -1,4 +1,4 @@
-"""What is known of a class without an entry: its tensors, and known classes whose fields it has."""
+"""Facts about a class without an entry: its tensors, and known classes whose fields it has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]]) -> st
 
 
 def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether an object could be one of a known class."""
+    """Return whether an object could be one of a known class."""
     layer = layer_of(name)
     module = layer.module_of(name) if layer else None
     if layer is None or module is None or layer.children is not None:

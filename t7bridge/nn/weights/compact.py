@@ -49,7 +49,7 @@ class _Cluster:
 
     @property
     def elements(self) -> int:
-        """How many elements are kept."""
+        """Number of elements that are kept."""
         return self.storage.count if self.pinned else self.end - self.first if self.rows() is None else self.dense()
 
     def rows(self) -> list[tuple[int, int]] | None:
@@ -69,7 +69,7 @@ class _Cluster:
         return rows if prod(extent for extent, _ in rows) < self.end - self.first else None
 
     def dense(self) -> int:
-        """How many elements one view has, each counted once."""
+        """Count the elements of one view, each once."""
         return prod(extent for extent, step in zip(self.views[0].size, self.views[0].stride) if step)
 
 
@@ -77,7 +77,7 @@ def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """A state dict with the same tensors on storages that hold no more than they use.
 
     Args:
-        tensors: tensors by name; what is no tensor stays as it is.
+        tensors: tensors by name; other values are unchanged.
 
     Returns:
         A new dict, in the same order. Elements are still read only when they are asked for.
@@ -181,7 +181,7 @@ def _range(view: Tensor) -> tuple[int, int]:
 
 
 def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:
-    """Give the views of a cluster a storage of their own."""
+    """Move the views of a cluster to a storage of their own."""
     storage = cluster.storage
     rows = cluster.rows()
     if rows is not None:

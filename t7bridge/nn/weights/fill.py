@@ -39,7 +39,7 @@ def native(tensor: Tensor) -> Tensor:
 
 
 def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> Assignment:
-    """What puts a tensor into the Lua tensor that it comes from.
+    """Return the assignment of a tensor to the Lua tensor that it comes from.
 
     The layout's steps are followed on Lua's side as far as they are views of Lua's storage; the others are undone.
 
@@ -62,7 +62,7 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
 
 
 def recomputed(origin: Origin) -> Tensor | None:
-    """What follows from the tensors that the Lua object holds now; `None` where nothing does."""
+    """Compute a derived tensor from the tensors that the Lua object holds now; `None` where it is not derived."""
     import numpy as np
 
     if origin.param is None or origin.param.make is None:
@@ -85,14 +85,14 @@ def added(first: Tensor, second: Tensor) -> Tensor | None:
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors agree but for the rounding of different ways to compute them."""
+    """Return whether two tensors agree but for the rounding of different ways to compute them."""
     import numpy as np
 
     return one.shape == other.shape and bool(np.allclose(one.array, other.array, 1e-3, 1e-5, equal_nan=True))
 
 
 def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor]]:
-    """What is learned in the copies of modules, which containers hold that run several of them.
+    """Yield the parameters in the copies of a module that its container runs in parallel.
 
     Yields:
         The key that the first of them has in the state dict; the place of the copy; the copy's origin and tensor.

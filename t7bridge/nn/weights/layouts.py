@@ -356,7 +356,7 @@ def undo_layout(layout: Layout, tensor: Tensor, template: Tensor, fields: Fields
         fields: of the Lua object.
 
     Raises:
-        ModelError: the tensor does not have the shape that the layout gives.
+        ModelError: the tensor does not have the shape that the layout results in.
     """
     before: list[tuple[int, ...]] = []
     current = template

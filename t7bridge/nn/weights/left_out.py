@@ -1,4 +1,4 @@
-"""What a state dict leaves out of a model: gradients, outputs, buffers of single computations.
+"""Fields that a state dict leaves out of a model: gradients, outputs, buffers of single computations.
 
 May import graph and report.
 """

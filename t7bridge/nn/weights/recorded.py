@@ -156,7 +156,7 @@ def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
 
 
 def _whole(result: Recorded, key: str) -> bool:
-    """Whether the pieces of a tensor are all of it, in order and without overlap."""
+    """Return whether the pieces of a tensor are all of it, in order and without overlap."""
     pieces = sorted(result.pieces[key], key=lambda piece: piece.start)
     total = prod(result.sizes[key])
     for piece in pieces:
@@ -174,7 +174,7 @@ def _whole(result: Recorded, key: str) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the elements of a tensor are a run of its storage."""
+    """Return whether the elements of a tensor are a run of its storage."""
     step = 1
     for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
         if extent != 1 and stride != step:

@@ -29,7 +29,7 @@ _USUAL = ("weight", "bias", "running_mean", "running_var")
 
 @define(eq=False)
 class Origin:
-    """Where a tensor of a state dict comes from.
+    """Origin of a tensor of a state dict.
 
     Attributes:
         obj: the Lua object.
@@ -93,9 +93,9 @@ def state_dict(
     had in PyTorch.
 
     Args:
-        value: the module, as `T7Reader` gives it.
-        trail: its own path, for notes.
-        limits: what the model may cost.
+        value: the module, as `T7Reader` returns it.
+        trail: its path, for notes.
+        limits: resource limits.
         compact: whether the tensors get storages that hold no more than they use.
         own_keys: whether the names are those of the Lua model, whatever `save_module` recorded in it.
 
@@ -103,7 +103,7 @@ def state_dict(
         Tensors that are views of the file's storages wherever a view can express PyTorch's layout.
 
     Raises:
-        ModelError: `value` is no Torch object.
+        ModelError: `value` is not a Torch object.
         LimitError: the model is nested or shared so much that its names would be too many or too long.
 
     Example:
@@ -120,7 +120,7 @@ def state_dict(
 
 
 def _rename(value: TorchObject, trail: str, result: StateDict) -> None:
-    """Give a state dict the names that the model records, where it does and they fit."""
+    """Rename the entries of a state dict to the names that the model records, where it does and they fit."""
     if ROOT_FIELD not in value:
         return
     record = recorded(value, result)
@@ -148,11 +148,11 @@ class _Collector:
         self._result = StateDict()
         self._budget = Budget()
         self._made: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
-        """What each object gave under each name, so that a module at two places gives the same tensors twice."""
+        """Tensors of each object under each name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}
         """Tensors that had to be copied, by what they were copied from, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], list[object]] = {}
-        """Level and message of each note → its first trail and how often it was given."""
+        """Level and message of each note → its first path and how often it occurred."""
         self._about: dict[tuple[str, str], tuple[str, str]] = {}
         """Level and message of notes with a code → it and the class that they are about."""
         self._left: list[tuple[Place, str, Value, bool]] = []
@@ -181,7 +181,7 @@ class _Collector:
         return self._result
 
     def _note(self, level: str, place: Place, path: str, message: str, code: str = "") -> None:
-        """Give a note once, with the first place it is about and the number of places."""
+        """Add a note once, with the first place it is about and the number of places."""
         if code:
             self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
@@ -320,7 +320,7 @@ class _Collector:
             self._left.append((place, name, value, True))
 
     def _report_left(self) -> None:
-        """Give a note of what was left out and is not in the state dict under another name."""
+        """Add a note on what was left out and is not in the state dict under another name."""
         stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
         searcher, reached = self._places.searcher, self._places.last
         for place, name, value, known in self._left:

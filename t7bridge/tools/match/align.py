@@ -36,7 +36,7 @@ Solve = Callable[[Items, Items], "Finding"]
 
 @define(eq=False)
 class Finding:
-    """What the evidence says.
+    """Conclusions from the evidence.
 
     Attributes:
         pairs: for the number of each target part that is decided, the number of its source part and why: `shape` or
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """How bad it is as an explanation: target parts in doubt, then parts out of order."""
+        """Cost as an explanation: target parts in doubt, then parts out of order."""
         return sum(len(target) for _, target, _ in self.doubts), self.disorder
 
 
@@ -197,7 +197,7 @@ class _Solver:
 
     @staticmethod
     def _either(ways: list[Finding] | None, others: list[Finding] | None) -> list[Finding]:
-        """What one side says where the other has too many ways: that counts if it leaves nothing open."""
+        """Return the findings of one side where the other has too many ways, if they leave nothing open."""
         for side in (ways, others):
             if side is not None and len(side) == 1 and not side[0].cost[0]:
                 return side
@@ -267,7 +267,7 @@ class _Solver:
     def _read(
         self, items: Items, blocks: list[tuple[int, int]], others: Items, starts: list[int], solve: Solve
     ) -> Finding:
-        """What one way to place the containers says of each part."""
+        """Return the finding for each part under one way to place the containers."""
         finding = Finding()
         self._depth += 1
         if self._depth > _MAX_DEPTH:

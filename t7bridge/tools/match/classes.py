@@ -33,7 +33,7 @@ def _matrix(shape: Shape) -> Shape:
 
 
 def fits(shape: Shape, wanted: Shape) -> bool:
-    """Whether elements of a shape have their places in another shape, in the same order, by what layers compute."""
+    """Return whether elements of one shape fit another in the same order, by what layers compute."""
     one, other = trimmed(shape), trimmed(wanted)
     if one == other:
         return True
@@ -99,7 +99,7 @@ def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[
 
 
 def kind_of(part: Part) -> Class:
-    """What kind of layer a part is: two-dimensional convolutions of all sizes are one kind."""
+    """Return the kind of layer that a part is: two-dimensional convolutions of all sizes are one kind."""
     return tuple(sorted((name, len(shape)) for name, shape in _needed(part).items() if name != "bias"))
 
 

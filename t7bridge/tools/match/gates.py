@@ -23,7 +23,7 @@ _PASSED = {"nn.CAddTable", "nn.Reshape", "nn.View", "nn.Identity", "nn.Dropout"}
 
 @define(frozen=True)
 class Gates:
-    """How the rows of a source are put into the order of the target.
+    """Reordering of the rows of a source into the order of the target.
 
     Attributes:
         order: which block of the source each block of the target is.
@@ -35,7 +35,7 @@ class Gates:
 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
-    """How many gates a key of a PyTorch state dict has: 4 of an LSTM's, 3 of a GRU's; 1 for any other key."""
+    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
     if not _KEY.match(key):
         return 1
     home, _, name = key.rpartition(".")
@@ -62,7 +62,7 @@ def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
     usual = ORDERS.get(count, "")
     if sorted(words) != sorted(usual) or not usual:
         raise ModelError(
-            "this is no order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
+            "is not an order of the gates", expected=f"the letters {usual or 'of 3 or 4 gates'}", found=words[:20]
         )
     source, target = (words, usual) if into_pytorch else (usual, words)
     return Gates(tuple(source.index(gate) for gate in target), f"{' '.join(source)} become {' '.join(target)}")

@@ -1,4 +1,4 @@
-"""What the user settles: which key, or which module, of the source is which of the target.
+"""The mapping that users specify: which key, or which module, of the source is which of the target.
 
 A file has one pair a line, source first, with white space between; `#` begins a comment:
 
@@ -25,7 +25,7 @@ from ...errors import FormatError, ModelError
 NOTHING = "-"
 
 Settled = Mapping[str, str] | Iterable[tuple[str, str]] | str | os.PathLike[str]
-"""A mapping as users give it: pairs, or the path of a file."""
+"""A mapping as users pass it: pairs, or the path of a file."""
 
 _MAX_BYTES = 1 << 26
 _GATES = set("ifgorzn")
@@ -55,8 +55,8 @@ def read_mapping(settled: Settled | None) -> list[Line]:
         settled: pairs, or the path of a file.
 
     Raises:
-        ModelError: a pair is none, or there is no such file.
-        FormatError: the file is no text.
+        ModelError: a pair is malformed, or there is no such file.
+        FormatError: the file is not text.
     """
     if settled is None:
         return []
@@ -84,7 +84,7 @@ def _read_file(name: str) -> list[Line]:
             continue
         if len(words) != 2 and not (len(words) == 3 and set(words[2]) <= _GATES):
             raise FormatError(
-                f"line {number} of the mapping is no pair",
+                f"line {number} of the mapping is not a pair",
                 file=name,
                 expected="a key of the source and one of the target, and an order of gates if need be",
                 found=f"{len(words)} words",

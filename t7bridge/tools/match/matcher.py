@@ -42,7 +42,7 @@ def match(
             line; see `t7bridge.tools.match.mapping`.
         at: the path inside the source where it holds several models: `root.protos.rnn`.
         target_at: likewise inside the target.
-        limits: what a file may cost.
+        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, or is something else.
@@ -181,7 +181,7 @@ class _Matching:
         self._decide(given, wanted)
 
     def _settle_beside(self, line: Line) -> None:
-        """Where a key is settled, so is the module that it is in: what has the same name there goes with it."""
+        """Pair the other keys of the modules of a settled pair, where their names are the same."""
         (above, _, name), (over, _, other) = line.source.rpartition("."), line.target.rpartition(".")
         if not name or name != other:
             return
@@ -237,7 +237,7 @@ class _Matching:
         return kept, keys
 
     def _repeat(self, source: Mapping[str, str], target: Mapping[str, str]) -> None:
-        """Give repeated keys what the first ones have."""
+        """Pair repeated keys as the first ones are."""
         self._used.update(key for key, first in source.items() if first in self._used)
         for key, first in target.items():
             pair = self._pairs.get(first)
@@ -295,7 +295,7 @@ class _Matching:
 
 
 class _Attempt:
-    """What the evidence says of parts.
+    """One attempt to match parts by the evidence.
 
     Attributes:
         source: the parts of the source.

@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 @define(eq=False)
 class Part:
-    """What one module keeps; of a recurrent module of PyTorch, what one layer and direction keeps.
+    """Tensors of one module; of a recurrent module of PyTorch, those of one layer and direction.
 
     Attributes:
         path: the steps to it; those that begin with `~` are runs of a graph's nodes.
@@ -72,7 +72,7 @@ def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list
 
 
 def shared(x: Path, y: Path) -> int:
-    """How many steps two paths have in common at their beginning."""
+    """Return the length of the common beginning of two paths, in steps."""
     count = 0
     for one, other in zip(x, y):
         if one != other:

@@ -1,4 +1,4 @@
-"""What `match` finds, and the state dict that follows from it."""
+"""Result of `match`, and the state dict that follows from it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ambiguity:
 
 @define(eq=False)
 class Match:
-    """What is which.
+    """The pairing of source and target.
 
     Attributes:
         pairs: what is decided, in the target's order.
@@ -78,7 +78,7 @@ class Match:
 
     @property
     def complete(self) -> bool:
-        """Whether every key of both sides is accounted for."""
+        """Return whether every key of both sides is accounted for."""
         return not (self.ambiguous or self.unmatched_source or self.unmatched_target)
 
     def state_dict(self, partial: bool = False) -> OrderedDict[str, Any]:
@@ -108,7 +108,7 @@ class Match:
         return in_target_order(self._target, result)
 
     def problems(self, partial: bool = False) -> str:
-        """What keeps it from being complete, and what would settle it; a line for each."""
+        """Describe what is missing from a complete match, and what would settle it; a line for each."""
         lines = []
         for group in self.ambiguous:
             lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
@@ -118,7 +118,7 @@ class Match:
         return "\n  ".join([*lines, *(f"hint: {hint}" for hint in self._hints(partial))])
 
     def _why(self, key: str, is_source: bool) -> str:
-        """Why a key has no counterpart, as far as shapes tell."""
+        """Explain why a key has no counterpart, as far as shapes tell."""
         own, others = (self._source, self._target) if is_source else (self._target, self._source)
         other = "target" if is_source else "source"
         shape = own.tensors[key].shape

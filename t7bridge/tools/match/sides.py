@@ -35,13 +35,13 @@ class Side:
         name: of the file, or what messages call it.
         format: its name; empty for what is in memory.
         tensors: its tensors by key, in order.
-        others: its entries that are no plain tensors, which have no part in the match.
+        others: its entries that are not plain tensors, which take no part in the match.
         keys: all keys, in order.
         derived: keys that follow from others.
         runs: see `graph_runs`.
         gates: see `gate_orders`.
         metadata: PyTorch's `_metadata`, where there is one.
-        notes: what making it gave.
+        notes: those of making it.
     """
 
     name: str = ""
@@ -57,13 +57,13 @@ class Side:
 
 
 def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
-    """What takes part in a match.
+    """Return one side of a match from a file, a model or a state dict.
 
     Args:
         value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`.
-        name: what messages call it where it is no file.
+        name: what messages call it where it is not a file.
         at: the path inside the value where it holds several state dicts: `root.protos.rnn`.
-        limits: what a file may cost.
+        limits: resource limits.
 
     Raises:
         ModelError: there is no state dict, or there are several and `at` names none of them.
@@ -89,12 +89,12 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     if not isinstance(value, Mapping) and callable(getattr(value, "state_dict", None)):
         value = value.state_dict()
     if not isinstance(value, Mapping):
-        raise ModelError("is no state dict", file=side.name, found=type(value).__name__)
+        raise ModelError("is not a state dict", file=side.name, found=type(value).__name__)
     side.metadata = getattr(value, "_metadata", None)
     known: dict[Any, Tensor] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise ModelError("a state dict has a key that is no text", file=side.name, found=type(key).__name__)
+            raise ModelError("a state dict has a key that is not text", file=side.name, found=type(key).__name__)
         side.keys.append(key)
         tensor = item if isinstance(item, Tensor) else _from_torch(item, known)
         if tensor is None or tensor.extras is not None:

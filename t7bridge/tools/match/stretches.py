@@ -45,18 +45,18 @@ def mark_gaps(items: Items, classes: set[Class]) -> None:
 
 
 def has_gap(items: Items) -> bool:
-    """Whether a part of the container that holds all of these is missing on the other side."""
+    """Return whether a part of the container that holds all of these is missing on the other side."""
     inside = depth(items)
     return any(item.gap >= inside for item in items)
 
 
 def in_order(source: Items, target: Items) -> bool:
-    """Whether the classes of two sequences of one length are the same one by one."""
+    """Return whether the classes of two sequences of one length are the same one by one."""
     return all(one.cls == other.cls for one, other in zip(source, target))
 
 
 def depth(items: Items) -> int:
-    """How many containers all the items are in."""
+    """Return the number of containers that all the items are in."""
     return min(shared(items[0].path[:-1], item.path[:-1]) for item in items)
 
 
@@ -89,7 +89,7 @@ def stretches(source: Items, target: Items) -> list[tuple[Items, Items]]:
 
 
 def _cuts(source: Items, target: Items) -> list[int]:
-    """Where both sequences can be cut with the same classes on this side, and no container is."""
+    """Return the positions where both sequences can be cut: same classes before it, and no container is split."""
     depths = depth(source), depth(target)
     balance: Counter[Class] = Counter()
     uneven = 0
@@ -126,7 +126,7 @@ def _joined(group: list[tuple[int, int]], source: Items, target: Items) -> list[
 
 
 def blocks(items: Items) -> list[tuple[int, int]]:
-    """The containers just below what all the items are in, as ranges; single parts are none."""
+    """Return the containers just below what all the items are in, as ranges; single parts are not containers."""
     level = depth(items)
     found = []
     start = 0
@@ -139,7 +139,7 @@ def blocks(items: Items) -> list[tuple[int, int]]:
 
 
 def spans(classes: list[Class], others: Items) -> list[int]:
-    """Where the other side has the same classes in one piece, in any order, and no container partly in it."""
+    """Return the positions where the other side has the same classes in one piece, in any order."""
     length = len(classes)
     missing = Counter(classes)
     uneven = len(missing)
@@ -155,7 +155,7 @@ def spans(classes: list[Class], others: Items) -> list[int]:
 
 
 def _is_whole(items: Items, start: int, end: int) -> bool:
-    """Whether every container that has parts in a range and beside it has all of the range."""
+    """Return whether every container that has parts in a range and beside it has all of the range."""
     inside = shared(items[start].path, items[end - 1].path)
     edges = [at for at in (start, end) if 0 < at < len(items)]
     return all(shared(items[at - 1].path, items[at].path) <= inside for at in edges)

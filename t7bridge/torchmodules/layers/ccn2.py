@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 def _beyond(extent: int, kernel: int, stride: int) -> int:
-    """How far the last window reaches beyond an image, as every element is in a
+    """Return how far the last window reaches beyond an image: every element is in a
     window.
     """
     return -(extent - kernel) % stride

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class ClassNLLCriterion(nn.Module):
-    """The negative logarithm that the input gives to the right class.
+    """The negative log-likelihood of the right class.
 
     Args:
         classes: number of weights, one a class; `None` for none.
@@ -162,7 +162,7 @@ class MultiLabelSoftMarginCriterion(nn.Module):
 
 
 class ClassSimplexCriterion(nn.Module):
-    """Squares of differences to the corner of a regular simplex that stands for the
+    """Squared differences to the corner of a regular simplex that represents the
     class.
 
     Args:
@@ -196,7 +196,7 @@ class ClassSimplexCriterion(nn.Module):
 
 
 class MultiCriterion(nn.Sequential):
-    """The weighted sum of what several criterions give for the same input and target.
+    """The weighted sum of several criterions of the same input and target.
 
     Args:
         criterions: the criterions.
@@ -217,7 +217,7 @@ class MultiCriterion(nn.Sequential):
 
 
 class ParallelCriterion(nn.Sequential):
-    """The weighted sum of what several criterions give for one input and target each.
+    """The weighted sum of several criterions of one input and target each.
 
     Args:
         criterions: the criterions.
@@ -258,7 +258,7 @@ class CriterionTable(nn.Module):
         self.criterion = criterion
 
     def forward(self, inputs: list[Any]) -> Any:
-        """Return what the criterion gives."""
+        """Return the output of the criterion."""
         return self.criterion(*inputs)
 
 
@@ -283,7 +283,7 @@ class ModuleCriterion(nn.Module):
         self.criterion = criterion
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Return what the criterion gives."""
+        """Return the output of the criterion."""
         if self.inputModule is not None:
             input = self.inputModule(input)
         if self.targetModule is not None:

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 
 class Concat(nn.Sequential):
-    """Gives its input to each module, and their outputs one after the other along a
-    dimension.
+    """Applies each module to its input and concatenates the outputs.
 
     Args:
         modules: the modules.
@@ -63,7 +62,7 @@ class DepthConcat(nn.Sequential):
 
 
 class ConcatTable(nn.Sequential):
-    """Gives its input to each module."""
+    """Applies each module to its input."""
 
     def forward(self, input: Any) -> list[Any]:
         """Return their outputs."""
@@ -71,7 +70,7 @@ class ConcatTable(nn.Sequential):
 
 
 class ParallelTable(nn.Sequential):
-    """Gives the elements of a list to one module each."""
+    """Applies one module to each element of a list."""
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
@@ -79,8 +78,7 @@ class ParallelTable(nn.Sequential):
 
 
 class Parallel(nn.Sequential):
-    """Gives the slices of its input to one module each, and their outputs one after the
-    other.
+    """Applies one module to each slice of its input and concatenates the outputs.
 
     Args:
         modules: the modules.
@@ -105,7 +103,7 @@ class Parallel(nn.Sequential):
 
 
 class MapTable(nn.Sequential):
-    """Gives each element of a list to the same module."""
+    """Applies the same module to each element of a list."""
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return its outputs."""
@@ -113,7 +111,7 @@ class MapTable(nn.Sequential):
 
 
 class SharedParallelTable(nn.Module):
-    """Gives each element of a list to the same module.
+    """Applies the same module to each element of a list.
 
     Args:
         unit: the module.
@@ -134,8 +132,8 @@ class Bottle(nn.Sequential):
 
     Args:
         module: the module.
-        n_input_dims: dimensions it takes.
-        n_output_dims: dimensions it gives.
+        n_input_dims: dimensions of its input.
+        n_output_dims: dimensions of its output.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class Bottle(nn.Sequential):
         self.n_output_dims = n_output_dims
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return what the module gives, with the dimensions in front as they were."""
+        """Return the output of the module, with the leading dimensions as they were."""
         batch_dims = input.dim() - self.n_input_dims + 1
         if batch_dims <= 1:
             whole: Tensor = self[0](input)
@@ -186,7 +184,7 @@ class DontCast(nn.Sequential):
         self.outside = outside
 
     def forward(self, input: Any) -> Any:
-        """Return what the module gives."""
+        """Return the output of the module."""
         output = self[0](self._cast(input, self.inside))
         return self._cast(output, self.outside)
 
@@ -230,7 +228,7 @@ class WeightNorm(nn.Sequential):
         self.v = nn.Parameter(torch.ones(direction_shape))
 
     def forward(self, input: Any) -> Any:
-        """Return what the module gives with the weight as g and v say."""
+        """Return the output of the module with the weight as g and v say."""
         kept = self[0].weight
         assert isinstance(kept, Tensor)
         length = (self.v.square().sum(1) + 1e-4).sqrt()

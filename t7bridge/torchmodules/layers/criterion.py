@@ -1,4 +1,4 @@
-"""Criterions: modules of an input and a target that give one number."""
+"""Criterions: modules of an input and a target that return one number."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class BCECriterion(nn.Module):
 
 
 class MarginCriterion(nn.Module):
-    """How far products of input and target, 1 or -1, stay below a margin.
+    """Hinge loss: products of input and target, 1 or -1, below a margin.
 
     Args:
         margin: the margin.

@@ -17,7 +17,7 @@ class OutputsLSTM(nn.LSTM):
     Args:
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.LSTM.
-        remember: whether a sequence goes on from the last.
+        remember: whether a sequence resumes from the last.
         hidden: outputs and cells before the first sequence, or `None` for zeros; before
             all of them, where nothing is remembered.
     """
@@ -56,7 +56,7 @@ class OutputsGRU(nn.GRU):
     Args:
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.GRU.
-        remember: whether a sequence goes on from the last.
+        remember: whether a sequence resumes from the last.
         hidden: outputs before the first sequence, or `None` for zeros; before all of
             them, where nothing is remembered.
     """
@@ -93,7 +93,7 @@ class OutputsRNN(nn.RNN):
     Args:
         input_size, hidden_size, num_layers, nonlinearity, batch_first, dropout,
             bidirectional: as in torch.nn.RNN.
-        remember: whether a sequence goes on from the last.
+        remember: whether a sequence resumes from the last.
         hidden: outputs before the first sequence, or `None` for zeros; before all of
             them, where nothing is remembered.
     """

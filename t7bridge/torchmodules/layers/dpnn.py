@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class Clip(nn.Module):
-    """Clips values and hands on the whole gradient.
+    """Clips values and passes the whole gradient through.
 
     Args:
         smallest: of the values.
@@ -298,8 +298,8 @@ _add_penalty: Callable[..., Tensor] = _EntropyPenalty.apply
 
 
 class CategoricalEntropy(nn.Module):
-    """Hands on probabilities, and adds the gradient that makes the entropy of their sum
-    over the batch larger.
+    """Passes probabilities through, and adds the gradient that makes the entropy of
+    their sum over the batch larger.
 
     Args:
         scale: weight of the entropy.
@@ -328,8 +328,8 @@ class NCE(nn.Linear):
         out_features: number of classes.
         samples: how many classes are drawn as noise.
         shared: whether all examples of a batch see the same noise.
-        normalized: whether evaluation gives the probabilities of all classes.
-        logarithms: whether it gives their logarithms instead.
+        normalized: whether evaluation returns the probabilities of all classes.
+        logarithms: whether it returns their logarithms instead.
         index_base: what the first class is called.
     """
 

@@ -1,4 +1,4 @@
-"""Layers that hand on their input and change the gradient."""
+"""Layers that pass their input through and change the gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _reverse: Callable[..., Tensor] = _Reverse.apply
 
 
 class GradientReversal(nn.Module):
-    """Hands on its input, and the negated gradient back.
+    """Passes its input through, and the negated gradient back.
 
     Args:
         factor: what the gradient is multiplied by besides.
@@ -40,7 +40,7 @@ class GradientReversal(nn.Module):
 
 
 class ZeroGrad(nn.Module):
-    """Hands on its input, and no gradient back."""
+    """Passes its input through, and no gradient back."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
@@ -66,12 +66,12 @@ _penalize: Callable[..., Tensor] = _Penalty.apply
 
 
 class L1Penalty(nn.Module):
-    """Hands on its input, and adds the gradient of a penalty on its absolute values.
+    """Passes its input through, and adds the gradient of an L1 penalty on it.
 
     Args:
         weight: of the penalty.
         size_average: whether it is divided by the number of elements.
-        hand_back: whether the gradient of the output is handed back too.
+        hand_back: whether the gradient of the output is passed back too.
     """
 
     def __init__(

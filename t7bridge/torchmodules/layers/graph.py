@@ -15,9 +15,9 @@ class Graph(nn.Sequential):
 
     Args:
         modules: the modules by name.
-        nodes: for each step the name of its module, or `None` to hand on, and what it
-            takes: the numbers of other nodes and which elements of their outputs. Node
-                0 is the input, the first step node 1.
+        nodes: for each step the name of its module, or `None` for the identity, and
+            its inputs: the numbers of other nodes and which elements of their outputs.
+            Node 0 is the input, the first step node 1.
         gives: what is returned, likewise.
         gives_list: whether a list is returned.
     """

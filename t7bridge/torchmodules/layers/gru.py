@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 
 class GRU(nn.Module):
-    """A GRU that takes one step of a sequence at each call and goes on from the last.
+    """A GRU that takes one step of a sequence at each call and resumes from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether an example of zeros alone gives zeros, and its sequence
+        mask_zero: whether an example of zeros alone returns zeros, and its sequence
             starts anew after it.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` where a sequence is to start.
@@ -74,14 +74,14 @@ class MuFuRu(nn.Module):
     """A unit that mixes the results of several operations on its last output and on
     what is new.
 
-    Takes one step of a sequence at each call and goes on from the last.
+    Takes one step of a sequence at each call and resumes from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
         operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
             `sqrt_diff`.
-        mask_zero: whether an example of zeros alone gives zeros, and its sequence
+        mask_zero: whether an example of zeros alone returns zeros, and its sequence
             starts anew after it.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` where a sequence is to start.
@@ -152,7 +152,7 @@ class StepGRU(nn.Module):
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether some examples give zeros: `seen`, if they are zeros, or
+        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
             `told`, by `set_zero_mask`.
     """
 
@@ -190,7 +190,7 @@ class StepGRU(nn.Module):
         return output
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch give zeros: (batch), or False for
+        """Say which examples of the next batch return zeros: (batch), or False for
         none.
         """
         self.zero_mask = mask
@@ -203,9 +203,9 @@ class SeqGRU(nn.Module):
         input_size: size of each input.
         hidden_size: size of each output.
         batch_first: whether the batch is the first dimension and time the second.
-        mask_zero: whether some examples give zeros, and their sequences start anew
+        mask_zero: whether some examples return zeros, and their sequences start anew
             after them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
-        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
         state: the last output of the last call; `None` where a sequence is to start.
     """
@@ -282,7 +282,7 @@ class SeqGRU(nn.Module):
         self.state = None
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples give zeros: (time, batch), or False for
+        """Say which steps of which examples return zeros: (time, batch), or False for
         none.
         """
         self.zero_mask = mask

@@ -96,7 +96,7 @@ class ROIPooling(nn.Module):
     def _cells(
         self, first: int, last: int, count: int, extent: int
     ) -> list[tuple[int, int]]:
-        """Where the cells along one axis begin and end."""
+        """Return the beginnings and ends of the cells along one axis."""
         size = (
             torch.tensor(float(max(last - first + (0 if self.open_end else 1), 1)))
             / count

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 class CaptionModel(nn.Module):
-    """Gives logarithms of the probabilities of the next word, for the words of
-    sentences about images.
+    """Returns the log-probabilities of the next word, for the words of sentences
+    about images.
 
     Args:
-        core: one step: takes a list of input and states, gives a list of states and
-            outputs.
+        core: one step: takes a list of input and states, returns a list of states
+            and outputs.
         lookup_table: vectors of words; the last is that of the start of a sentence, and
             of its end.
         state_size: of each state.
@@ -114,7 +114,7 @@ class TextModel(nn.Sequential):
 
     Args:
         modules: the modules.
-        views: the positions of those that stand for the change between the two, from 0.
+        views: the positions of those that make the change between the two, from 0.
     """
 
     def __init__(self, *modules: nn.Module, views: tuple[int, ...] = ()) -> None:
@@ -172,8 +172,8 @@ class LstmLayer(nn.Module):
     """Runs one step of an LSTM over a list.
 
     Args:
-        lstmUnit: the step: takes input, cell and hidden state, gives cell, hidden state
-            and output.
+        lstmUnit: the step: takes input, cell and hidden state, returns cell, hidden
+            state and output.
         hidden_size: of the states.
         reverse: whether it begins at the end.
     """
@@ -197,7 +197,7 @@ class LstmLayer(nn.Module):
 
 
 class BiRnnJoin(nn.Module):
-    """Gives the elements of two lists to one module, pair by pair.
+    """Applies one module to the elements of two lists, pair by pair.
 
     Args:
         joinUnit: the module.
@@ -226,7 +226,7 @@ class Wrapper(nn.Module):
         self.first = first
 
     def forward(self, input: Any) -> Any:
-        """Return what the module gives."""
+        """Return the output of the module."""
         return self.net(
             input[0] if self.first and isinstance(input, (list, tuple)) else input
         )

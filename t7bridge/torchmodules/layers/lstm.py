@@ -1,4 +1,4 @@
-"""Long short-term memory as rnn and torch-rnn have it: cells that go on from their last
+"""Long short-term memory as in rnn and torch-rnn: cells that resume from their last
 step, and whole sequences.
 """
 
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 
 class FastLSTM(nn.Module):
-    """An LSTM that takes one step of a sequence at each call and goes on from the last.
+    """An LSTM that takes one step of a sequence at each call and resumes from the last.
 
     Its weights are those of torch.nn.LSTMCell, with one bias.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether an example of zeros alone gives zeros, and its sequence
+        mask_zero: whether an example of zeros alone returns zeros, and its sequence
             starts anew after it.
         start: output and cell before a sequence; `None` for zeros.
         state: output and cell after the last call; `None` where a sequence is to start.
@@ -76,7 +76,7 @@ class LSTM(nn.Module):
         input_size: size of each input.
         hidden_size: size of each output.
         peephole: whether the gates see the cell.
-        mask_zero: whether an example of zeros alone gives zeros, and its sequence
+        mask_zero: whether an example of zeros alone returns zeros, and its sequence
             starts anew after it.
         start: output and cell before a sequence; `None` for zeros.
         state: output and cell after the last call; `None` where a sequence is to start.
@@ -161,7 +161,7 @@ class StepLSTM(nn.Module):
         hidden_size: size of the cell.
         proj_size: size of the output where the hidden state is projected; 0 where it is
             not.
-        mask_zero: whether some examples give zeros: `seen`, if they are zeros, or
+        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
             `told`, by `set_zero_mask`.
     """
 
@@ -203,7 +203,7 @@ class StepLSTM(nn.Module):
         return [output, cell]
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch give zeros: (batch), or False for
+        """Say which examples of the next batch return zeros: (batch), or False for
         none.
         """
         self.zero_mask = mask
@@ -217,7 +217,7 @@ class SeqLSTM(nn.LSTM):
         hidden_size: size of the cell.
         proj_size: size of the outputs where they are projected; 0 where they are not.
         batch_first: whether the batch is the first dimension and time the second.
-        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`, and anew after a change between training and evaluation; `always`
             does not care for that.
         state: output and cell after the last call; `None` where a sequence is to start.
@@ -289,9 +289,9 @@ class SteppedLSTM(nn.Module):
         proj_size: size of the outputs where they are projected, whatever it is; 0 where
             they are not.
         batch_first: whether the batch is the first dimension and time the second.
-        mask_zero: whether some examples give zeros, and their sequences start anew
+        mask_zero: whether some examples return zeros, and their sequences start anew
             after them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
-        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
         state: output and cell after the last call; `None` where a sequence is to start.
     """
@@ -383,7 +383,7 @@ class SteppedLSTM(nn.Module):
         return output, cell
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples give zeros: (time, batch), or False for
+        """Say which steps of which examples return zeros: (time, batch), or False for
         none.
         """
         self.zero_mask = mask

@@ -21,7 +21,7 @@ def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]
 
 
 def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
-    """What `_rows_first` took, in another size."""
+    """Undo `_rows_first`, for another size."""
     height, width = images.shape[-2:]
     tail = torch.Size(behind).numel()
     return (

@@ -94,7 +94,7 @@ class MaxUnpool(nn.Module):
         self._pooling = (pooling,)  # not a child: it has its own place in the model
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take what the pooling gives; return what it takes."""
+        """Take an output of the pooling; return an input of it."""
         pooling: Any = self._pooling[0]
         extents = pooling.input_shape[-self.dims :]
         flat = input.flatten(-self.dims)

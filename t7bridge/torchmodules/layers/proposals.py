@@ -33,8 +33,8 @@ class DeepMask(nn.Module):
 
 
 class SharpMask(nn.Module):
-    """A mask for each patch of an image, refined step by step with what layers of the
-    trunk gave.
+    """A mask for each patch of an image, refined step by step with outputs of layers
+    of the trunk.
 
     Args:
         trunk: features of the patches.

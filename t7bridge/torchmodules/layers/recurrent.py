@@ -1,4 +1,4 @@
-"""Modules that take one step of a sequence at each call and go on from the last, until
+"""Modules that take one step of a sequence at each call and resume from the last, until
 they are told to forget it.
 """
 
@@ -127,7 +127,7 @@ class Recurrence(nn.Sequential):
         self.state = state
 
     def forward(self, input: Any) -> Any:
-        """Take what `step` takes beside its last output; return what it gives."""
+        """Take the inputs of `step` but its last output; return its output."""
         first = input
         while isinstance(first, (list, tuple)):
             first = first[0]
@@ -162,11 +162,11 @@ class Recurrent(nn.Sequential):
     each and are merged.
 
     Args:
-        start: takes, in place of the merging, what `input` gives at the first step.
+        start: takes, in place of the merging, the output of `input` at the first step.
         input: takes the inputs.
         feedback: takes the last outputs.
-        transfer: gives the outputs.
-        merge: takes a list of what `input` and `feedback` give.
+        transfer: returns the outputs.
+        merge: takes a list of the outputs of `input` and `feedback`.
         state: the output of the last call; `None` where a sequence is to start.
     """
 
@@ -226,8 +226,8 @@ class MaskZero(nn.Sequential):
         self.zero_mask: Any = None
 
     def forward(self, input: Any) -> Any:
-        """Take a tensor, or a list whose first tensor tells; return what the module
-        gives, masked.
+        """Take a tensor, or a list whose first tensor tells; return the output of
+        the module, masked.
         """
         empty = self._empty(input)
         if empty is None:
@@ -293,8 +293,8 @@ _once: Callable[..., Tensor] = _Once.apply
 
 
 class NormStabilizer(nn.Module):
-    """Hands on one step of a sequence; in training, changes of the length from step to
-    step are penalized, those before an output whether or not theirs are used.
+    """Passes one step of a sequence through; in training, changes of the length from
+    step to step are penalized, those before an output whether or not theirs are used.
 
     Args:
         beta: weight of the penalty, which is the mean of the squared changes.

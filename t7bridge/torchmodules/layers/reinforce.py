@@ -1,5 +1,5 @@
-"""Layers that choose at random and learn from rewards, and the criterions that give
-them. Source: dpnn.
+"""Layers that choose at random and learn from rewards, and the criterions that
+provide them. Source: dpnn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Reinforce(nn.Module):
 
 
 class ReinforceBernoulli(_Reinforce):
-    """Chooses 1 with a probability and else 0; in evaluation, hands on the probability.
+    """Chooses 1 with a probability and else 0; in evaluation, returns the probability.
 
     Args:
         stochastic: whether it chooses in evaluation too.
@@ -66,7 +66,7 @@ class ReinforceBernoulli(_Reinforce):
 
 
 class ReinforceCategorical(_Reinforce):
-    """Chooses one of several classes, as a 1 among zeros; in evaluation, hands on the
+    """Chooses one of several classes, as a 1 among zeros; in evaluation, returns the
     probabilities.
 
     Args:
@@ -88,7 +88,7 @@ class ReinforceCategorical(_Reinforce):
 
 
 class ReinforceNormal(_Reinforce):
-    """Draws from a normal distribution; in evaluation, hands on its mean.
+    """Draws from a normal distribution; in evaluation, returns its mean.
 
     Args:
         deviation: standard deviation; `None` where it is the second input.
@@ -132,7 +132,7 @@ class ReinforceNormal(_Reinforce):
 
 
 class ReinforceGamma(_Reinforce):
-    """Draws from a gamma distribution; in evaluation, hands on its mean.
+    """Draws from a gamma distribution; in evaluation, returns its mean.
 
     Args:
         scale: of the distribution; `None` where it is the second input.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class SequencerCriterion(nn.Module):
-    """The sum of what a criterion gives for the steps of a sequence.
+    """The sum of a criterion over the steps of a sequence.
 
     Args:
         criterion: the criterion.
@@ -53,8 +53,8 @@ class MaskZeroCriterion(nn.Module):
         self.zero_mask: Any = None
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Take a tensor, or a list whose first tensor tells, with a batch; return what
-        the criterion gives, or 0.
+        """Take a tensor, or a list whose first tensor tells, with a batch; return
+        the output of the criterion, or 0.
         """
         first = input
         while isinstance(first, (list, tuple)):
@@ -133,7 +133,7 @@ class NCECriterion(nn.Module):
         self.average = average
 
     def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
-        """Take what an `NCE` layer gives, with (batch) or (batch, k) probabilities;
+        """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
         return a scalar.
         """
         by_model, sampled_by_model, by_noise, sampled_by_noise = inputs

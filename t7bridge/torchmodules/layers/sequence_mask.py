@@ -31,12 +31,12 @@ def _detached(state: Any) -> Any:
 
 
 class MaskedSequencer(nn.Sequential):
-    """Gives the steps of a sequence to a module, one after the other, and tells it
+    """Applies a module to the steps of a sequence, one after the other, and tells it
     which are to be zeros.
 
     Args:
         module: takes one step.
-        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
     """
 
@@ -113,7 +113,7 @@ class Reversed(nn.Sequential):
 
 
 class VariableLength(nn.Sequential):
-    """Gives sequences of different lengths to a module that takes (time, batch, …).
+    """Applies a module that takes (time, batch, …) to sequences of different lengths.
 
     Args:
         module: takes the sequences, each as a batch of one.

@@ -1,4 +1,4 @@
-"""Modules that are given whole sequences and give them to others step by step."""
+"""Modules that take whole sequences and apply other modules step by step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _forget(module: nn.Module) -> None:
 
 
 class Sequencer(nn.Sequential):
-    """Gives the steps of a sequence to a module, one after the other.
+    """Applies a module to the steps of a sequence, one after the other.
 
     Args:
         module: takes one step.
-        remember: when a sequence goes on from the last: `train`, `eval`, `both` or
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
     """
 
@@ -55,7 +55,7 @@ def _detached(state: Any) -> Any:
 
 
 class Repeater(nn.Sequential):
-    """Gives the same input to a module several times, from the start of a sequence.
+    """Applies a module to the same input several times, from the start of a sequence.
 
     Args:
         module: takes one step.
@@ -88,7 +88,7 @@ class BiSequencerLM(nn.Sequential):
     """
 
     def forward(self, inputs: list[Any]) -> Any:
-        """Take a list of at least two steps; return what the merging gives."""
+        """Take a list of at least two steps; return the output of the merging."""
         before, after, merge = self
         known = before(inputs[:-1])
         ahead = after(inputs[1:])
@@ -113,7 +113,7 @@ class RecurrentAttention(nn.Sequential):
             look.
         steps: how many.
         hidden_size: the shape of an output of the network, without the batch.
-        gives_actions: whether outputs are lists of what the network gave and where it
+        gives_actions: whether outputs are lists of the network's output and where it
             looked.
     """
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class NoInstanceNorm2d(nn.InstanceNorm2d):
-    """torch.nn.InstanceNorm2d that was switched off: it hands on its input."""
+    """torch.nn.InstanceNorm2d that was switched off: the identity."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
@@ -19,11 +19,11 @@ class NoInstanceNorm2d(nn.InstanceNorm2d):
 
 
 class AdaptiveInstanceNormalization(nn.Module):
-    """Gives the planes of one image the means and deviations of those of another.
+    """Sets the means and deviations of an image's planes to those of another's.
 
     Args:
         eps: added to the variances of the first.
-        disabled: whether the first is handed on as it is.
+        disabled: whether the first is returned unchanged.
     """
 
     def __init__(self, eps: float = 1e-5, disabled: bool = False) -> None:
@@ -72,8 +72,8 @@ _smooth: Callable[..., Tensor] = _Smooth.apply
 
 
 class TotalVariation(nn.Module):
-    """Hands on its input, and adds the gradient of a penalty on differences between
-    neighbours.
+    """Passes its input through, and adds the gradient of a penalty on differences
+    between neighbours.
 
     Args:
         strength: of the penalty.
@@ -110,7 +110,7 @@ _dream: Callable[..., Tensor] = _Dream.apply
 
 
 class DeepDreamLoss(nn.Module):
-    """Hands on its input, and subtracts a part of it from the gradient.
+    """Passes its input through, and subtracts a part of it from the gradient.
 
     Args:
         strength: of the part.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 # Lua combines tensors element by element in the order of memory, whatever their shapes;
-# the first gives the shape.
+# the first sets the shape.
 
 
 class _SumInPlace(torch.autograd.Function):

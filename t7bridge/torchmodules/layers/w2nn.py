@@ -32,7 +32,7 @@ class Clip01(nn.Module):
 
 
 class AuxiliaryLossTable(nn.Module):
-    """Hands on the whole list of its inputs in training, and one of them else.
+    """Returns the whole list of its inputs in training, and one of them otherwise.
 
     Args:
         index: which one, counted from 0.
@@ -103,7 +103,7 @@ _scale: Callable[..., Tensor] = _Scale.apply
 
 
 class GradWeight(nn.Module):
-    """Hands on its input, and the gradient multiplied by a factor.
+    """Passes its input through, and the gradient multiplied by a factor.
 
     Args:
         factor: the factor.
@@ -275,7 +275,7 @@ class LBPCriterion(nn.Module):
 
 
 class SSIMCriterion(nn.Module):
-    """How alike the structures of two images are: 1 for equal ones.
+    """Structural similarity of two images: 1 for equal ones.
 
     Args:
         conv: the window around each place, as a convolution.

@@ -1,4 +1,4 @@
-"""The pickle interpreter: what Python's own reads of data, and nothing at all of what is no data."""
+"""The pickle interpreter: what Python's own reads of data, and nothing at all of what is not data."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_errors_say_where():
         unpickled(b"\x80\x02NN\xfe.")
 
     assert caught.value.offset == 4
-    assert "0xfe is no operation of a pickle" in str(caught.value)
+    assert "0xfe is not an operation of a pickle" in str(caught.value)
 
 
 def test_an_ordered_dict_keeps_only_harmless_attributes():
@@ -374,7 +374,7 @@ def test_classes_by_name_stay_names():
 
 
 def test_bytes_with_a_count_are_not_made():
-    """`bytearray(10**18)` is no bytearray of that size, but a call that is not made."""
+    """`bytearray(10**18)` is not a bytearray of that size, but a call that is not made."""
     big = b"\x8a\x08" + struct.pack("<q", 10**18)
 
     assert isinstance(unpickled(b"cbuiltins\nbytearray\n" + big + b"\x85R.")[0], PythonObject)

@@ -117,15 +117,15 @@ def test_calls_without_a_meaning_are_opaque(name):
 
 ODD = storage_id("ByteStorage", "0", 63)
 REFUSED = {
-    "arguments that are no tuple": (b"ccollections\nOrderedDict\n]R", "with no tuple of arguments"),
-    "state of an OrderedDict": (b"ccollections\nOrderedDict\n)R]b", "a state that is no dict"),
+    "arguments that are not a tuple": (b"ccollections\nOrderedDict\n]R", "with no tuple of arguments"),
+    "state of an OrderedDict": (b"ccollections\nOrderedDict\n)R]b", "a state that is not a dict"),
     "state of a number": (b"K\1}b", "is given a state, and has none"),
-    "sizes of text": (call(V2, FLOATS, b"K\0", text("xx"), PAIR, TRUE, NONE), "sizes that are no integers"),
+    "sizes of text": (call(V2, FLOATS, b"K\0", text("xx"), PAIR, TRUE, NONE), "sizes that are not integers"),
     "strides of text": (
         call(V2, FLOATS, b"K\0", PAIR, b"(" + text("x") + b"t", TRUE, NONE),
-        "strides that are no integers",
+        "strides that are not integers",
     ),
-    "offset of text": (call(V2, FLOATS, text("x"), PAIR, PAIR, TRUE, NONE), "an offset that is no integer"),
+    "offset of text": (call(V2, FLOATS, text("x"), PAIR, PAIR, TRUE, NONE), "an offset that is not an integer"),
     "storage of text": (call(V2, text("x"), b"K\0", PAIR, PAIR, TRUE, NONE), "a tensor has no storage"),
     "metadata": (call(V2, FLOATS, b"K\0", PAIR, b"(K\2K\1t", TRUE, NONE, b"}" + text("odd") + b"K\1s"), "metadata"),
     "element type": (call(V3, FLOATS, b"K\0", PAIR, PAIR, TRUE, NONE, ONE), "an element type that is not known"),
@@ -150,8 +150,8 @@ REFUSED = {
         b"ctorch\nFloatTensor\n)R(" + storage_id("LongStorage", "0", 8) + b"K\0" + PAIR + b"(K\2K\1ttb",
         "a storage of another element type",
     ),
-    "bytes as elements of 4 bytes": (call(V3, ODD, b"K\0", PAIR, PAIR, TRUE, NONE, FLOAT32), "no whole number"),
-    "state of an array": (ARRAY + b"]b", "a state that is no tuple"),
+    "bytes as elements of 4 bytes": (call(V3, ODD, b"K\0", PAIR, PAIR, TRUE, NONE, FLOAT32), "not a whole number"),
+    "state of an array": (ARRAY + b"]b", "a state that is not a tuple"),
     "state of an array of two": (ARRAY + b"(K\1K\2tb", "a state that is none"),
     "shape of an array": (ARRAY + b"(K\1" + text("x") + DTYPE + b"\x89C\0tb", "has no shape"),
     "elements of an array": (ARRAY + b"(K\1(K\3t" + DTYPE + b"\x89C\4abcdtb", "do not fit its shape"),
@@ -159,7 +159,7 @@ REFUSED = {
         DTYPE + b"(K\3" + text("?") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb",
         "no byte order",
     ),
-    "lists of no array": (call("torch.FloatTensor", b"](](K\1e](K\1K\2ee"), "lists that are no array"),
+    "lists of no array": (call("torch.FloatTensor", b"](](K\1e](K\1K\2ee"), "lists that are not an array"),
     "persistent id that is text": (text("0") + b"Q", "does not name a storage"),
     "part that is none": (storage_id("FloatStorage", "0", 16, tail=text("x")), "is not described as one"),
     "what adds to a list": (b"](K\1\x90", "adds to a list"),
@@ -325,7 +325,7 @@ def test_legacy_files_of_other_parts():
 
 
 def test_json_archives_of_other_parts():
-    """TorchScript of 1.0 with numbers, attributes and scales that are none; a quantized tensor."""
+    """TorchScript of 1.0 with invalid numbers, attributes and scales; a quantized tensor."""
 
     def read(tensor_: str = "", attributes: bytes = b"\x80\x02).") -> object:
         head = '{"mainModule":{"parameters":[{"name":"w","tensorId":"0"}]},"tensors":[{"dims":["2"],"strides":["1"],'
@@ -340,8 +340,8 @@ def test_json_archives_of_other_parts():
     assert isinstance(quantized, QuantizedTensor)
     assert (quantized.scale, quantized.zero_point) == (0.5, 3)
     for words, arguments in (
-        ("a number that is none", ('"dataType":"UINT8","isQuantized":true,"scale":"x",',)),
-        ("attributes are no list", ('"dataType":"FLOAT",', b"\x80\x02N.")),
+        ("an invalid number", ('"dataType":"UINT8","isQuantized":true,"scale":"x",',)),
+        ("attributes are not a list", ('"dataType":"FLOAT",', b"\x80\x02N.")),
     ):
         with pytest.raises(CorruptError, match=words):
             read(*arguments)

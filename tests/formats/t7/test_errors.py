@@ -157,7 +157,7 @@ def test_booleans(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_impossible_keys(layout):
-    """nil and nan are no keys of a table."""
+    """nil and nan are not keys of a table."""
     layout = LAYOUTS[layout]
     nil = Parts(layout).ints(3, 1, 1).ints(0).number(1).data
     nan = Parts(layout).ints(3, 1, 1).number(float("nan")).number(1).data
@@ -231,16 +231,16 @@ def test_versions(version, layout):
     """What follows `V ` must be a number."""
     layout = LAYOUTS[layout]
     data = Parts(layout).ints(4, 1).text(version.encode("latin-1")).text("nn.Tanh").ints(3, 2, 0).data
-    assert "is no class version" in str(refused(data, CorruptError, layout))
+    assert "is not a class version" in str(refused(data, CorruptError, layout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", [b"", b"\0", b"nn.Tanh\0", b"nn\n.Tanh", b"\xff\xfe", b"\x1bLJ\x01"])
 def test_class_names(name, layout):
-    """A class name that is empty or not printable is no class name."""
+    """A class name that is empty or not printable is not a class name."""
     layout = LAYOUTS[layout]
     data = Parts(layout).ints(4, 1).text("V 1").text(name).ints(3, 2, 0).data
-    assert "is no class name" in str(refused(data, CorruptError, layout))
+    assert "is not a class name" in str(refused(data, CorruptError, layout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

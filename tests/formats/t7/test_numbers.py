@@ -158,7 +158,7 @@ def test_corpus_numbers():
 def test_integer_that_is_no_double():
     """An integer that no double equals is refused; one that is equal to a double is written."""
     assert read(written(2**60)) == 2.0**60
-    with pytest.raises(WriteError, match=r"9007199254740993 is no Lua number"):
+    with pytest.raises(WriteError, match=r"9007199254740993 is not a Lua number"):
         written(2**53 + 1)
     with pytest.raises(WriteError, match="does not fit a Lua number"):
         written(10**400)

@@ -55,7 +55,7 @@ def test_gates_of_unknown_order_are_refused(tmp_path) -> None:
     with pytest.raises(ModelError, match=r"the order of the 4 gates in i2h\.weight is not known") as caught:
         match(cell, own, tmp_path / "map")
     assert "i2h.weight weight_ih_l0 ifog" in str(caught.value)
-    with pytest.raises(ModelError, match="this is no order of the gates"):
+    with pytest.raises(ModelError, match="is not an order of the gates"):
         match(cell, own, _with(tmp_path, "iffg"))
     assert not match(cell, own).complete
 

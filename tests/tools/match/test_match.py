@@ -198,8 +198,8 @@ def test_one_module_for_two():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a.weight\n", "line 1 of the mapping is no pair"),
-        ("# all\n\na. b c\n", "line 3 of the mapping is no pair"),
+        ("a.weight\n", "line 1 of the mapping is not a pair"),
+        ("# all\n\na. b c\n", "line 3 of the mapping is not a pair"),
         ("x. q.weight\n", "line 1 of the mapping pairs a key with a module"),
         ("- -\n", "nothing with nothing"),
         ("nope q.weight\n", "the source has no nope"),
@@ -335,14 +335,14 @@ def test_no_state_dict(tmp_path):
     """Values without tensors are refused."""
     with pytest.raises(ModelError, match="holds no state dict"):
         match(saved(tmp_path, "s.pt", {"epoch": 3}), SOURCE)
-    with pytest.raises(ModelError, match="is no state dict"):
+    with pytest.raises(ModelError, match="is not a state dict"):
         match(3, SOURCE)
     with pytest.raises(ModelError, match="holds no tensors"):
         match({}, SOURCE)
 
 
 def test_unread_values(tmp_path):
-    """Entries of the target that are no tensors stay as they are."""
+    """Entries of the target that are not tensors stay as they are."""
     target = saved(tmp_path, "t.pt", {"0.weight": torch.zeros(3, 3), "0.bias": torch.zeros(3), "extra": "kept"})
     source = saved(tmp_path, "s.pt", nn.Linear(3, 3).state_dict())
     found = match(source, target)

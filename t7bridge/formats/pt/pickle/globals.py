@@ -1,4 +1,4 @@
-"""What the names in PyTorch's pickles mean: known globals become values, all others opaque objects.
+"""Meaning of the names in PyTorch's pickles: known globals become values, all others opaque objects.
 
 A known global is a function here from arguments, already inert, to a value. It can only build data; a global that is
 not in the table is never more than its name.
@@ -33,7 +33,7 @@ from .budget import SIMPLE_KEYS, Work, check_key
 from .names import FORBIDDEN, FOREIGN, standing
 
 Handler = Callable[["PtMeaning", tuple[Any, ...]], Any]
-"""Gives the value of a call, or `NotImplemented` where it has no meaning and stays an opaque object."""
+"""Returns the value of a call, or `NotImplemented` where it has no meaning and stays an opaque object."""
 
 _CANONICAL = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _SAME = {
@@ -73,13 +73,13 @@ _FILLED_LATER = frozenset(
 
 
 class PtMeaning:
-    """Gives the names in a file's pickles their values.
+    """Resolves the names in a file's pickles to values.
 
     Args:
         storages: the storages of the file.
-        persistent: gives the value of a persistent id.
+        persistent: returns the value of a persistent id.
         nested: reads a whole PyTorch file that stands in a pickle as bytes.
-        limits: what the file may cost.
+        limits: resource limits.
         size: bytes of the file, which bound what it can hold.
         forbid: whether names that run code or reach the system are refused.
         script: whether the file is a TorchScript archive, whose own classes are below `__torch__`.
@@ -158,7 +158,7 @@ class PtMeaning:
         return None
 
     def handler_of(self, value: Any) -> Handler | None:
-        """What a call of a value means, None where it means nothing."""
+        """Return the handler for a call of a value, None where the call has no meaning."""
         return self._handlers.get(id(value)) if type(value) is PythonGlobal else None
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
@@ -208,7 +208,7 @@ def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:
     if state is None:
         return
     if not isinstance(state, dict):
-        raise CorruptError("an OrderedDict is given a state that is no dict")
+        raise CorruptError("an OrderedDict is given a state that is not a dict")
     for key, item in state.items():
         if type(key) is not str or hasattr(OrderedDict, key):
             raise CorruptError(f"an OrderedDict is given an attribute {key!r:.60}")
@@ -298,7 +298,7 @@ def _complex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _encode(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    """How protocol 2 writes bytes: text of which each character is a byte."""
+    """Return bytes from the text that protocol 2 writes for them: one character per byte."""
     if len(args) != 2 or type(args[0]) is not str or args[1] not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
         return NotImplemented
     meaning.work.spend(len(args[0]))
@@ -318,7 +318,7 @@ def _new_object_ex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _is_copyreg(value: Any) -> bool:
-    """Whether a call would only lead to the next such call: that a file could go on with for ever."""
+    """Return whether a call would only lead to the next such call, which a file could repeat for ever."""
     return isinstance(value, PythonGlobal) and value.module == "copyreg"
 
 
@@ -347,7 +347,7 @@ def _layout(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _load_from_bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    """How a storage is pickled by anything but `torch.save`: as a file of its own."""
+    """Return a storage that was pickled as a file of its own: by anything but `torch.save`."""
     if len(args) != 1 or not isinstance(args[0], (bytes, bytearray)) or meaning.nested is None:
         return NotImplemented
     meaning.work.spend(len(args[0]))

@@ -27,7 +27,7 @@ _BATCH = 1000
 
 @define(frozen=True)
 class StorageRef:
-    """How a pickle names a storage.
+    """Reference to a storage in a pickle.
 
     Attributes:
         key: name of the member with its bytes, below `data/`.
@@ -71,7 +71,7 @@ class PickleWriter:
     """Writes one value as a pickle. Nesting is as deep as the value likes; shared objects stay shared.
 
     Args:
-        storage_ref: gives a storage the key and location that the pickle names it by.
+        storage_ref: returns the key and location by which the pickle names a storage.
         old: whether PyTorch 0.2 to 1.5 is to read it: there a storage's name has a last part for views.
         allow_foreign: whether classes and functions of other packages are named as they are. Otherwise their objects
             are written as plain data; see `plain`.
@@ -142,7 +142,7 @@ class PickleWriter:
 
     @staticmethod
     def _identity(value: Any) -> Any:
-        """What finds a value in the memo: equal bytes are one, other objects are themselves."""
+        """Return the memo key of a value: bytes are looked up by value, other objects by identity."""
         return value if isinstance(value, bytes) else id(value)
 
     def _object(self, value: Any) -> None:
@@ -196,7 +196,7 @@ class PickleWriter:
         self._stack += (_EndCall(value, call), call.args, call.constructor)
 
     def _nameable(self, value: Any) -> Any:
-        """Return a value without the names in it that may not be written, and that are no values of their own."""
+        """Return a value without the names in it that must not be written and are not values of their own."""
         if isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
             if not self._may(value.extras.subclass):
                 return evolve(value, extras=evolve(value.extras, subclass=None))
@@ -305,7 +305,7 @@ class PickleWriter:
             self._put(value)
 
     def _storage_id(self, named: NamedStorage) -> None:
-        """A persistent id; never remembered, as PyTorch gives equal ids the same storage."""
+        """A persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
         if named.storage_class == "UntypedStorage" and self._old:
             raise UnsupportedError(
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Write today's format."

@@ -46,13 +46,13 @@ def _from_buffer(meaning: Any, args: tuple[Any, ...]) -> Any:
 
 
 def set_numpy_state(value: NumpyArray | NumpyDtype, state: Any) -> None:
-    """Give an array or a dtype its state.
+    """Set the state of an array or a dtype.
 
     Raises:
         CorruptError: the state is not one.
     """
     if not isinstance(state, tuple):
-        raise CorruptError("a numpy value is given a state that is no tuple")
+        raise CorruptError("a numpy value is given a state that is not a tuple")
     if isinstance(value, NumpyDtype):
         order = state[1] if len(state) > 1 else None
         order = order.decode("latin1") if isinstance(order, bytes) else order

@@ -44,7 +44,7 @@ def _wrong(what: str, found: Any = UNSET) -> CorruptError:
 
 def _numbers(values: Any, what: str) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or not all(type(value) is int for value in values):
-        raise _wrong(f"{what} that are no integers")
+        raise _wrong(f"{what} that are not integers")
     return tuple(values)
 
 
@@ -57,7 +57,7 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     """
     size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
     if type(offset) is not int:
-        raise _wrong("an offset that is no integer", offset)
+        raise _wrong("an offset that is not an integer", offset)
     meaning.work.spend(len(size))
     if len(size) > meaning.limits.dimensions:
         raise LimitError(
@@ -266,7 +266,7 @@ def _variable(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
-    """What `__setstate__` did in the releases that pickled tensors by state."""
+    """Apply a state to a tensor as `__setstate__` did in the releases that pickled tensors by state."""
     if isinstance(state, tuple) and len(state) == 4:  # storage, offset, sizes, strides
         new = _tensor(meaning, state)
         if new.element is not tensor.element:

@@ -1,4 +1,4 @@
-"""How each Python-side value is made in a pickle: the call that PyTorch or Python would make to rebuild it.
+"""Reductions of Python-side values for pickling: the call that PyTorch or Python would make to rebuild each.
 
 The counterpart of `meaning`, `rebuild` and `numpy_values`, which read the same calls. Source: PyTorch 2.13
 `torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`; numpy 2.4 `array_reduce`.
@@ -98,7 +98,7 @@ def named(module: str, name: str) -> Global:
 
 
 def lower(value: Any) -> Reduction | Global | NamedStorage:
-    """How a value is made.
+    """Return the reduction of a value.
 
     Raises:
         UnsupportedError: a pickle has no way to make it.

@@ -66,7 +66,7 @@ class Unpickler:
         position: of the first pickle, in bytes.
         end: of what may be read, in bytes.
         meaning: what the names mean.
-        limits: what the pickles may cost.
+        limits: resource limits.
         member: name of the part of the file, for messages.
 
     Attributes:
@@ -250,7 +250,7 @@ class Unpickler:
             else:
                 rare = _RARE.get(op)
                 if rare is None:
-                    raise CorruptError(f"0x{op:02x} is no operation of a pickle")
+                    raise CorruptError(f"0x{op:02x} is not an operation of a pickle")
                 pos = rare(self, op, pos)
                 buffer, safe = self._buffer, self._safe
         raise self._too_many()
@@ -371,7 +371,7 @@ class Unpickler:
     def _stack_global(self, op: int, pos: int) -> int:
         name, module = self._stack.pop(), self._stack.pop()
         if type(name) is not str or type(module) is not str:
-            raise CorruptError("the name of a global is no text")
+            raise CorruptError("the name of a global is not text")
         self._stack.append(self._meaning.find(module, name))
         return pos
 

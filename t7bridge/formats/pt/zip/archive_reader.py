@@ -62,7 +62,7 @@ class ZipArchive:
 
     Args:
         source: the archive.
-        limits: what inflating may cost.
+        limits: resource limits.
 
     Attributes:
         members: by name, in the order of the directory; folders are left out.
@@ -70,7 +70,7 @@ class ZipArchive:
         comment: the bytes behind the directory.
 
     Raises:
-        FormatError: it is no sound zip archive.
+        FormatError: it is not a sound zip archive.
     """
 
     def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -87,7 +87,7 @@ class ZipArchive:
         return name in self.members
 
     def span(self, name: str) -> tuple[ByteSource, int]:
-        """Where a member's bytes are: a source and an offset in it. Deflated members are inflated here.
+        """Return the location of a member's bytes: a source and an offset in it. Deflated members are inflated here.
 
         Raises:
             FormatError: there is no such member, or it is damaged.
@@ -211,7 +211,7 @@ class ZipArchive:
         source = self.source
         tail_start = max(0, source.size - _END_BYTES - _MAX_COMMENT_BYTES)
         tail = source.read(tail_start, source.size - tail_start)
-        # PyTorch takes the last one that has room for its fields, whatever length it gives its comment.
+        # PyTorch takes the last one that has room for its fields, whatever length it states for its comment.
         place = tail.rfind(_END, 0, max(0, len(tail) - _END_BYTES + len(_END)))
         if place >= 0 and place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") != len(tail):
             if _ends_before(tail, place):

@@ -68,7 +68,7 @@ class Member:
         self.crc, self.settled = crc, True
 
     def descriptor(self) -> bytes:
-        """What stands behind the data."""
+        """The data descriptor, which follows the data."""
         return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
 
 
@@ -161,7 +161,7 @@ def _is_large(member: Member) -> bool:
 
 
 def _zip64_field(member: Member) -> bytes:
-    """The sizes and the offset that do not fit 32 bits, in the order that the format gives them."""
+    """The sizes and the offset that do not fit 32 bits, in the order of the format."""
     numbers = [member.size, member.size] if member.size >= _FULL_32 else []
     if member.offset >= _FULL_32:
         numbers.append(member.offset)
