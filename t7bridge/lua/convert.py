@@ -7,6 +7,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import UnsupportedError
 from ..graph.dtypes import FLOAT32, FLOAT64
 from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
@@ -56,7 +57,18 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     """
     program = trace(module, inputs)
     builder = Builder(program, allow)
-    ins, outs = builder.run()
+    try:
+        ins, outs = builder.run()
+    except UnsupportedError as error:
+        if program.static:
+            raise
+        # The first dimension may not be the batch, as of sequences with the time in front.
+        program = trace(module, inputs, fixed=True)
+        builder = Builder(program, allow)
+        try:
+            ins, outs = builder.run()
+        except UnsupportedError:
+            raise error from None
     layer = structured(ins, builder.steps, outs)
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}

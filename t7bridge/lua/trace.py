@@ -100,12 +100,13 @@ class Program:
     left_out: list[tuple[str, str]] = field(factory=list)
 
 
-def trace(module: nn.Module, inputs: tuple[Any, ...]) -> Program:
+def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
     Args:
         module: any module that `torch.export` takes.
         inputs: example inputs; their first dimension is taken for the batch where the module allows it.
+        fixed: whether all extents are those of the example.
 
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
@@ -113,7 +114,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> Program:
     module = copy.deepcopy(module).eval().cpu()
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
     exported = static = None
-    if inputs and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs):
+    if not fixed and inputs and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs):
         doubled = tuple(value if value.shape[0] > 1 else torch.cat([value, value]) for value in inputs)
         try:
             exported = _export(module, doubled, tuple({0: Dim.AUTO} for _ in doubled))

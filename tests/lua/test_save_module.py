@@ -151,3 +151,21 @@ def test_weights_go_both_ways(name, tmp_path):
         got_outputs = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
     for a, b in zip(got_outputs, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 3)
+
+    def forward(self, x):
+        return self.attention(x, x, x)
+
+
+def test_the_first_dimension_may_be_time(tmp_path):
+    """Where the first dimension cannot stay open, all extents are those of the example, and a note says so."""
+    torch.manual_seed(1)
+    module, inputs = TimeFirst().eval(), (torch.randn(4, 2, 6),)
+    same_outputs(module, tmp_path / "m.t7", inputs)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs, force=True)
+    assert any("size of the batch is fixed" in note.message for note in report.notes)
