@@ -20,7 +20,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 from ..nn.plan.places import is_module
 from ..nn.registry import layer_of
-from ..nn.weights.fill import added, assignment, is_close, learned_copies, native, recomputed
+from ..nn.weights.fill import added, assignment, is_close, kept_field, learned_copies, native, recomputed
 from ..nn.weights.state_dict import Origin, StateDict, state_dict
 from ..report import Note
 from ..values.assign import Assignment, assign, same_elements
@@ -332,8 +332,9 @@ class _Filling:
             after = recomputed(origin)
             if after is None:
                 continue
-            if origin.tensor is not None and (before is None or not same_elements(before, after)):
-                items.append(Assignment(name, origin.tensor, after))
+            kept = origin.tensor or kept_field(origin, after)
+            if kept is not None and (before is None or not same_elements(before, after)):
+                items.append(Assignment(name, kept, after))
             if found is not None and not is_close(found, after):
                 self._note("warning", f"{name} follows from other tensors in Lua; the .pt's own value is not taken")
         assign(items)

@@ -419,7 +419,7 @@ def test_what_a_template_is_for(tmp_path):
 
 
 def test_command_line(tmp_path):
-    """`convert --template` says what did not fit, with exit code 1; `--partial` alone is wrong usage."""
+    """`convert --template` says what did not fit, with exit code 2; `--partial` alone is wrong usage."""
     template = saved(Table.of({"net": linear("f8"), "name": b"x"}), tmp_path)
     torch.save({"weight": torch.ones(2, 3)}, tmp_path / "x.pt")
     command = [sys.executable, "-m", "t7bridge", "convert", str(tmp_path / "x.pt"), str(tmp_path / "y.t7")]
@@ -428,7 +428,7 @@ def test_command_line(tmp_path):
         for more in (["--template", str(template)], ["--partial"], ["--template", str(template), "--partial"])
     ]
 
-    assert [run.returncode for run in runs] == [1, 2, 0]
+    assert [run.returncode for run in runs] == [2, 2, 0]
     assert "missing root.net: bias: expected [2]" in runs[0].stderr
     assert "1 keys are missing" in runs[2].stderr
     value = read(str(tmp_path / "y.t7"))

@@ -39,10 +39,17 @@ def test_one_module_in_a_table():
 
 def test_several_modules():
     """Of several modules one must be named; the error lists the paths."""
-    data = written(Table.of({"protos": Table.of({"rnn": linear(), "criterion": read(TESTFILES / "nn/L1Cost.t7")})}))
-    with pytest.raises(ModelError, match=r"several modules.*root\.protos\.rnn, root\.protos\.criterion"):
+    data = written(Table.of({"generator": linear(), "critic": sequence(linear(), linear())}))
+    with pytest.raises(ModelError, match=r"several modules.*root\.generator, root\.critic"):
         t7bridge.load_module(data)
-    assert isinstance(t7bridge.load_module(data, at="root.protos.rnn"), torch.nn.Linear)
+    assert isinstance(t7bridge.load_module(data, at="root.generator"), torch.nn.Linear)
+    assert len(t7bridge.load_module(data, at="root.critic")) == 2
+
+
+def test_a_model_and_its_criterion():
+    """A criterion beside the one model does not make the model ambiguous, and has a path of its own."""
+    data = written(Table.of({"protos": Table.of({"rnn": linear(), "criterion": read(TESTFILES / "nn/L1Cost.t7")})}))
+    assert isinstance(t7bridge.load_module(data), torch.nn.Linear)
     assert float(t7bridge.load_module(data, at="root.protos.criterion")(torch.tensor([-1.0, 2.0]))) == 3.0
 
 

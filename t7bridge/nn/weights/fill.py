@@ -74,6 +74,12 @@ def recomputed(origin: Origin) -> Tensor | None:
         return None
 
 
+def kept_field(origin: Origin, made: Tensor) -> Tensor | None:
+    """Lua's own tensor of the name and shape of what was computed: Lua reads it in evaluation; `None` where none is."""
+    found = _fields(origin).find_tensor(origin.param.name) if origin.param is not None else None
+    return found if found is not None and found.shape == made.shape else None
+
+
 def added(first: Tensor, second: Tensor) -> Tensor | None:
     """The sum of two tensors; `None` where the second is zero."""
     import numpy as np

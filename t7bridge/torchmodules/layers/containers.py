@@ -74,7 +74,9 @@ class ParallelTable(nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
-        return [module(input) for module, input in zip(self, inputs)]
+        # Not `zip`: slices of a tensor, one at a time, may be changed in place.
+        count = min(len(self), len(inputs))
+        return [self[index](inputs[index]) for index in range(count)]
 
 
 class Parallel(nn.Sequential):
@@ -107,7 +109,7 @@ class MapTable(nn.Sequential):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return its outputs."""
-        return [self[0](input) for input in inputs]
+        return [self[0](inputs[index]) for index in range(len(inputs))]
 
 
 class SharedParallelTable(nn.Module):
@@ -123,7 +125,7 @@ class SharedParallelTable(nn.Module):
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return its outputs."""
-        return [self.unit(input) for input in inputs]
+        return [self.unit(inputs[index]) for index in range(len(inputs))]
 
 
 class Bottle(nn.Sequential):
