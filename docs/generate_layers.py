@@ -210,7 +210,7 @@ def names_in(function: Callable[..., Any]) -> Iterator[str]:
 
 def notes(layer: Layer) -> str:
     """What the user should know."""
-    found = [layer.note] if layer.note else []
+    found = [each for each in (layer.note, layer.remark) if each and isinstance(each, str)]
     if not callable(layer.params):
         found += [f"{code(each.name)}: {each.note}" for each in layer.params if each.note]
     return "; ".join(found).replace("|", "\\|")

@@ -88,7 +88,8 @@ class Layer:
         defaults: what fields mean that older releases did not write.
         scratch: its fields that hold tensors or modules that need no keeping, besides those of every class.
         kind: `layer`, `container` or `criterion`.
-        note: what the user should know wherever the class occurs.
+        note: what the user should know wherever the class occurs, or a function that tells by the fields.
+        remark: what else the page of layers says of it.
         modules: the PyTorch equivalents of the classes, by class name; one that is missing has only a state dict.
     """
 
@@ -98,12 +99,20 @@ class Layer:
     defaults: Mapping[str, Any] = field(factory=dict, repr=False)
     scratch: frozenset[str] = frozenset()
     kind: str = "layer"
-    note: str = ""
+    note: str | Callable[[Fields], str] = ""
+    remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
         """The tensors of one object's state dict."""
         return self.params(fields) if callable(self.params) else self.params
+
+    def note_of(self, fields: Fields) -> str:
+        """What the user should know of one object; empty where there is nothing, or its fields are damaged."""
+        try:
+            return self.note(fields) if callable(self.note) else self.note
+        except ModelError:
+            return ""
 
     def module_of(self, class_name: str) -> Mapped | None:
         """Return the PyTorch equivalent of one of its classes, or of an alias; `None` where there is none."""
@@ -144,7 +153,8 @@ def register_layer(
     defaults: Mapping[str, Any] | None = None,
     scratch: str | tuple[str, ...] = (),
     kind: str = "",
-    note: str = "",
+    note: str | Callable[[Fields], str] = "",
+    remark: str = "",
     module: Mapped | Mapping[str, Mapped] | None = None,
 ) -> Layer:
     """Say what a Lua class means.
@@ -156,7 +166,8 @@ def register_layer(
         defaults: what missing fields mean.
         scratch: fields that need no keeping, as a tuple or separated by spaces.
         kind: `layer`, `container` or `criterion`; by default what `children` tells.
-        note: what the user should know wherever the class occurs.
+        note: what the user should know wherever the class occurs, or a function that tells by the fields.
+        remark: what else the page of layers says of it.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
 
     Raises:
@@ -173,7 +184,7 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     kind = kind or ("container" if children else "layer")
-    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, mapped)
+    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, remark, mapped)
     for name in names:
         if name in _LAYERS:
             raise ModelError(

@@ -21,6 +21,7 @@ from ..nn.plan.spec import ModuleSpec, Plan
 from ..nn.registry import class_of
 from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import state_dict
+from .layers.dropout import Dropout
 from .layers.graph import Graph
 from .recorded import keep_keys
 
@@ -49,7 +50,7 @@ def live_module(
     state = state_dict(value, trail, limits, own_keys=True)
     plan = build_plan(value, trail, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {trail}")
-    module = construct(plan.root)
+    module = _with_copies(construct(plan.root))
     try:
         fill(module, state.tensors, plan, trail, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
@@ -88,6 +89,22 @@ def construct(root: ModuleSpec) -> nn.Module:
         if id(spec) not in made:
             made[id(spec)] = _call(spec, made)
     return made[id(root)]
+
+
+def _with_copies(module: nn.Module) -> nn.Module:
+    """Make dropouts copy their input in evaluation, as Lua's do, where a layer may write into their output."""
+    if not any(getattr(each, "inplace", False) is True for each in module.modules()):
+        return module
+    made: dict[int, nn.Module] = {}
+    for parent in list(module.modules()):
+        children = list(parent._modules.items())
+        for at, (name, child) in enumerate(children):
+            if type(child) is not nn.Dropout or child.inplace:
+                continue
+            following = children[at + 1][1] if type(parent) is nn.Sequential and at + 1 < len(children) else None
+            if following is None or not following._parameters:  # what has weights makes an output of its own
+                parent._modules[name] = made.setdefault(id(child), Dropout(child.p))
+    return made.get(id(module), module)
 
 
 def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:

@@ -123,10 +123,12 @@ _PLAIN = (
     "nn.SpatialConvolutionCuFFT",
     "nn.SpatialDilatedConvolution",
 )
+_BEYOND = "an input smaller than the kernel is refused; where it is dilated, Lua reads what lies beside the input"
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
     params=kernel_2d,
     defaults={**_NO_PADDING, "groups": 1.0, "dilationW": 1.0, "dilationH": 1.0},
+    remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, convolution(2)),
 )
@@ -213,6 +215,7 @@ register_layer(
     "nn.VolumetricDilatedConvolution",
     params=(KERNEL_3D, BIAS),
     defaults={**_VOLUME, "dilationT": 1.0, "dilationW": 1.0, "dilationH": 1.0},
+    remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=convolution(3),
 )

@@ -50,6 +50,8 @@ register_layer(
     params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
     defaults={"eps": 1e-5, "momentum": 0.1},
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
+    remark="training with a batch of one takes its own mean and variance (and is refused where there is one value a "
+    "feature), as nn did before August 2017; later releases take the running ones then",
     module={
         "nn.BatchNormalization": _batch_norm(1),
         "nn.SpatialBatchNormalization": _batch_norm(2),
@@ -77,6 +79,8 @@ register_layer(
     ),
     defaults={"eps": 1e-5},
     scratch="bn",
+    note="normalizes, as it did with nn before August 2017; later releases of nn take "
+    "the running statistics of the batch normalization inside instead",
     module=_instance_norm,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.lua import TorchObject
+from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
 from ..registry import register_layer
 from ..weights.layouts import elements
@@ -33,6 +34,20 @@ def windows(lua: Lua, dims: int) -> dict[str, Any]:
     return kwargs
 
 
+_CEILED = (
+    "with ceil mode, strides larger than the kernel and no padding, Lua may add a window outside the input (NaN in "
+    "averages); PyTorch leaves it out"
+)
+
+
+def _ceil_note(fields: Fields) -> str:
+    """A note where a window of Lua may begin behind the end of the input, so that the sizes differ."""
+    axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
+    if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
+        return ""
+    return _CEILED
+
+
 def _max_pool(dims: int) -> Any:
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
@@ -46,6 +61,8 @@ def _max_pool(dims: int) -> Any:
 
 register_layer(
     defaults={"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False},
+    note=_ceil_note,
+    remark=_CEILED,
     module={
         "nn.SpatialMaxPooling": _max_pool(2),
         "nn.SpatialDilatedMaxPooling": _max_pool(2),
@@ -69,8 +86,16 @@ def _average_pool(dims: int) -> Any:
 
 _AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_include_pad": True}
 # Before 2015-03 there was no `divide`, and pooling was a sum; the other two never had the field, and average.
-register_layer("nn.SpatialAveragePooling", defaults={**_AVERAGE, "divide": False}, module=_average_pool(2))
 register_layer(
+    "nn.SpatialAveragePooling",
+    defaults={**_AVERAGE, "divide": False},
+    note=_ceil_note,
+    remark=_CEILED,
+    module=_average_pool(2),
+)
+register_layer(
+    note=_ceil_note,
+    remark=_CEILED,
     defaults={**_AVERAGE, "divide": True},
     module={
         "nn.VolumetricAveragePooling": _average_pool(3),

@@ -197,8 +197,8 @@ class _Collector:
 
     def _take_known(self, place: Place, layer: Layer) -> None:
         fields = Fields(place.obj, "", layer.defaults)
-        if layer.note:
-            self._note("info", place, "", f"{place.obj.class_name} {layer.note}")
+        if text := layer.note_of(fields):
+            self._note("info", place, "", f"{place.obj.class_name} {text}")
         try:
             params = layer.params_of(fields)
         except ModelError as error:

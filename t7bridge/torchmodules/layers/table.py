@@ -12,6 +12,13 @@ from torch import Tensor, nn
 # the first sets the shape.
 
 
+def _beside(other: Tensor, first: Tensor) -> Tensor:
+    """A tensor in the shape of the first, copied where it is in the same memory."""
+    shaped = other.reshape(first.shape)
+    shared = other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    return shaped.clone() if shared else shaped
+
+
 class _SumInPlace(torch.autograd.Function):
     """The sum, written into the memory of the first input, whatever other layers keep
     of it for their gradients.
@@ -21,7 +28,7 @@ class _SumInPlace(torch.autograd.Function):
     def forward(ctx: Any, first: Tensor, *others: Tensor) -> Tensor:
         ctx.shapes = [other.shape for other in others]
         for other in others:
-            first.data.add_(other.reshape(first.shape))
+            first.data.add_(_beside(other, first))
         # The same memory, and no view of the input, so that other layers may write too.
         return first.new_empty(0).set_(
             first.untyped_storage(),
@@ -58,7 +65,7 @@ class CAddTable(nn.Module):
             if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
                 return _sum_in_place(*inputs) if len(inputs) > 1 else output
             for other in inputs[1:]:
-                output = output.add_(other.reshape(output.shape))
+                output = output.add_(_beside(other, output))
             return output
         output = output.clone() if len(inputs) == 1 else output
         for other in inputs[1:]:
