@@ -126,7 +126,8 @@ def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str
 def keep(path: Path, number: int, record: dict[str, Any], folder: Path, why: str) -> None:
     """Write a record to a file of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    value = (t7bridge.T7Reader(path).read_object().sequence() or [])[number - 1]
+    root = t7bridge.T7Reader(path).read_object()
+    value = (root.sequence() or [root])[number - 1]
     target = folder / f"{path.stem}_{number}"
     with open(target.with_suffix(".t7"), "wb") as output:
         T7Writer(output).write_object(value)

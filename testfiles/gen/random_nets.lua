@@ -214,6 +214,7 @@ local function sound(m, v)
     if not d or not alike(v, d) then return false end
   end
   if name == 'nn.DotProduct' or name == 'nn.CosineDistance' or name == 'nn.PairwiseDistance' then return #v == 2 and alike(v) and v[1]:dim() <= 2 end
+  if name == 'nn.Squeeze' and torch.isTensor(v) and v:nElement() == 1 then return false end -- returns memory that nobody wrote
   if name == 'nn.ZipTable' then for _, t in ipairs(v) do if torch.isTensor(t) or #t ~= #v[1] then return false end end end
   if name == 'nn.MixtureTable' then return torch.isTensor(v[1]) and v[1]:dim() <= 2 and torch.isTensor(v[2]) == false and alike(v[2]) end
   if name == 'nn.Concat' or name == 'nn.Parallel' then
@@ -224,6 +225,7 @@ local function sound(m, v)
     local d = v:dim()
     local function fits(size, k, pad, dilation) return size + 2 * (pad or 0) >= (dilation or 1) * (k - 1) + 1 end
     if not fits(v:size(d), m.kW, m.padW, m.dilationW) or not fits(v:size(d - 1), m.kH, m.padH, m.dilationH) then return false end
+    if name:find('DepthWise') and not (fits(v:size(d), m.kH, m.padH) and fits(v:size(d - 1), m.kW, m.padW)) then return false end -- takes h for w
     if m.kT and not fits(v:size(d - 2), m.kT, m.padT, m.dilationT) then return false end
   end
   if name == 'nn.SpatialConvolutionMap' and ((v:size(v:dim()) - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) - m.kH) % m.dH > 0) then return false end -- wrong gradients

@@ -121,8 +121,10 @@ def test_instance_normalization():
     result = state_dict(layer)
     assert list(result.tensors) == ["weight", "bias"]
     assert [str(note) for note in result.notes] == [
+        "info: root: nn.InstanceNormalization normalizes, as it did with nn before August 2017; later releases of nn "
+        "take the running statistics of the batch normalization inside instead",
         "info: root.running_mean: running_mean of nn.InstanceNormalization: "
-        "the layer computes without it, so it is left out"
+        "the layer computes without it, so it is left out",
     ]
 
 
@@ -181,3 +183,15 @@ def test_users_say_what_a_class_is_in_pytorch():
         assert module(torch.ones(3)).tolist() == [3.0, 12.0]
     finally:
         unregister_layer("my.Affine")
+
+
+def test_ceil_pooling_with_large_strides():
+    """Where Lua may add a window outside the input, a note says so; not where windows touch, or ceil mode is off."""
+    sizes = {"kW": 2.0, "kH": 2.0, "dW": 3.0, "dH": 2.0, "padW": 0.0, "padH": 0.0}
+    for class_name in ("nn.SpatialMaxPooling", "nn.SpatialAveragePooling", "cudnn.SpatialAveragePooling"):
+        (note,) = state_dict(obj(class_name, **sizes, ceil_mode=True)).notes
+        assert "a window outside the input (NaN in averages)" in str(note)
+        assert not state_dict(obj(class_name, **sizes, ceil_mode=False)).notes
+        assert not state_dict(obj(class_name, **{**sizes, "dW": 2.0}, ceil_mode=True)).notes
+        assert not state_dict(obj(class_name, **{**sizes, "padW": 1.0}, ceil_mode=True)).notes
+        assert not state_dict(obj(class_name, **{**sizes, "dW": b"x"}, ceil_mode=True)).notes

@@ -115,7 +115,9 @@ class LocalConv2d(nn.Module):
         patches = patches.reshape(*patches.shape[:2], rows, columns)
         kernels = self.weight.reshape(rows, columns, planes, -1)
         output = torch.einsum("bprc,rcop->borc", patches, kernels) + self.bias
-        output = output.contiguous()  # PyTorch's poolings take no others without a batch
+        output = (
+            output.contiguous()
+        )  # PyTorch's poolings take no others without a batch
         return output if input.dim() == 4 else output.squeeze(0)
 
 
