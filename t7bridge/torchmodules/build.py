@@ -50,8 +50,9 @@ def live_module(
     state = state_dict(value, trail, limits, own_keys=True)
     plan = build_plan(value, trail, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {trail}")
-    module = _with_copies(construct(plan.root))
+    module = construct(plan.root)
     try:
+        module = _with_copies(module)
         fill(module, state.tensors, plan, trail, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if record is not None:
