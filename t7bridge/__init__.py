@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .tools.export import export
     from .tools.export_module import write_module
     from .tools.files import describe, load, save
+    from .tools.inspect import inspect
     from .tools.load_module import load_module
     from .tools.match.matcher import match
     from .tools.prove.prove import prove
@@ -53,6 +54,7 @@ _HOMES = {
     "diff": "tools.diff",
     "draw": "tools.draw.draw",
     "export": "tools.export",
+    "inspect": "tools.inspect",
     "load": "tools.files",
     "open": "formats",
     "save": "tools.files",
@@ -122,6 +124,7 @@ __all__ = [
     "draw",
     "errors",
     "export",
+    "inspect",
     "load",
     "load_as_torchfile",
     "load_module",

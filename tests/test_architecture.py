@@ -53,9 +53,9 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,
     "conversion": GRAPH | FORMATS | {"values", "nn", "codegen"},
-    "tools": BELOW_TOOLS | {"tools/prove"},  # a model card says what it found
+    "tools": BELOW_TOOLS | {"tools/draw", "tools/prove"},  # a summary lists its blocks, a model card what it found
     "tools/match": BELOW_TOOLS,
-    "tools/draw": BELOW_TOOLS | {"tools"},
+    "tools/draw": BELOW_TOOLS,
     "tools/prove": BELOW_TOOLS,
     "zoo": BELOW_TOOLS | {"tools"},
 }

@@ -65,6 +65,7 @@ def test_inspect() -> None:
     assert run.returncode == 0
     assert run.stdout.startswith("root: nn.")
     assert "tensor" in run.stdout
+    assert t7bridge("inspect", ROOT / "models/siamese_shared.t7").stdout.startswith("file ")
 
 
 def test_verify(tmp_path: Path) -> None:

@@ -1,22 +1,41 @@
-"""Print what a file holds as an indented outline, for people."""
+"""Print what a file holds, for people: its header, its layers, and what else is in it."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 
 from .shared import add_limits, limits_of
 
 INPUTS = ("file",)
-EXAMPLES = ("t7bridge inspect model.t7", "t7bridge inspect --depth 2 --items 10 checkpoint.pt")
+EXAMPLES = (
+    "t7bridge inspect model.t7",
+    "t7bridge inspect --input-shape 1x3x224x224 --stats model.t7",
+    "t7bridge inspect --all --depth 2 --at root.opt checkpoint.t7",
+)
+_DEPTH, _ITEMS = 6, 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("file", metavar="FILE", help="a .t7 or .pt file")
-    parser.add_argument("--depth", type=_count, default=6, metavar="N", help="levels to show (default: 6)")
+    parser.add_argument("file", metavar="FILE", help="a file of any format")
+    parser.add_argument("--at", metavar="PATH", help="a part of the file: root.model.modules[3]")
+    parser.add_argument("--all", action="store_true", help="every value, as an indented outline")
+    parser.add_argument("--depth", type=_count, metavar="N", help=f"levels of the outline (default: {_DEPTH})")
     parser.add_argument(
-        "--items", type=_count, default=40, metavar="N", help="entries to show of each table (default: 40)"
+        "--items", type=_count, metavar="N", help=f"entries of each table in the outline (default: {_ITEMS})"
+    )
+    parser.add_argument(
+        "--stats", action="store_true", help="read the weights: minimum, maximum, mean, deviation, zeros, NaN"
+    )
+    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    parser.add_argument(
+        "--input-shape",
+        type=_shape,
+        metavar="SHAPE",
+        help="output shapes for an input of 1x3x224x224, found without computing; guess: from the first layer",
     )
     add_limits(parser)
 
@@ -28,15 +47,56 @@ def _count(text: str) -> int:
     return number
 
 
+def _shape(text: str) -> tuple[int, ...] | str:
+    if text == "guess":
+        return text
+    parts = text.replace("×", "x").replace(",", "x").split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x3x224x224")
+    return tuple(map(int, parts))
+
+
 def run(options: argparse.Namespace) -> int:
-    """Print the outline."""
+    """Print the summary, or the outline."""
+    limits = limits_of(options)
+    if options.all or options.depth or options.items:
+        return _outline(options)
+    from ..tools.inspect import inspect
+
+    summary = inspect(
+        options.file, options.at, statistics=options.stats, input_shape=options.input_shape, limits=limits
+    )
+    if options.json:
+        print(json.dumps(summary.to_json(), indent=1))
+        return 0
+    for number, line in enumerate(summary.lines()):
+        sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
+    return 0
+
+
+def _styled(line: str, number: int, header: int) -> str:
+    """A line of the summary; heads of tables are bold on a terminal."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return line
+    width = os.get_terminal_size().columns
+    line = line if len(line) <= width else line[: width - 1] + "…"
+    if number < header:
+        name, space, value = line.partition("  ")
+        return f"\x1b[2m{name}\x1b[0m{space}{value}"
+    return f"\x1b[1m{line}\x1b[0m" if line.startswith(("layer ", "path ", "tensor ")) else line
+
+
+def _outline(options: argparse.Namespace) -> int:
     from ..tools.files import load_all
+    from ..tools.inspect import value_at
     from ..values.outline import outline
 
     values = load_all(options.file, limits=limits_of(options))
+    if options.at:
+        values = [value_at(values, options.at)]
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             sys.stdout.write(f"value {number} of {len(values)}\n")
-        for line in outline(value, depth=options.depth, items=options.items):
+        for line in outline(value, depth=options.depth or _DEPTH, items=options.items or _ITEMS):
             sys.stdout.write(line + "\n")
     return 0

@@ -97,7 +97,7 @@ def draw(
     first, and named at the others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
 
     Args:
-        src: a file of any format, or a value that `load` returned.
+        src: a file of any format, a value that `load` returned, or what `save` takes.
         dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, where a converter is
             installed; `.dot` for Graphviz; `.json`, the graph as data. Nothing is written where not given.
         at: the path of a module where the file holds several: `root.protos.rnn`. All are drawn where not given.
@@ -122,16 +122,18 @@ def draw(
             f"pictures are {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", file=os.fspath(dst), expected=expected
         )
     if not isinstance(src, (str, os.PathLike)):
-        drawing = _drawn([src], f"{type(src).__name__}", at, weights, limits)
+        from ...conversion.adopt import adopt
+
+        drawing = _drawn([adopt(src)], f"{type(src).__name__}", at, weights, limits)
         if dst is not None:
             _write(drawing, dst, suffix, force, ())
         return drawing
-    with formats.open(src, limits=limits) as document:
-        document.warn()
-        name = os.path.basename(os.path.normpath(document.path))
-        drawing = _drawn(document.roots, name, at, weights, limits, document.path)
-        if dst is not None:
-            _write(drawing, dst, suffix, force, (document.source,))
+    document = formats.open(src, limits=limits)  # stays open as long as the drawing may read weights
+    document.warn()
+    name = os.path.basename(os.path.normpath(document.path))
+    drawing = _drawn(document.roots, name, at, weights, limits, document.path)
+    if dst is not None:
+        _write(drawing, dst, suffix, force, (document.source,))
     return drawing
 
 

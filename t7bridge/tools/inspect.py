@@ -1,0 +1,333 @@
+"""A file in a screenful: `inspect`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from .. import formats
+from ..errors import LimitError, ModelError, T7BridgeError, UnsupportedError
+from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.show import counted
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import Visit, children, walk
+from ..io.source import Readable
+from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.plan.places import find_models, is_module
+from ..values.outline import summary as short_summary
+from ..values.summary import LayerRow, Summary, TensorRow
+from .draw.blocks import Block, blocks_of, shape_text
+from .draw.structure import structure_blocks
+from .draw.view import shown
+
+ROWS, OTHERS = 60, 24
+"""Lines of layers and of other things that a summary has, at most."""
+_STATISTICS = 2000
+_SIDES = (224, 64, 32, 28, 16)
+"""Heights and widths that are tried where the first layer is a convolution."""
+_UNTYPED = "nn before March 2016"
+_TYPED = "nn since March 2016"
+
+
+def inspect(
+    source: Readable,
+    at: str | None = None,
+    *,
+    statistics: bool = False,
+    input_shape: Sequence[int] | str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Summary:
+    """Summarize a file: its header, its layers, and what else it holds. Weights are not read.
+
+    Args:
+        source: a path, bytes, or a binary file object, of any format.
+        at: the path of a part: `root.model.modules[3]`.
+        statistics: whether weights are read, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
+        input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
+            meta device, and output shapes are those found there. `"guess"`: from the first layer. Without it shapes are
+            those in the file.
+        limits: resource limits.
+
+    Raises:
+        FormatError: the file is damaged, or is something else.
+        ModelError: nothing stands at `at`, or the model does not take `input_shape`.
+        UnsupportedError: `input_shape` is given, and PyTorch is not installed.
+
+    Source: the era of nn is told by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
+    """
+    with formats.open(source, limits=limits) as document:
+        document.warn()
+        roots = document.roots
+        result = Summary(os.path.basename(os.path.normpath(document.path)))
+        result.header = {"file": result.file, **_format_facts(document)}
+        value = roots[0] if at is None else value_at(roots, at)
+        result.header.update(_counts(roots))
+        blocks = _blocks(value, at or "root", limits)
+        if blocks:
+            if input_shape is not None:
+                result.shapes = _run(value, at, input_shape, blocks, limits)
+            elif any(block.shape for block in blocks):
+                result.shapes = "of the last forward before the file was saved"
+            result.header["parameters"] = blocks[0].parameters
+            result.layers = _rows(blocks)
+        if statistics:
+            result.tensors = _statistics(blocks, value)
+        result.others, result.hidden = _others(value if at is not None else roots, at or "root", bool(blocks))
+    return result
+
+
+def value_at(roots: list[Value], path: str) -> Value:
+    """The value at a path of a file's first value, `root.protos.rnn`.
+
+    Raises:
+        ModelError: there is none.
+    """
+    value, rest = roots[0], path.removeprefix("root")
+    while rest:
+        found = [(step, item) for step, item in children(value) if rest.startswith(step)]
+        if not found:
+            steps = ", ".join(step for step, _ in list(children(value))[:12])
+            done = path[: len(path) - len(rest)] or "root"
+            raise ModelError(f"nothing stands at {path}", trail=done, expected=steps or "no further step")
+        step, value = max(found, key=lambda pair: len(pair[0]))
+        rest = rest[len(step) :]
+    return value
+
+
+def _format_facts(document: Any) -> dict[str, Any]:
+    """What the header says of format and encoding."""
+    facts: dict[str, Any] = {"format": document.spec.title}
+    layout = document.layout
+    if hasattr(layout, "encoding"):
+        binary = layout.encoding == "binary"
+        facts["encoding"] = layout.encoding
+        if binary:
+            facts["encoding"] += f", {layout.byte_order}-endian, long of {layout.long_size} bytes"
+        if layout.vintage:
+            facts["written by"] = f"Torch of {layout.vintage}"
+    elif layout:
+        facts["encoding"] = str(layout)
+    facts["bytes"] = document.source.size
+    return facts
+
+
+def _counts(roots: list[Value]) -> dict[str, Any]:
+    """Numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    values = modules = tensors = 0
+    typed: bool | None = None
+    storages: dict[int, Storage] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for visit in walk(roots):
+        value = visit.value
+        values += value is not roots
+        if isinstance(value, Tensor):
+            tensors += 1
+            if value.storage is not None and value.numel:
+                reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride) if stride > 0)
+                spans.setdefault(id(value.storage), []).append((value.offset, value.offset + reach + 1))
+        elif isinstance(value, Storage):
+            storages[id(value)] = value
+        elif is_module(value):
+            modules += 1
+            typed = typed or "_type" in value
+    found: dict[str, Any] = {}
+    if modules:
+        found["written by"] = _TYPED if typed else _UNTYPED
+    found |= {"values": values} | ({"modules": modules} if modules else {}) | {"tensors": tensors}
+    held = sum(each.nbytes for each in storages.values())
+    unused = sum((each.count - _covered(spans.get(key, []))) * each.element.itemsize for key, each in storages.items())
+    found["bytes of tensors"] = held
+    if unused > 0:
+        found["bytes that no tensor uses"] = unused
+    return found
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Elements in a union of spans."""
+    total, end = 0, 0
+    for first, last in sorted(spans):
+        total += max(last - max(first, end), 0)
+        end = max(end, last)
+    return total
+
+
+def _blocks(value: Value, path: str, limits: Limits) -> list[Block]:
+    """The blocks of the models in a value; none where it has none, or too many."""
+    found = [(path, value)] if is_module(value) else find_models(value, path)
+    try:
+        if not found:
+            return structure_blocks(value, "")
+        if len(found) == 1:
+            return blocks_of(found[0][1], found[0][0], limits)
+        root = Block("", "", "side")
+        parts = [blocks_of(module, place, limits) for place, module in found]
+        for (place, _), part in zip(found, parts):
+            part[0].name = place.removeprefix(path).lstrip(".")
+            root.inside.append(part[0])
+            root.parameters += part[0].parameters
+        return [root, *(block for part in parts for block in part)]
+    except (LimitError, ModelError):
+        return []
+
+
+def _rows(blocks: list[Block]) -> list[LayerRow]:
+    """The table of layers, repeated ones once."""
+    rows: list[LayerRow] = []
+    root = shown(blocks, ROWS)[0]
+    stack = [(root, 0)]
+    while stack:
+        block, depth = stack.pop()
+        if block.kind == "end":
+            continue
+        repeat = 1
+        title, mark, times = block.title.rpartition("× ")
+        if mark and times.isdigit():
+            repeat = int(times)
+        shared = block.same or next((each.shared for each in block.weights if each.shared), "")
+        label = [line for line in block.lines if not line.startswith(("shares ", "the same as "))]
+        torch = title.strip() if repeat > 1 else block.title
+        arguments = next((line for line in label if not line.endswith((" elements", " inside", " parameters"))), "")
+        if block.mark == "unmapped" or (block.class_name and torch == block.class_name and not block.target):
+            torch = "none" if block.mark == "unmapped" else ""
+        elif block.target or block.title == "Graph":
+            torch = f"{torch}({arguments})" if arguments and block.mark != "again" else torch
+        if block is not root or block.class_name:
+            rows.append(
+                LayerRow(
+                    depth,
+                    block.name or ("(sequence)" if block.mark == "repeat" else "(model)"),
+                    block.path,
+                    block.key,
+                    block.class_name,
+                    torch if block.mark != "repeat" else "",
+                    shape_text(block.shape) if block.shape else _weight_shape(block),
+                    block.parameters,
+                    shared,
+                    repeat,
+                )
+            )
+            depth += 1
+        stack += [(each, depth) for each in reversed(block.inside)]
+    return rows
+
+
+def _weight_shape(block: Block) -> str:
+    """Of what is known by its weights only, the shape of the first."""
+    if block.target or not block.weights:
+        return ""
+    first = block.weights[0]
+    return f"{first.name} {'×'.join(map(str, first.tensor.shape)) or 'scalar'}"
+
+
+def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
+    from ..values.statistics import statistics_of
+
+    named = [(each.key, each.tensor) for block in blocks for each in block.weights]
+    if not named:
+        named = [(visit.path, visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
+    return [
+        TensorRow(key, tensor.shape, tensor.element.name, statistics_of(tensor) if tensor.numel else {})
+        for key, tensor in named[:_STATISTICS]
+    ]
+
+
+def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
+    """What is in the file beside models: tables opened two levels deep, and how many more entries there are."""
+    several = isinstance(value, list) and path == "root" and len(value) > 1
+    start = value[0] if isinstance(value, list) and path == "root" and not several else value
+    if is_module(start):
+        return [], 0
+    found: list[tuple[str, str]] = []
+    hidden = 0
+    seen: set[int] = set()
+    stack = [(Visit(start, path, None), 0)]
+    while stack:
+        visit, depth = stack.pop()
+        item = visit.value
+        if is_module(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
+            continue
+        inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(_entries(item))
+        opened = bool(inside) and (depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(item, inside)))
+        if isinstance(item, _MANY):
+            seen.add(id(item))
+        if not opened or depth:
+            if opened and skip_tensors and all(is_module(each) or isinstance(each, Tensor) for _, each in inside):
+                continue
+            if len(found) < OTHERS:
+                found.append((visit.path, _described(item, inside)))
+            else:
+                hidden += 1
+        if opened:
+            stack += [(Visit(each, step, visit), depth + 1) for step, each in reversed(inside[:200])]
+            hidden += max(len(inside) - 200, 0)
+    return found, hidden
+
+
+_MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction)
+
+
+def _entries(value: Value) -> Iterator[tuple[str, Value]]:
+    return (pair for pair in children(value) if not pair[0].startswith("<"))
+
+
+def _is_list(value: Value, inside: list[tuple[str, Value]]) -> bool:
+    """Whether a table holds plain values under numbers, or more than a few of them: options are shown one by one."""
+    kinds = {type(item).__name__ for _, item in inside[:50]}
+    if not isinstance(value, (Table, dict, list, TdsHash)) or not kinds or not kinds <= _PLAIN:
+        return False
+    return len(inside) > 8 or all(step.startswith("[") for step, _ in inside)
+
+
+_PLAIN = {"bytes", "str", "float", "int", "bool"}
+
+
+def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
+    """A value in a few words; a vocabulary with its first entries."""
+    text = short_summary(value)
+    if _is_list(value, inside):
+        first = ", ".join(f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:4])
+        text += f": {first}{', …' if len(inside) > 4 else ''}"
+    return text if len(text) <= 160 else text[:159] + "…"
+
+
+def _run(value: Value, at: str | None, wanted: Sequence[int] | str, blocks: list[Block], limits: Limits) -> str:
+    """Run the model on the meta device and put the shapes found into the blocks; where they are from."""
+    found = [(at or "root", value)] if is_module(value) else find_models(value)
+    if len(found) != 1:
+        raise ModelError(
+            "shapes are found by running one model", found=counted(len(found), "model"), hint="Name it with --at."
+        )
+    try:
+        from ..torchmodules.shapes import output_shapes
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    guesses = [tuple(wanted)] if not isinstance(wanted, str) else guessed_shapes(blocks)
+    reason: T7BridgeError | None = None
+    for shape in guesses:
+        assert not isinstance(shape, str)
+        try:
+            shapes = output_shapes(found[0][1], found[0][0], shape, limits)
+        except ModelError as error:
+            reason = error
+            continue
+        for block in blocks:
+            block.shape = shapes.get(block.key, ()) if block.kind != "end" else ()
+        text = "×".join(map(str, shape))
+        return f"for an input of {text}" + (", a guess from the first layer" if isinstance(wanted, str) else "")
+    raise reason or ModelError("the input's shape cannot be guessed", hint="Give it: --input-shape 1x3x224x224.")
+
+
+def guessed_shapes(blocks: list[Block]) -> list[tuple[int, ...]]:
+    """Input shapes that the first layer with weights takes, those to be tried first in front."""
+    first = next((block for block in blocks if block.weights and block.target), None)
+    if first is None:
+        return []
+    channels = next((int(text) for text in first.arguments.values() if text.isdigit()), 0)
+    if not channels or prod(first.weights[0].tensor.shape) == 0:
+        return []
+    if first.title.endswith("Conv2d"):
+        return [(1, channels, side, side) for side in _SIDES]
+    return [(1, channels)] if "Linear" in first.title else []

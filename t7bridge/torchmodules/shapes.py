@@ -1,0 +1,57 @@
+"""Output shapes of the modules in a model, found by running it on the meta device, which computes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import ModelError
+from ..graph.lua import TorchObject
+from ..limits import DEFAULT_LIMITS, Limits
+from .build import live_module
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def output_shapes(
+    module: TorchObject, trail: str, input_shape: tuple[int, ...], limits: Limits = DEFAULT_LIMITS
+) -> dict[str, Shapes]:
+    """Run a model and record what each module in it returns.
+
+    Args:
+        module: the nn module.
+        trail: its path in the file.
+        input_shape: of its one input, with the batch dimension.
+        limits: resource limits.
+
+    Returns:
+        By the name of each module (`""` for the model) the sizes of each tensor that it returned last.
+
+    Raises:
+        ModelError: the model does not take such an input, or needs values that the meta device does not have.
+        UnsupportedLayerError: layers of the model have no PyTorch module.
+    """
+    live = live_module(module, trail, 1, limits).to("meta")
+    found: dict[str, Shapes] = {}
+
+    def record(name: str) -> Any:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            items = output if isinstance(output, (list, tuple)) else [output]
+            found[name] = tuple(tuple(each.shape) for each in items[:8] if isinstance(each, torch.Tensor))
+
+        return hook
+
+    for name, each in live.named_modules():
+        each.register_forward_hook(record(name))
+    try:
+        with torch.no_grad():
+            live.eval()(torch.empty(input_shape, device="meta"))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ModelError(
+            "the model cannot be run for its shapes",
+            trail=trail,
+            found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
+            hint=f"The input was {'x'.join(map(str, input_shape))}; give another with --input-shape.",
+        ) from error
+    return found

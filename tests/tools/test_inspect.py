@@ -1,0 +1,121 @@
+"""Summaries of files: numbers that Lua and PyTorch have too, in a screenful, whatever the format."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.errors import ModelError
+
+FILES = ROOT / "testfiles"
+
+
+def test_header_and_layers() -> None:
+    """The header has format, encoding and counts; the table both classes, parameters and shared weights."""
+    summary = t7bridge.inspect(FILES / "models" / "siamese_shared.t7")
+    assert summary.header["encoding"] == "binary, little-endian, long of 8 bytes"
+    assert (summary.header["modules"], summary.header["parameters"]) == (11, 43)
+    assert summary.header["bytes"] == (FILES / "models" / "siamese_shared.t7").stat().st_size
+    rows = {row.key: row for row in summary.layers}
+    assert (rows["0.0.0"].class_name, rows["0.0.0"].torch) == ("nn.Linear", "Linear(6 → 4)")
+    assert rows["0.1.0"].shared == "0.0.0.weight"
+    assert len(str(summary).splitlines()) < 40
+    assert "<table>" in summary._repr_html_()
+
+
+def test_parameters_are_those_of_pytorch() -> None:
+    """The number of parameters is that of the live module, shared ones once."""
+    for name in ("resnet_small", "lenet_mm", "unet_nngraph", "char_lstm_nngraph"):
+        live = t7bridge.load_module(FILES / "models" / f"{name}.t7")
+        expected = sum(each.numel() for each in live.parameters())
+        assert t7bridge.inspect(FILES / "models" / f"{name}.t7").header["parameters"] == expected
+
+
+def test_shapes_by_running() -> None:
+    """Output shapes of `input_shape` are those that PyTorch computes."""
+    path = FILES / "models" / "resnet_small.t7"
+    live = t7bridge.load_module(path)
+    channels = next(each for each in live.modules() if isinstance(each, torch.nn.Conv2d)).in_channels
+    shape = (2, channels, 16, 16)
+    summary = t7bridge.inspect(path, input_shape=shape)
+    found: dict[str, str] = {}
+    for name, each in live.named_modules():
+        if name and not list(each.children()):
+            each.register_forward_hook(
+                lambda _, __, out, name=name: found.update({name: "×".join(map(str, out.shape))})
+            )
+    live(torch.randn(shape))
+    rows = {row.key: row.output for row in summary.layers if row.key in found}
+    assert rows
+    assert rows == {key: found[key] for key in rows}
+    assert "2×" in summary.shapes
+    with pytest.raises(ModelError):
+        t7bridge.inspect(path, input_shape=(1, channels + 1, 16, 16))
+    assert "guess" in t7bridge.inspect(FILES / "models" / "autoencoder_flat.t7", input_shape="guess").shapes
+
+
+def test_rest_of_a_checkpoint() -> None:
+    """Options, vocabularies and optimizer state are said beside the model, which is not repeated."""
+    summary = t7bridge.inspect(FILES / "models" / "training_checkpoint.t7")
+    others = dict(summary.others)
+    assert others["root.epoch"] == "12"
+    assert others["root.optimState.momentum"] == "0.9"
+    assert others["root.classes"] == "table of 2: [1]='cat', [2]='dog'"
+    assert not [path for path in others if "modules" in path]
+
+
+def test_statistics(tmp_path: Path) -> None:
+    """Statistics are those of numpy; NaN and infinities are counted, and do not spoil the others."""
+    values = np.array([[1.0, -3.0, 0.0], [float("nan"), float("inf"), 2.0]], np.float32)
+    t7bridge.save({"a": {"weight": values}}, tmp_path / "x.pt")
+    (row,) = t7bridge.inspect(tmp_path / "x.pt", statistics=True).tensors
+    finite = values[np.isfinite(values)]
+    assert (row.key, row.shape, row.type) == ("a.weight", (2, 3), "float32")
+    assert row.numbers["mean"] == pytest.approx(finite.mean())
+    assert row.numbers["std"] == pytest.approx(finite.std())
+    assert [row.numbers[name] for name in ("min", "max", "zeros", "nan", "inf")] == [-3, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".h5", ".npz"])
+def test_any_format(suffix: str, tmp_path: Path) -> None:
+    """State dicts of any format have the same parameters and keys."""
+    t7bridge.convert(FILES / "models" / "unet_nngraph.t7", tmp_path / f"x{suffix}")
+    summary = t7bridge.inspect(tmp_path / f"x{suffix}")
+    assert summary.header["parameters"] == 802
+    assert "1" in {row.key for row in summary.layers}
+
+
+def test_large_files_are_summarized_at_once(tmp_path: Path) -> None:
+    """Ten gigabytes of weights are not read: the summary takes less than a second."""
+    path = tmp_path / "x.t7"
+    t7bridge.save(t7bridge.load(FILES / "models" / "lenet_mm.t7"), path)
+    header = b'{"w":{"dtype":"F32","shape":[2684354560],"data_offsets":[0,10737418240]}}'
+    with open(tmp_path / "x.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 10737418240)
+    t7bridge.inspect(path)
+    begin = time.perf_counter()
+    assert t7bridge.inspect(tmp_path / "x.safetensors").header["bytes of tensors"] == 10737418240
+    assert time.perf_counter() - begin < 1
+
+
+def test_parts_and_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--at` shows a part, `--json` is data, `--all` the outline; a path that leads nowhere names the steps there are."""
+    path = str(FILES / "models" / "training_checkpoint.t7")
+    part = t7bridge.inspect(path, at="root.optimState")
+    assert ("root.optimState.momentum", "0.9") in part.others
+    with pytest.raises(ModelError, match="optimState"):
+        t7bridge.inspect(path, at="root.optimstate")
+    assert main(["inspect", path, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["layers"][1]["class_name"] == "nn.Linear"
+    assert main(["inspect", path, "--all", "--at", "root.optimState"]) == 0
+    assert "momentum: 0.9" in capsys.readouterr().out
+    assert main(["inspect", path, "--stats"]) == 0
+    assert "0.weight" in capsys.readouterr().out
