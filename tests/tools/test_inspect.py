@@ -106,7 +106,7 @@ def test_large_files_are_summarized_at_once(tmp_path: Path) -> None:
 
 
 def test_parts_and_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--at` shows a part, `--json` is data, `--all` the outline; a path that leads nowhere names the steps there are."""
+    """`--at` shows a part, `--json` is data, `--all` the outline; a wrong path names the steps there are."""
     path = str(FILES / "models" / "training_checkpoint.t7")
     part = t7bridge.inspect(path, at="root.optimState")
     assert ("root.optimState.momentum", "0.9") in part.others
