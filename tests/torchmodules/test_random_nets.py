@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fuzz_networks import gradients, outputs, records
+from fuzz_networks import gradients, outputs, records, written
 from helpers import TESTFILES
 
 from t7bridge.torchmodules.build import live_module
@@ -27,5 +27,18 @@ def test_live_modules_compute_what_lua_did(name):
             wrong += [(number, mode, why)] if why else []
         why = gradients(make, record)
         wrong += [(number, "grads", why)] if why else []
+    assert not wrong
+    assert compared >= 30
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("random")])
+def test_generated_source_computes_what_lua_did(name, tmp_path):
+    """The model.py of each network computes Lua's outputs, in evaluation and training, and in a second call."""
+    torch.set_num_threads(1)
+    path, compared, wrong = TESTFILES / f"{name}.t7", 0, []
+    for number, record in enumerate(records(path), 1):
+        for mode, why in outputs(written(path, number, tmp_path), record):
+            compared += 1
+            wrong += [(number, mode, why)] if why else []
     assert not wrong
     assert compared >= 30
