@@ -164,12 +164,12 @@ class _Inert:
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         if not isinstance(constructor, PythonGlobal) or not isinstance(args, tuple) or how.startswith("newobj"):
-            raise T7BridgeError("is no call that the referee can stand in for")
+            raise T7BridgeError("is not a call that the referee supports")
         return PythonObject(constructor, how, args, kwargs)
 
     def build(self, value: Any, state: Any) -> Any:
         if not isinstance(value, PythonObject) or value.state is not UNSET_STATE:
-            raise T7BridgeError("is no state that the referee can stand in for")
+            raise T7BridgeError("is not a state that the referee supports")
         value.state = state
         return value
 

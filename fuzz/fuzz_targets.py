@@ -103,7 +103,7 @@ def _pt(data: bytes) -> bool:
 
 
 def _shallow(value: Any, most: int = 100) -> bool:
-    """Whether `json` can write the description: nesting is no matter of ours here."""
+    """Return whether `json` can write the description: deep nesting is not tested here."""
     stack = [(value, 0)]
     seen = set()
     while stack:

@@ -1,7 +1,7 @@
 """A drop-in for torchfile 0.1.0: `import t7bridge.torchfile as torchfile`.
 
 The same functions, classes and values, from a reader that checks what it reads and also reads ascii files, files of
-other byte orders and sizes of `long`, half precision, and objects inside file objects that are no files. Fields that an
+other byte orders and sizes of `long`, half precision, and objects in file objects that are not files. Fields that an
 object does not have are `None`, as in torchfile; damaged files raise `T7ReaderException`.
 """
 
@@ -112,7 +112,7 @@ def load(filename: str, **kwargs: Any) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        T7ReaderException: the file is damaged, or is no `.t7`.
+        T7ReaderException: the file is damaged, or is not a `.t7`.
     """
     with open(filename, "rb") as file:
         return T7Reader(file, **kwargs).read_obj()

@@ -34,7 +34,7 @@ VERBS = {
     "prove": "compare each layer with what Lua Torch recorded in the same file",
     "scan": "say what files would do in readers that trust them",
     "verify": "check that two files hold the same values, sharing and views",
-    "zoo": "convert thousands of files, and go on where it was stopped",
+    "zoo": "convert thousands of files, and resume where it was stopped",
 }
 
 
@@ -149,7 +149,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _perhaps(wrong: str, known: Sequence[str]) -> str:
-    """What was perhaps meant, as the end of a message."""
+    """Return a did-you-mean suggestion as the end of a message; empty where there is none."""
     from difflib import get_close_matches
 
     found = get_close_matches(wrong, known, 1)
@@ -261,7 +261,7 @@ def _fail(message: str) -> int:
 
 
 def _general(arguments: Sequence[str]) -> int:
-    """What does not name a verb: help, the version, or wrong usage."""
+    """Run a command line without a verb: help, the version, or wrong usage."""
     from ..version import __version__
 
     width = max(map(len, VERBS))

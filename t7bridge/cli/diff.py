@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _tolerance(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no tolerance")
+        raise argparse.ArgumentTypeError(f"{text} is not a valid tolerance")
     return value
 
 

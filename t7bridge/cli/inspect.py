@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is no number of things to show")
+        raise argparse.ArgumentTypeError(f"{number} is not a valid number of things to show")
     return number
 
 

@@ -1,4 +1,4 @@
-"""What several verbs share: options for what a file may cost and how the output is written, and printing notes."""
+"""Parts that several verbs share: options for resource limits and for writing outputs, and printing of notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert many files into a folder that mirrors their tree. The same command again goes on where it was."""
+"""Convert many files into a folder that mirrors their tree. The same command again resumes where it was."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_limit,
         default=[],
         metavar="N",
-        help="convert at most so many files in this run; NAME=N: what one file may cost, as for t7bridge convert",
+        help="convert at most so many files in this run; NAME=N: a limit for each file, as for t7bridge convert",
     )
     which.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
     which.add_argument(
@@ -88,7 +88,7 @@ def _size(text: str) -> int:
     """Bytes of `512M` or `4G`."""
     found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512M or 4G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M or 4G")
     return int(found.group(1)) * _UNITS[found.group(2).upper()]
 
 
@@ -174,7 +174,7 @@ def _print_plan(report: Any, as_json: bool) -> None:
         counts = report.counts
         print(
             f"{counts['planned']} files to convert, {counts['done']} done, {counts['failed']} failed, "
-            f"{counts['foreign']} are no models; nothing was written"
+            f"{counts['foreign']} skipped (not a model); nothing was written"
         )
 
 
@@ -197,7 +197,7 @@ def _print_summary(report: Any) -> None:
     rate = f", {now / report.seconds:.0f} a second" if now and report.seconds else ""
     print(f"{now} files in {report.seconds:.1f} s{rate}")
     print(
-        f"{counts['done']} done, {counts['failed']} failed, {counts['foreign']} are no models"
+        f"{counts['done']} done, {counts['failed']} failed, {counts['foreign']} skipped (not a model)"
         + (f", {counts['planned']} still to do" if counts["planned"] else "")
         + f"; {before} bytes became {after}"
     )

@@ -1,4 +1,4 @@
-"""How a zoo's run looks: `rich` on a terminal where it is installed, plain lines otherwise, JSON for machines."""
+"""Display of a zoo's run: `rich` on a terminal where it is installed, plain lines otherwise, JSON for machines."""
 
 from __future__ import annotations
 

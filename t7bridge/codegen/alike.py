@@ -14,7 +14,7 @@ _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_
 
 
 def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
-    """Give every block the name of its class, and keep one block for each class.
+    """Set the class name of every block, and keep one block for each class.
 
     Args:
         blocks: all blocks, those first that others contain, as `Builder` makes them.
@@ -72,7 +72,7 @@ def calls_in(block: Block) -> Iterator[Call]:
 
 
 def _shape(block: Block) -> str:
-    """What two blocks have in common if they differ in numbers only."""
+    """Return the shape of a block: equal for blocks that differ in numbers only."""
 
     def masked(node: Any) -> str:
         if isinstance(node, Lit):

@@ -31,10 +31,10 @@ def checked_name(name: str) -> str:
     """A name that Python reads as it is written.
 
     Raises:
-        ModelError: it is no identifier, a keyword, or one that Python normalizes.
+        ModelError: it is not an identifier, a keyword, or one that Python normalizes.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
-        raise ModelError("a name is no identifier of Python", found=f"{name!r:.60}")
+        raise ModelError("a name is not an identifier of Python", found=f"{name!r:.60}")
     return name
 
 
@@ -52,7 +52,7 @@ class Lit:
 
     @property
     def level(self) -> int:
-        """How tightly it holds together."""
+        """Its binding strength."""
         value = self.value
         negative = isinstance(value, (int, float)) and not isinstance(value, bool) and math.copysign(1, value) < 0
         return UNARY if negative and not _is_special(value) else ATOM
@@ -143,7 +143,7 @@ class Binary:
 
     @property
     def level(self) -> int:
-        """How tightly it holds together."""
+        """Its binding strength."""
         return OPERATORS[self.symbol]
 
 
@@ -253,12 +253,12 @@ def dotted(name: str) -> Node:
 
 
 def method(value: Node, name: str, *args: Any, **kwargs: Any) -> Apply:
-    """A call of a method; arguments that are no nodes are literals."""
+    """A call of a method; arguments that are not nodes are literals."""
     return apply(Attr(value, name), *args, **kwargs)
 
 
 def apply(function: Node | str, *args: Any, **kwargs: Any) -> Apply:
-    """A call of a function, by its dotted name; arguments that are no nodes are literals."""
+    """A call of a function, by its dotted name; arguments that are not nodes are literals."""
     called = dotted(function) if isinstance(function, str) else function
     return Apply(called, tuple(map(_node, args)), {name: _node(value) for name, value in kwargs.items()})
 
@@ -300,7 +300,7 @@ def _is_special(value: Any) -> bool:
 
 
 def same_literal(value: Any, other: Any) -> bool:
-    """Whether two literals are the same value of the same kind: 1, 1.0 and True are three."""
+    """Return whether two literals are the same value of the same kind: 1, 1.0 and True are three."""
     return type(value) is type(other) and repr(value) == repr(other)
 
 
@@ -371,7 +371,7 @@ def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[
 
 
 def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
-    """What stands before the brackets of an expression, in them and behind them."""
+    """Split an expression into the text before its brackets, the items inside and the text behind."""
     if isinstance(node, Call):
         return f"{dotted(node.name).text}(", node.shown(), ")"
     if isinstance(node, Apply):

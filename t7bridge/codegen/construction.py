@@ -80,7 +80,7 @@ def check_construction(plan: Plan, owned: Owned) -> None:
 
 
 def _is_known(spec: ModuleSpec) -> bool:
-    """Whether a class is one of this package or of torch.nn; of others nobody knows what they keep."""
+    """Return whether a class is one of this package or of torch.nn; of others nobody knows what they keep."""
     return spec.target.startswith(LAYERS) or spec.target.removeprefix("torch.nn.") in TORCH or spec.target == SEQUENTIAL
 
 
@@ -284,7 +284,7 @@ class _Constructor:
                 raise NotImplementedError(ast.unparse(target))
 
     def _set(self, name: str, value: Any) -> None:
-        """What `self.name = value` does."""
+        """Execute `self.name = value`."""
         module = self._module
         module.attributes[name] = value
         if isinstance(value, _Sized) and value.learned:

@@ -113,7 +113,7 @@ def _file(module: str) -> dict[str, Copied]:
 
 
 def _forward(statement: ast.stmt) -> tuple[str, int]:
-    """What the `forward` of a class returns, and how many inputs it takes."""
+    """Return what the `forward` of a class returns, and the number of its inputs."""
     for inner in getattr(statement, "body", ()):
         if isinstance(inner, ast.FunctionDef) and inner.name == "forward" and inner.returns is not None:
             return ast.unparse(inner.returns), len(inner.args.args) - 1
@@ -121,7 +121,7 @@ def _forward(statement: ast.stmt) -> tuple[str, int]:
 
 
 def _remembers(statement: ast.stmt) -> bool:
-    """Whether a method other than the constructor sets an attribute of the object."""
+    """Return whether a method other than the constructor sets an attribute of the object."""
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)

@@ -35,7 +35,7 @@ class Block:
     """A class of the source: modules, and steps between them.
 
     Attributes:
-        spec: the module it stands for.
+        spec: the module it represents.
         name: the name of the class; instances of it have the same.
         steps: the steps; number 0 is the input, and those that became part of others are `None`.
         result: what `forward` returns.
@@ -74,7 +74,7 @@ class Builder:
         copied: the layers that come along, by name.
         foreign: classes of others, by what they are called: their modules.
         torch: the classes of torch.nn, by their names there.
-        budget: what generating may cost.
+        budget: resource limits of generating.
         memory: what modules do to memory.
         inplace: whether there is a module that changes its input.
     """
@@ -106,7 +106,7 @@ class Builder:
         return block
 
     def construct(self, spec: ModuleSpec, rank: int | None = None) -> tuple[Call, int | None]:
-        """The construction of a module, and the rank of what it gives."""
+        """Return the construction of a module, and the rank of its output."""
         self.budget.spend()
         module = self._module(spec, rank)
         if module is not None:
@@ -148,7 +148,7 @@ class Builder:
         return sequential(calls or [Call("nn.Identity")], spec), rank
 
     def _flows(self, spec: ModuleSpec, rank: int | None) -> bool:
-        """Whether a module is better written as steps of the class that contains it."""
+        """Return whether a module is better written as steps of the class that contains it."""
         if spec.target == SEQUENTIAL:
             return gives_list(spec) or takes_list(spec)
         if short(spec) in OPENED:
@@ -193,13 +193,13 @@ class Builder:
         return call
 
     def annotation(self, call: Call) -> str:
-        """What a module returns: `Tensor` or another annotation."""
+        """Return the annotation of a module's output: `Tensor` or another."""
         if call.name in self.copied:
             return self.copied[call.name].returns
         return "Tensor" if call.name.startswith("nn.") else "Any"
 
     def is_shared(self, spec: ModuleSpec) -> bool:
-        """Whether a module is at several places of the model."""
+        """Return whether a module is at several places of the model."""
         return id(spec) in self._shared
 
 
@@ -220,7 +220,7 @@ class Body:
         return None
 
     def is_reshaped(self, value: Value) -> bool:
-        """Whether a value comes from a layer that gave it a shape of its own."""
+        """Return whether a value comes from a layer that gave it a shape of its own."""
         if not isinstance(value, Ref) or value.path:
             return False
         step = self.block.steps[value.step]
@@ -252,17 +252,17 @@ class Body:
         return value
 
     def apply(self, spec: ModuleSpec, value: Value, base: str = "", following: ModuleSpec | None = None) -> Value:
-        """What a module gives for a value.
+        """Return the output of a module for a value.
 
         Args:
             spec: the module.
             value: what it takes.
             base: what it is called, if not after its class.
-            following: the module that what it gives goes to, where that helps to name things.
+            following: the module that takes its output, where that helps to name things.
         """
         name = short(spec)
         self.builder.budget.spend(1)
-        # What is at several places is written once, as a module; but for the layers on lists, which are no modules.
+        # What is at several places is written once, as a module; but for the layers on lists, which are not modules.
         again = name in CONTAINERS and (name == "graph.Graph" or self.builder.is_shared(spec))
         if name in FLOWS and (not again or spec is self.block.spec):
             done = FLOWS[name](self, spec, value, following)
@@ -331,7 +331,7 @@ class Body:
 
 
 def _block_base(spec: ModuleSpec) -> str:
-    """What a class is called, by what it does."""
+    """Return the name of a class, by what it does."""
     children = list(spec.children.values())
     names = [short(child) for child in children]
     for first, second in pairwise(names):

@@ -70,14 +70,14 @@ def generate(
 
     Args:
         value: the module or criterion.
-        trail: its own path, for messages.
+        trail: its path, for messages.
         index_base: what the first element, class or row is called: 1 as in Lua, or 0.
-        limits: what the model may cost.
+        limits: resource limits.
         source: the name of the file it comes from, for the source's first line.
         weights: the name of the file that `load` reads beside the source.
 
     Raises:
-        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         UnsupportedError: its modules are nested too deep.
         LimitError: the model is nested or shared too much.
     """
@@ -172,7 +172,7 @@ def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[Assi
 
 
 def _dtypes(paths: Paths, owned: Owned) -> tuple[str, list[Assign]]:
-    """The method that gives most modules their element type, and statements for the others."""
+    """Return the method that sets the element type of most modules, and statements for the others."""
     counts: Counter[str] = Counter()
     kinds: list[tuple[tuple[str, ...], set[str]]] = []
     for path, spec in paths:

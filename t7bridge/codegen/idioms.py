@@ -1,4 +1,4 @@
-"""How the runtime's layers are said in plain PyTorch, where that is exact.
+"""Plain PyTorch for the runtime's layers, where that is exact.
 
 The rank of a value is the number of dimensions of one example of it: 3 for images, whether a batch or one. A layer of
 Lua that counts from the front, batch or not, can be said with dimensions counted from the back if the rank is known.
@@ -34,7 +34,7 @@ def _arguments(spec: ModuleSpec, *names: str) -> list[Any]:
 
 
 def as_module(spec: ModuleSpec, rank: Rank) -> Module | None:
-    """A module of torch.nn that does the same, and the rank of what it gives; `None` where there is none."""
+    """Return an equal module of torch.nn and the rank of its output; `None` where there is none."""
     name = short(spec)
     if spec.target.startswith("torch.nn."):
         call = torch_call(spec.target.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
@@ -77,7 +77,7 @@ def _rank_after(call: Call, rank: Rank) -> Rank:
 
 
 def rank_of_copy(spec: ModuleSpec, rank: Rank) -> Rank:
-    """The rank of what a layer gives whose own class comes along, where a class of torch.nn tells."""
+    """Return the output rank of a layer whose own class is copied, where a class of torch.nn tells."""
     if short(spec) not in _PLAIN:
         return None
     return _rank_after(Call(f"nn.{short(spec).partition('.')[2].replace('FullConvolution', 'ConvTranspose')}"), rank)
@@ -98,7 +98,7 @@ _RESHAPING = {
 
 
 def reshapes(spec: ModuleSpec) -> bool | None:
-    """Whether a layer gives another shape than it takes; `None` where it passes on that of its input."""
+    """Return whether a layer gives another shape than it takes; `None` where it passes on that of its input."""
     while spec.target == SEQUENTIAL and spec.children:
         spec = list(spec.children.values())[-1]
     home, _, name = short(spec).partition(".")
@@ -138,7 +138,7 @@ def _reshape(spec: ModuleSpec, rank: Rank) -> Module | None:
 
 
 def as_expression(spec: ModuleSpec, rank: Rank) -> Expression | None:
-    """An expression of one operand that does the same; `None` where there is none."""
+    """Return an equal expression of one operand; `None` where there is none."""
     build = _EXPRESSIONS.get(short(spec))
     return build(spec, rank) if build else None
 

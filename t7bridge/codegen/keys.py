@@ -1,4 +1,4 @@
-"""Where the modules of a plan are in the classes of the source, and so what the tensors are called there."""
+"""Places of a plan's modules in the classes of the source, and so the names of the tensors there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
     Args:
         plan: the plan, which is changed.
         owned: the tensors of its modules.
-        computed: the tensors, by id, that are no view of the file's memory; they are compared by what they hold.
+        computed: the tensors, by id, that are not views of the file's memory; they are compared by what they hold.
     """
     _Unifier(owned, computed).visit(plan.root)
 
@@ -90,7 +90,7 @@ class _Unifier:
             stack += reversed(spec.children.values())
 
     def _is_mergeable(self, spec: ModuleSpec) -> bool:
-        """Whether a module has tensors, and keeps nothing besides."""
+        """Return whether a module has tensors, and keeps nothing besides."""
         return self._has_tensors(spec) and not self._remembers(spec)
 
     @cached_by_spec
@@ -99,7 +99,7 @@ class _Unifier:
 
     @cached_by_spec
     def _remembers(self, spec: ModuleSpec) -> bool:
-        """Whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
+        """Return whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
         if spec.target.startswith(LAYERS):
             own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
         else:
@@ -123,7 +123,7 @@ class _Unifier:
 
 
 def view_of(tensor: Tensor) -> Any:
-    """What tells whether two tensors are the same view of the same memory."""
+    """Return a key that is equal for tensors that are the same view of the same memory."""
     if tensor.storage is None:
         return id(tensor)
     return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
@@ -182,7 +182,7 @@ def expression(path: tuple[str, ...], start: str = "self") -> Node:
 def check_tensors(
     plan: Plan, source: dict[str, Tensor], paths: list[tuple[tuple[str, ...], ModuleSpec]], made: dict[str, Tensor]
 ) -> None:
-    """Compare every tensor of a model's file with the Lua tensor that its place stands for.
+    """Compare every tensor of a model's file with the Lua tensor of its place.
 
     Args:
         plan: the plan, after modules were unified.
@@ -209,7 +209,7 @@ def check_tensors(
 
 
 def _same(tensor: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same view of the same memory, or hold the same bytes."""
+    """Return whether two tensors are the same view of the same memory, or hold the same bytes."""
     if tensor is other or view_of(tensor) == view_of(other):
         return True
     if tensor.element != other.element or tensor.shape != other.shape:

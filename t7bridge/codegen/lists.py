@@ -1,4 +1,4 @@
-"""Layers on lists: known lists of steps, and what takes or gives them, without modules of their own."""
+"""Layers on lists: known lists of steps, and what takes or returns them, without modules of their own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def gives_list(spec: ModuleSpec) -> bool:
-    """Whether a module is known to give a list."""
+    """Return whether a module is known to return a list."""
     if spec.target == SEQUENTIAL and spec.children:
         return gives_list(list(spec.children.values())[-1])
     return short(spec) in GIVE_LISTS
 
 
 def takes_list(spec: ModuleSpec) -> bool:
-    """Whether a module is known to take a list."""
+    """Return whether a module is known to take a list."""
     if spec.target == SEQUENTIAL and spec.children:
         return takes_list(next(iter(spec.children.values())))
     return short(spec) in TAKE_LISTS
@@ -70,7 +70,7 @@ _MOST_UNPACKED = 100
 
 
 def _unpacked(width: int) -> int:
-    """How many elements an input is taken apart into; 0 where they stay in the list."""
+    """Return the number of elements that an input is unpacked into; 0 where they stay in the list."""
     return width if width <= _MOST_UNPACKED else 0
 
 
@@ -109,7 +109,7 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
 
 
 def _name_last(body: Body, value: Value, name: str) -> None:
-    """Call a value, and the module that gives it, what the user does."""
+    """Name a value, and the module that returns it, as the user does."""
     step = body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
     if name and step is not None:
         step.hint, step.named = name, True
@@ -243,7 +243,7 @@ FLOWS: dict[str, Callable[[Body, ModuleSpec, Value, ModuleSpec | None], Value | 
     "table.ReverseTable": _reversed,
     "table.FlattenTable": _flat,
 }
-"""Modules that become steps; a function gives `None` where it cannot, and the layer's own class comes along."""
+"""Modules that become steps; a function returns `None` where it cannot, and the layer's own class is copied."""
 
 CONTAINERS = {"graph.Graph", "containers.ConcatTable", "containers.ParallelTable", "containers.Concat"}
 """Those of them that can be classes of their own."""

@@ -1,4 +1,4 @@
-"""What modules do to memory: which change their input in place, and which hand on the memory they were given.
+"""Effects of modules on memory: which change their input in place, and which return views of their input.
 
 Lua's in-place layers change a value for everybody who reads it later, and PyTorch's do so too if the order stays.
 """
@@ -9,7 +9,7 @@ from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .idioms import short
 
 Effects = tuple[bool, bool]
-"""Whether a module changes its input, and whether what it gives may be the same memory."""
+"""Whether a module changes its input, and whether its output may be the same memory."""
 
 _HANDING_ON = {
     *("torch.nn.Identity", "torch.nn.Dropout", "torch.nn.Dropout2d", "torch.nn.Dropout3d", "dropout.Dropout"),
@@ -22,13 +22,13 @@ _HANDING_ON = {
 
 
 class Memory:
-    """What the modules of one model do to memory; each is asked once."""
+    """Effects on memory of the modules of one model; each is asked once."""
 
     def __init__(self) -> None:
         self._known: dict[int, Effects] = {}
 
     def effects(self, spec: ModuleSpec) -> Effects:
-        """What a module may do to memory."""
+        """Return the possible effects of a module on memory."""
         if id(spec) not in self._known:
             self._known[id(spec)] = self._found(spec)
         return self._known[id(spec)]

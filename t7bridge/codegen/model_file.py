@@ -40,7 +40,7 @@ class Extra:
 
     Attributes:
         connections: what is done at the end of its constructor: `self.decoder.weight = self.encoder.weight`.
-        dtype: the method that gives all parameters their element type: `double`; empty for float32.
+        dtype: the method that sets the element type of all parameters: `double`; empty for float32.
         dtypes: statements of `load` about modules that are of another type.
     """
 
@@ -145,7 +145,7 @@ def _returns(block: Block, writer: Writer) -> str:
 
 
 def _takes(block: Block, names: list[str]) -> str:
-    """What goes in and comes out, as far as it can be told."""
+    """Describe inputs and outputs, as far as they are known."""
     first = _first(block.spec)
     shapes = {
         "torch.nn.Linear": "(batch, {0})",

@@ -27,7 +27,7 @@ def usable_name(name: str) -> str:
 
 
 def free_variable(name: str, taken: frozenset[str] = frozenset()) -> bool:
-    """Whether a variable can have a name without hiding what the page means by it.
+    """Return whether a variable can have a name without hiding what the page means by it.
 
     Args:
         name: an identifier.
@@ -37,5 +37,5 @@ def free_variable(name: str, taken: frozenset[str] = frozenset()) -> bool:
 
 
 def free_attribute(name: str) -> bool:
-    """Whether a module can be an attribute of this name."""
+    """Return whether a module can be an attribute of this name."""
     return is_free_name(name)

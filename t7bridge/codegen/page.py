@@ -47,12 +47,12 @@ def check_page(text: str, builder: Builder, blocks: list[Block], keys: Iterable[
         keys: those of its state dict.
 
     Raises:
-        ModelError: there is something else, or it is no Python. This is a fault of the package, or of an entry.
+        ModelError: there is something else, or it is not Python. This is an error in the package, or in an entry.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ModelError(f"the source of this model is no Python: {error}") from error
+        raise ModelError(f"the source of this model is not Python: {error}") from error
     _Page(text, builder, blocks, keys).check(tree)
 
 
@@ -97,7 +97,7 @@ class _Page:
                 raise _refused(statement)
 
     def _is_copied(self, statement: ast.stmt) -> bool:
-        """Whether a statement is a piece of the package, to the letter."""
+        """Return whether a statement is a piece of the package, to the letter."""
         names = {getattr(statement, "name", "")}
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         names |= {target.id for target in targets if isinstance(target, ast.Name)}
@@ -107,7 +107,7 @@ class _Page:
         return any(piece is not None and piece.text == found for piece in pieces)
 
     def _is_text_of(self, statement: ast.stmt, lines: tuple[str, ...]) -> bool:
-        """Whether a statement is these lines, to the letter."""
+        """Return whether a statement is these lines, to the letter."""
         return tuple(self._lines[statement.lineno - 1 : statement.end_lineno]) == lines
 
     def _class(self, statement: ast.ClassDef) -> None:
@@ -194,7 +194,7 @@ class _Page:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring."""
+    """Return whether a statement is a docstring."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

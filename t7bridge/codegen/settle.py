@@ -1,4 +1,4 @@
-"""What is decided of a plan before it is written: that it is not too large, and where plain PyTorch will not do."""
+"""Decisions about a plan before it is written: that it is not too large, and where plain PyTorch will not do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_size(tensors: dict[str, Tensor], limits: Limits) -> None:
 
 
 def explained(plan: Plan) -> int:
-    """How many modules, arguments and links there are in a plan."""
+    """Count the modules, arguments and links of a plan."""
     total = 0
     for spec in all_specs(plan):
         total += 1 + len(spec.args) + len(spec.kwargs) + len(spec.children)
@@ -70,7 +70,7 @@ def settle(plan: Plan, shared: set[int]) -> None:
 
 
 def _loses_batches(spec: ModuleSpec) -> bool:
-    """Whether a layer may give one example without the batch dimension that its input had."""
+    """Return whether a layer may return one example without the batch dimension of its input."""
     name = short(spec)
     if name == "shape.Reshape":
         return spec.kwargs.get("batch_mode") is not True
@@ -80,5 +80,5 @@ def _loses_batches(spec: ModuleSpec) -> bool:
 
 
 def _refuses_examples(spec: ModuleSpec) -> bool:
-    """Whether the plain class does not take what the layer does: one slope of nn.PReLU is for inputs of any shape."""
+    """Return whether the plain class takes fewer inputs than the layer: one slope of nn.PReLU is for any shape."""
     return not (short(spec) == "activation.PReLU" and spec.args == (1,))

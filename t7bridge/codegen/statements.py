@@ -17,7 +17,7 @@ _MOST_VARIABLES = 1000
 
 
 def tidy(block: Block) -> None:
-    """Join chains of modules, say alone what a function says, and give the modules their names."""
+    """Join chains of modules, write as functions what has no state, and name the modules."""
     exposed = _Exposed(block, count_uses(block.steps, block.result))
     for step in block.steps:
         alone = step is not None and step.attribute is not None and not step.attribute.own
@@ -73,14 +73,14 @@ class _Exposed:
         self._known: dict[int, bool] = {}
 
     def changed_by(self, step: Step) -> bool:
-        """Whether a step changes, in place, memory that others use too: of its input, or of what that was made from."""
+        """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
         if not step.inplace:
             return False
         taken = [ref for value in step.takes for ref in refs(value)]
         return any(ref.path or self._is(ref.step) for ref in taken)
 
     def seen_in(self, step: Step) -> bool:
-        """Whether others see that a step writes into its first operand; those outside of the class, too."""
+        """Return whether others see that a step writes into its first operand; those outside of the class, too."""
         first = step.takes[0]
         while isinstance(first, list):
             if not first:
@@ -169,7 +169,7 @@ class Writer:
         return "\n".join((*lines, "list" if returned is self.returned else "value"))
 
     def reads(self, name: str) -> bool:
-        """Whether a variable is used."""
+        """Return whether a variable is used."""
         returned = self.returned if isinstance(self.returned, list) else [self.returned]
         return any(name in names_in(node) for node in (*(each.value for each in self.statements), *returned))
 
@@ -236,7 +236,7 @@ class Writer:
             self._waiting.subtract(set(names_in(self._nodes[number])))
 
     def _wanted(self, step: Step) -> bool:
-        """Whether a value gets a variable for its name, which its module does not have already."""
+        """Return whether a value gets a variable for its name, which its module does not have already."""
         return bool(step.hint) and (step.attribute is None or step.attribute.name != step.hint)
 
     def _fill(self, step: Step) -> Node:
@@ -275,7 +275,7 @@ class Writer:
         return node
 
     def _assign(self, number: int) -> None:
-        """Give a pending value a variable."""
+        """Assign a pending value to a variable."""
         step = self._block.steps[number]
         assert step is not None
         self._settle(number)

@@ -11,7 +11,7 @@ from .code import Call, Node, apply, sequential
 
 @define(frozen=True)
 class Ref:
-    """What a step computes, or an element of it.
+    """Reference to the result of a step, or to an element of it.
 
     Attributes:
         step: its number; 0 is the input.
@@ -73,7 +73,7 @@ class Step:
         same: whether the result may be the memory of the input.
         reshaped: whether the result may have another shape than others of its size.
         hint: what a variable with the result is called.
-        named: whether `hint` is a name that the user gave.
+        named: whether `hint` is a name that the user chose.
     """
 
     write: Write
@@ -110,7 +110,7 @@ def pick(value: Value, index: int | str) -> Value:
 
 
 def count_uses(steps: list[Step | None], result: Value) -> dict[int, int]:
-    """How often each step's result is used."""
+    """Count the uses of each step's result."""
     uses: dict[int, int] = {}
     for step in steps:
         for taken in step.takes if step else ():

@@ -1,4 +1,4 @@
-"""What the source writer knows of the classes of torch.nn: how to write a call of each, and what it returns."""
+"""Facts about the classes of torch.nn: how to write a call of each, and what it returns."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _simple(name: str, value: Any) -> Any:
 
 
 def base_name(class_name: str) -> str:
-    """What an attribute is called that holds a module of a class: `max_unpool` for `MaxUnpool`."""
+    """Return the name of an attribute that holds a module of a class: `max_unpool` for `MaxUnpool`."""
     short = class_name.removeprefix("nn.")
     if class_name.startswith("nn.") and short in TORCH:
         return TORCH[short].base

@@ -1,4 +1,4 @@
-"""What the constructors of torch.nn do with their arguments: which they refuse, and which tensors they make.
+"""Behaviour of the constructors of torch.nn: which arguments they refuse, and which tensors they make.
 
 Only what PyTorch's own constructors check is checked; what a `forward` would refuse is left to it.
 """
@@ -25,7 +25,7 @@ def shape(*sizes: Any) -> Shape:
     """The shape of a tensor that is made: `torch.zeros(3, 4)`, `torch.zeros((3, 4))`.
 
     Raises:
-        Refused: they are no sizes.
+        Refused: they are not sizes.
     """
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])

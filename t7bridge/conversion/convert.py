@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @define(frozen=True)
 class Options:
-    """What was asked of one conversion; see `convert`.
+    """Options of one conversion; see `convert`.
 
     Attributes:
         layout: the stated parts of a `.t7`'s layout.
@@ -111,7 +111,7 @@ def convert(
         pt_format: of a `.pt` that is written: `zip`, `legacy` for PyTorch 0.2 to 1.5, or
             `torchscript` for `torch.jit.load` and C++, which holds named tensors only.
         template: for a `.t7` made from another format: the `.t7` whose models get the state dicts of the source, under
-            the keys that `auto` mode gives them. All else, its encoding too, is taken from it; the file stays as it is.
+            the keys that `auto` mode assigns. All else, its encoding too, is taken from it; the file stays as it is.
         partial: allow a state dict to lack keys of the template, and to have keys that the template does not.
         compact: write to a `.pt` made in `auto` mode of each storage only what tensors use: views become tensors of
             their own, and what overlaps or is tied stays so. The record is left out then.
@@ -226,7 +226,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
     elif content.trailing:
         if layout != content.layout:
             raise WriteError(
-                f"{len(content.trailing)} bytes behind the last value are no values, and cannot be encoded anew",
+                f"{len(content.trailing)} bytes behind the last value are not values, and cannot be re-encoded",
                 file=report.source,
                 hint="Convert without changing encoding, byte order or size of long.",
             )
@@ -328,7 +328,7 @@ def _to_python(document: Document, output: Output, options: Options, report: Rep
         value = compact_in(value)
     if made.modules is not None:
         made.modules.note_rest(value, compact)
-    # A state dict leaves out what only Lua needs, so there is nothing to give the same bytes back from.
+    # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
     whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:
         _finish_pt(writer, value, report)

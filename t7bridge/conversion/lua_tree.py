@@ -145,7 +145,7 @@ class _Builder:
         return self._other(value, trail)
 
     def _other(self, value: Any, trail: Trail) -> Value:
-        """What neither Lua nor numpy has: a table, or its name."""
+        """Convert a value that neither Lua nor numpy has, to a table or to its name."""
         if isinstance(value, UntypedStorage):
             return self._storage(value.storage)[0]
         if isinstance(value, complex):

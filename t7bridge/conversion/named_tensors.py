@@ -75,7 +75,7 @@ def flatten(value: Any) -> Flat:
 
 
 def _is_function(item: Any) -> bool:
-    """Whether a dict is that of a Lua function, in `tree` mode."""
+    """Return whether a dict is that of a Lua function, in `tree` mode."""
     return isinstance(item, dict) and item.get("__class__") == "function" and isinstance(item.get("code"), bytes)
 
 
@@ -185,7 +185,7 @@ def _listed(names: list[Name]) -> str:
 
 
 def differences(source: str, target: str, limits: Any) -> list[str]:
-    """What an output has in another way than its input, as the format's own library reads it.
+    """Return the differences of an output from its input, as the format's own library reads it.
 
     Args:
         source: the input.

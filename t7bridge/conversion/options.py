@@ -43,12 +43,12 @@ class Option:
     group: str = ""
 
     def spellings(self) -> tuple[str, ...]:
-        """How the command line spells it: `--no-record` for a flag that is set where it is not given."""
+        """Return its spellings on the command line: `--no-record` for a flag that is on by default."""
         inverse = "no-" if self.kind == "flag" and self.default is True else ""
         return self.flags or (f"--{inverse}{self.name.replace('_', '-')}",)
 
     def applies(self, source: str, target: str) -> bool:
-        """Whether it means something from one format to another."""
+        """Return whether it means something from one format to another."""
         one, other = FORMATS[source].values, FORMATS[target].values
         return one in self.sources and other in self.targets and (not self.formats or target in self.formats)
 
@@ -143,7 +143,7 @@ def options_for(verb: str) -> list[Option]:
 
 
 def check_choices(given: dict[str, Any]) -> None:
-    """Check that what was chosen exists; `None` is no choice.
+    """Check that the chosen value exists; `None` means not chosen.
 
     Raises:
         ModelError: it does not.
@@ -185,4 +185,4 @@ def note_ignored(given: dict[str, Any], report: Report) -> None:
     for name in dict.fromkeys(ignored):
         report.note("warning", f"{name} has no meaning {from_to} here, and is ignored")
     if given.get("pt_format") == "legacy" and given.get("record", True) and (source, target) == ("t7", "pt"):
-        report.note("info", "the legacy format has no place for the record that gives the same .t7 back")
+        report.note("info", "the legacy format has no place for the round-trip record of the .t7")

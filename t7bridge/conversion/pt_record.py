@@ -33,7 +33,7 @@ _MAGIC = "t7bridge pt record 1"
 
 @define(frozen=True)
 class PtRecord:
-    """What was read of a record.
+    """Content of a record.
 
     Attributes:
         structure: hash of the `.t7` that it belongs to, without the elements of storages.
@@ -116,9 +116,9 @@ def restore_value(
     """The value of the original `.pt`.
 
     Args:
-        record: what `decode_pt_record` gave.
+        record: what `decode_pt_record` returned.
         storages: those of the `.t7`, in order.
-        limits: what it may cost.
+        limits: resource limits.
         forbid: whether names that run code are refused.
 
     Returns:
@@ -150,7 +150,7 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
 
     Args:
         content: the `.t7`, with the record behind its value.
-        limits: what it may cost.
+        limits: resource limits.
         forbid: whether names that run code are refused.
 
     Returns:

@@ -25,13 +25,13 @@ _TUPLES_DEEP = 50
 
 
 def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions that a pickle names and that are no data."""
+    """Note the classes and functions that a pickle names and that are not data."""
     for name in names[:_MOST_NOTES]:
-        whose = "is PyTorch's, and no data" if is_torch(name) else "is no part of PyTorch"
+        whose = "is PyTorch's, and not data" if is_torch(name) else "is not part of PyTorch"
         report.note("warning", f"the pickle names {name[:_SHOWN]}, which {whose}; nothing was called")
     if len(names) > _MOST_NOTES:
         report.note(
-            "warning", f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are no data"
+            "warning", f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are not data"
         )
 
 

@@ -18,7 +18,7 @@ Note = Callable[[str, str], None]
 
 
 def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
-    """A state dict under the keys that `auto` mode gives a module, as far as they can be told.
+    """A state dict under the keys that `auto` mode assigns to a module, as far as they are known.
 
     Args:
         obj: the module.

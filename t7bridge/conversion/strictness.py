@@ -1,4 +1,4 @@
-"""What `strict` means: what a result lost, which is a note in the report otherwise, is an error."""
+"""The `strict` option: any loss, which is a note in the report otherwise, is an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The record: what one format cannot hold of a value that came from the other.
 
 In a `.pt` that was made from a `.t7` the record is that file without the elements of its storages: a stream that
-`T7Reader` reads once the storages are lent to it. So the way back gives the same bytes, whatever was in the file.
+`T7Reader` reads once the storages are lent to it. So the way back restores the same bytes, whatever was in the file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def take_skeleton(
     Args:
         roots: the values of the file.
         layout: how to encode them.
-        key: gives each storage the key under which its elements are kept.
+        key: returns the key under which the elements of a storage are kept.
         trailing: bytes behind the last value.
     """
     stream = io.BytesIO()
@@ -78,9 +78,9 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     """Read the values of a skeleton.
 
     Args:
-        skeleton: what `take_skeleton` gave.
-        storage: gives the storage of a key.
-        limits: what it may cost.
+        skeleton: what `take_skeleton` returned.
+        storage: returns the storage of a key.
+        limits: resource limits.
 
     Raises:
         FormatError: the storages do not fit the stream.
@@ -104,7 +104,7 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
 
     Args:
         reader: of the `.pt`.
-        limits: what it may cost.
+        limits: resource limits.
 
     Returns:
         The file, `None` where there is no record that may be used; and whether there is a record at all. A record is
@@ -155,7 +155,7 @@ def decode_record(data: bytes) -> tuple[Skeleton, str]:
         The skeleton, and the hash of the value beside which it was written.
 
     Raises:
-        CorruptError: the bytes are no record.
+        CorruptError: the bytes are not a record.
     """
     import json
 

@@ -60,7 +60,7 @@ class _Model:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether there is anything to fill."""
+        """Return whether there is anything to fill."""
         return any(origin.tensor is not None for origin in self.result.origins.values())
 
 
@@ -104,7 +104,7 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
 
 @define(eq=False)
 class _Spot:
-    """A place in the structure that `auto` mode gives the template, and what the `.pt` has there."""
+    """A place in the structure of the template in `auto` mode, and what the `.pt` has there."""
 
     wanted: Any
     found: Any
@@ -186,7 +186,7 @@ class _Filling:
         self._sums: list[str] = []
         self._fitting = 0
         self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
-        """Of tensors that follow from others: name, origin, what the old values give, what the `.pt` has."""
+        """Of derived tensors: name, origin, the result from the old values, what the `.pt` has."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Do it."""
@@ -220,7 +220,7 @@ class _Filling:
         self._notes.append(Note(level, "", message, loss))
 
     def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
-        """Take the `.pt`'s one state dict for the template's one module; gives what is not taken."""
+        """Take the `.pt`'s one state dict for the template's one module; return what is not taken."""
         candidates = [model for model in models if model.has_tensors] or models
         if len(candidates) > 1:  # a criterion may have weights, too
             candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
@@ -284,7 +284,7 @@ class _Filling:
             return None
 
     def _check(self, has_tensors: bool) -> None:
-        """Raise the error, or give the notes, about keys that do not fit."""
+        """Raise the error, or add the notes, about keys that do not fit."""
         wrong, missing, extra = self._wrong, self._missing, self._extra
         if wrong or ((missing or extra) and not self._partial):
             counts = (f"{len(missing)} missing", f"{len(extra)} extra", f"{len(wrong)} of another shape or kind")
@@ -357,7 +357,7 @@ def _is_criterion(obj: TorchObject) -> bool:
 
 
 def _beside(value: Any, state: dict[str, Any]) -> list[str]:
-    """What a checkpoint holds beside its state dict."""
+    """Return the keys of a checkpoint beside its state dict."""
     if not isinstance(value, dict) or value is state:
         return []
     return [_name(key) for key in value if key not in _WRAPPERS]
@@ -371,7 +371,7 @@ def _name(key: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """What stands where a tensor or state dict is wanted."""
+    """Describe a value found where a tensor or state dict is wanted."""
     if isinstance(value, Tensor):
         return f"{list(value.shape)}"
     if isinstance(value, dict):

@@ -98,7 +98,7 @@ class Tree:
             head = {"__class__": value.class_name, "__version__": value.version}
             head["items"] = self._list(value.elements)
             return head
-        raise TypeError(f"{type(value).__name__} is no Lua value")
+        raise TypeError(f"{type(value).__name__} is not a Lua value")
 
     def _list(self, items: list[Value]) -> list[Any]:
         result = [None] * len(items)
@@ -127,7 +127,7 @@ def to_python(value: Value, replace: Replace | None = None) -> Any:
 
     Args:
         value: what `T7Reader.read_object` returns. Tensors and storages are taken over, not copied.
-        replace: gives what stands for a Torch object instead of its fields, or `None` for the fields.
+        replace: returns the replacement of a Torch object, or `None` to use its fields.
 
     Returns:
         Builtins with `Tensor` and `Storage` in them; shared objects are shared, cycles are cycles.

@@ -201,7 +201,7 @@ class Builder:
         return value
 
     def _fold(self, call: Call, args: Any, kwargs: Any) -> Any:
-        """Compute a call on constants now; `None` where it is none."""
+        """Compute a call on constants now; `None` where its arguments are not constants."""
         values = list(_leaves((args, kwargs)))
         if any(isinstance(value, (Wire, Param, Extent)) for value in values):
             return None
@@ -344,7 +344,7 @@ class Builder:
         return WeightRef(ref.key, ref.start, tuple(size), ref.transposed)
 
     def reshape(self, value: Any, shape: Shape) -> Any:
-        """Give a value another shape of as many elements."""
+        """Reshape a value to another shape of as many elements."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
@@ -448,7 +448,7 @@ class Builder:
 
 
 def whole(value: Any) -> bool:
-    """Whether a value is a parameter in its own layout, not broadcast."""
+    """Return whether a value is a parameter in its own layout, not broadcast."""
     return isinstance(value, Param) and value.ref.size == value.shape and not value.ref.transposed
 
 

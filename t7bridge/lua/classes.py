@@ -32,7 +32,7 @@ EMPTY, INT_EMPTY, LONG_EMPTY, TABLE, SIZES, SIZES_4 = (
 
 @define(frozen=True)
 class LuaClass:
-    """What a constructor stores.
+    """Fields that a constructor stores.
 
     Attributes:
         args: names of its arguments; `None` for one that is not stored.

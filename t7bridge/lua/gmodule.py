@@ -105,7 +105,7 @@ def _link(node: Node, source: Node) -> None:
 
 
 def make_gmodule(layer: Layer, obj: TorchObject, module_of: Callable[[Layer], TorchObject]) -> None:
-    """Give an object the fields of an `nn.gModule`.
+    """Set the fields of an `nn.gModule` on an object.
 
     Args:
         layer: with `inputs`, `steps` and `outputs`. Each input is used, and every step leads to an output.

@@ -45,7 +45,7 @@ class Call:
         args: arguments by position, with `Ref` and `Extent` inside.
         kwargs: arguments by keyword.
         shape: of its value; a tuple of shapes where it returns several.
-        dtype: of its value: `float32`, empty where it is no tensor.
+        dtype: of its value: `float32`, empty where it is not a tensor.
         stack: the module calls it belongs to, outermost first: key of the call and path of the module.
         line: where the user's source calls it.
     """
@@ -154,7 +154,7 @@ def _plain_attention() -> Iterator[None]:
 
 
 def _has_batch(exported: Any) -> bool:
-    """Whether the first extent of every input stayed open, and is the same for all."""
+    """Return whether the first extent of every input stayed open, and is the same for all."""
     names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     firsts = [
         node.meta["val"].shape[0] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
@@ -326,7 +326,7 @@ def fold(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch."""
+    """Return whether a value is a tensor of PyTorch."""
     return isinstance(value, torch.Tensor)
 
 

@@ -2,7 +2,7 @@
 
 Files go to the cluster in groups. On each of its threads stands a worker process of our own, which does the work under
 the same protection as on one machine: a file that hangs or takes all memory loses only itself. Where a machine of the
-cluster is lost, Dask gives its groups to another one.
+cluster is lost, Dask reassigns its groups to another one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 
 
 def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
-    """Convert a group of files on a machine of the cluster. Takes and gives plain text, as JSON."""
+    """Convert a group of files on a machine of the cluster. Inputs and outputs are plain text, as JSON."""
     wanted, thread = (settings, timeout), threading.get_ident()
     made_for, engine = _engines.get(thread, (None, None))
     if engine is None or made_for != wanted:

@@ -1,4 +1,4 @@
-"""What an engine is, and which there are."""
+"""Interface of engines, and the table of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Engine(Protocol):
         """Convert files; outcomes come in any order, and `None` now and then when there is none."""
 
     def current(self) -> list[Job]:
-        """What is being worked on, as far as that is known."""
+        """Return the jobs in progress, as far as they are known."""
 
     def close(self) -> None:
         """End what was started."""
@@ -75,7 +75,7 @@ def open_engine(
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Where inputs come from and outputs go to: local paths, and every file system of fsspec. The only importer of fsspec.
+"""File systems of inputs and outputs: local paths, and all those of fsspec. The only importer of fsspec.
 
 A place is a path or a URL. Local paths are used as they are. Everything else comes and goes through a file in a
 temporary folder, since readers need random access and writers need a whole file.
@@ -114,7 +114,7 @@ def list_remote(place: str) -> tuple[list[Entry], bool]:
 
 
 def _is_file(system: Any, path: str) -> bool:
-    """Whether a path is a file. A web page may be both: what ends in `/` is then a folder."""
+    """Return whether a path is a file. A web page may be both: what ends in `/` is then a folder."""
     if system.protocol in ("http", "https") or "http" in tuple(system.protocol):
         return bool(path.rpartition("/")[2])
     return bool(system.isfile(path))
@@ -303,5 +303,5 @@ def check_output(folder: str) -> None:
 
 
 def is_in_memory(places: Iterable[str]) -> bool:
-    """Whether one of the places is in the memory of this process, which no other process sees."""
+    """Return whether one of the places is in the memory of this process, which no other process sees."""
     return any(protocol_of(place) == "memory" for place in places)

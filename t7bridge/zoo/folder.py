@@ -136,7 +136,7 @@ class RemoteFolder:
             system.rm_file(inside)
 
     def settle(self, outputs: Iterable[str]) -> None:
-        """What a store has taken is there."""
+        """Do nothing: what a store has accepted is durable."""
 
     def keep_journal(self, *, last: bool) -> None:
         """See `Folder`. Copying takes a twentieth of the time at most."""

@@ -1,4 +1,4 @@
-"""What crosses the border between the one who plans and those who work: plain data, as JSON."""
+"""Messages between the planner and its workers: plain data, as JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FIRST_BYTES = 1 << 16
 
 @define(frozen=True)
 class Settings:
-    """How every file of a zoo is converted.
+    """Settings of the conversion of every file of a zoo.
 
     Attributes:
         to: the name of the format to write; `None` for a `.pt` of a `.t7`, and a `.t7` of everything else.
         module: whether each model becomes a folder with `model.py` and `model.pt`.
         verify: whether each output is read again and compared with its input.
         options: of `convert`, or of `write_module`.
-        limits: what one file may cost.
+        limits: resource limits.
         memory: bytes that the work on one file may allocate; `None` for no limit.
         flush: whether each output is on the disk before it is reported, as it must be on machines of others.
     """
@@ -50,7 +50,7 @@ class Settings:
         return cls(**{**data, "limits": Limits(**data["limits"])})
 
     def asked(self) -> dict[str, Any]:
-        """What the bytes of the outputs depend on, beside the inputs."""
+        """Return the settings on which the bytes of the outputs depend, beside the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         if asked.get("template"):
             asked["template"] = digest(asked["template"])[0]
@@ -67,7 +67,7 @@ class Job:
         target: path or URL of the output; of a folder for modules.
         bytes: size of the input, as far as it is known.
         claimed: whether somebody says that it is a model, by its name or by naming it; otherwise a file that turns out
-            to be something else is no failure.
+            to be something else is not a failure.
     """
 
     number: int
@@ -84,11 +84,11 @@ def as_line(jobs: list[Job]) -> str:
 
 @define(slots=False)
 class Outcome:
-    """What became of one file.
+    """Outcome of one file.
 
     Attributes:
         number: of its row in the journal.
-        status: `done`, `failed`, or `foreign` for what is no model.
+        status: `done`, `failed`, or `foreign` for what is not a model.
         kind: class of the error.
         message: the error in general, without place: what failures are grouped by.
         reason: the error as it is shown.
@@ -99,7 +99,7 @@ class Outcome:
         mode: what was done, as in `Report`.
         tensors: number of tensors in the output.
         notes: level, path in the value, message and loss of each note.
-        layers: path, class and reason of each layer that stands for no PyTorch module.
+        layers: path, class and reason of each layer without a PyTorch equivalent.
         seconds: of work.
     """
 

@@ -1,4 +1,4 @@
-"""What was planned and what became of it, in an SQLite file in the output folder. One process writes it: the planner.
+"""Journal of planned files and their outcomes: an SQLite file in the output folder, written by the planner alone.
 
 A file is marked as done only after its bytes are on the disk, so that what the journal says holds after a power cut
 too. Outcomes are written in groups, each a transaction; a run that is killed loses its last group, and those files
@@ -82,7 +82,7 @@ class Row:
         mode: what was done.
         tensors: number of tensors in the output.
         notes: level, path, message and loss of each note; journals of older versions have no loss.
-        layers: path, class and reason of each layer that stands for no PyTorch module.
+        layers: path, class and reason of each layer without a PyTorch equivalent.
         seconds: of work.
         version: of t7bridge.
     """
@@ -117,7 +117,7 @@ class Row:
 
 
 def _pack(text: str) -> str | bytes:
-    """Text as SQLite takes it: names of files that are no UTF-8 are bytes there."""
+    """Text as SQLite takes it: names of files that are not UTF-8 are bytes there."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -159,7 +159,7 @@ class Journal:
 
     Raises:
         T7BridgeError: another run is at work with it, or it is of another release of t7bridge.
-        CorruptError: it is no journal, or damaged.
+        CorruptError: it is not a journal, or damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -181,7 +181,7 @@ class Journal:
             raise T7BridgeError(f"the journal cannot be opened: {error}", file=path) from error
         except sqlite3.DatabaseError as error:
             raise CorruptError(
-                f"is no journal of t7bridge: {error}", file=path, hint="Convert into another folder."
+                f"is not a journal of t7bridge: {error}", file=path, hint="Convert into another folder."
             ) from error
         schema = self.fact("schema")
         if schema not in (None, SCHEMA):

@@ -84,7 +84,7 @@ class _Worker:
             self._input.flush()
 
     def give(self, jobs: list[Job], weight: int) -> None:
-        """Give it more to do."""
+        """Assign it more jobs."""
         if self.began is not None and not self.jobs:
             self.began = time.monotonic()
         self.jobs += jobs
@@ -128,7 +128,7 @@ class LocalEngine:
         self._workers = [_Worker(settings, self._inbox) for _ in range(workers)]
 
     def current(self) -> list[Job]:
-        """What is being worked on."""
+        """Return the jobs in progress."""
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
@@ -229,7 +229,7 @@ class InlineEngine:
         self._job: Job | None = None
 
     def current(self) -> list[Job]:
-        """What is being worked on."""
+        """Return the jobs in progress."""
         return [self._job] if self._job else []
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:

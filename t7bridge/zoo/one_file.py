@@ -39,7 +39,7 @@ def convert_one(job: Job, settings: Settings) -> Outcome:
     except OSError as error:
         _fail(outcome, type(error).__name__, f"cannot be read or written: {error.strerror or error}")
     except Exception as error:  # one file must never stop the others
-        _fail(outcome, "InternalError", f"a mistake in t7bridge itself: {type(error).__name__}: {error}")
+        _fail(outcome, "InternalError", f"internal error: {type(error).__name__}: {error}")
     outcome.seconds = time.perf_counter() - began
     return outcome
 

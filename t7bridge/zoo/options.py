@@ -1,4 +1,4 @@
-"""What can be asked of a zoo's run: the options of `convert` and `write_module`, and what they mean for many files."""
+"""Options of a zoo's run: those of `convert` and `write_module`, and their meaning for many files."""
 
 from __future__ import annotations
 

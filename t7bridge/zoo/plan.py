@@ -44,7 +44,7 @@ class Found:
 def find_inputs(sources: Sequence[str], output: str) -> list[Found]:
     """The files in all sources, sorted by name; hidden ones, and those in the output folder, are left out.
 
-    One folder, pattern or archive gives names below itself; of several, each gives its own name too. Files that were
+    Of one folder, pattern or archive, names are relative to it; of several, each begins with its own. Files that were
     named one by one have names below the folder that holds all of them.
 
     Args:
@@ -107,7 +107,7 @@ def _named(roots: list[tuple[str, list[Entry]]], singles: list[Entry]) -> Iterat
 
 
 def _fixed_part(path: str) -> str:
-    """The folder in which the first wildcard of a pattern stands; the path itself where there is none."""
+    """The folder that contains the first wildcard of a pattern; the path itself where there is none."""
     if os.path.lexists(path) or not glob.has_magic(path):
         return path
     return os.path.dirname(path[: min(path.index(char) for char in _GLOB if char in path)]) or os.curdir
@@ -128,7 +128,7 @@ def _list_local(path: str, output: str) -> tuple[list[Entry], bool]:
         if os.path.isfile(match):
             if not own or not os.path.realpath(match).startswith(own + os.sep):
                 entries.append(_local_entry(match, start))
-        elif "**" not in path:  # a pattern that goes down by itself gives the files too
+        elif "**" not in path:  # a recursive pattern lists the files itself
             entries += _walk(match, start, own)
     if not entries:
         raise T7BridgeError("there is no such file or folder", file=path)
@@ -164,7 +164,7 @@ def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
 
 
 def kind_of(head: bytes) -> str:
-    """The likely format of a file by its first bytes; empty for what is no model."""
+    """The likely format of a file by its first bytes; empty for what is not a model."""
     signature = identify(head)
     if signature is not None:
         found = formats_with(signature.kind)
@@ -178,20 +178,20 @@ def kind_of(head: bytes) -> str:
 
 
 def title_of(head: bytes) -> str:
-    """What a file is that is no model, for people."""
+    """Return a description of a file that is not a model."""
     signature = identify(head)
     return signature.title if signature is not None else "something else" if head else "empty"
 
 
 def is_claimed(found: Found) -> bool:
-    """Whether somebody says that a file is a model: by naming it, or by its suffix."""
+    """Return whether a file claims to be a model: it was named, or by its suffix."""
     return found.given or os.path.splitext(found.name)[1].lower() in CLAIMS
 
 
 def output_names(
     wanted: Iterable[tuple[str, str]], taken: Iterable[str], suffixes: Callable[[str], str]
 ) -> dict[str, str]:
-    """What the outputs of new inputs are called: like the input, with the suffix of the format.
+    """Return the names of the outputs of new inputs: those of the inputs, with the suffix of the format.
 
     Where two would get one name, or a file that of a folder, both keep their own suffix too: `net.t7.pt`. Names differ
     in more than upper and lower case, which some file systems do not tell apart.

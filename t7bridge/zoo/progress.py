@@ -1,4 +1,4 @@
-"""How far a run is, as data; showing it is the command line's work."""
+"""Progress of a run, as data; the command line displays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOW_SECONDS = 10.0
 
 @define
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
         files: how many files this run is to deal with.
@@ -36,7 +36,7 @@ class Progress:
 
     @property
     def finished(self) -> int:
-        """How many files were dealt with."""
+        """Number of files that are finished."""
         return self.counts[DONE] + self.counts[FAILED] + self.counts[FOREIGN]
 
     @property

@@ -1,6 +1,6 @@
-"""What is in an output folder, as data and as three files: `report.json`, `report.csv` and `report.html`.
+"""Report on an output folder, as data and as three files: `report.json`, `report.csv` and `report.html`.
 
-The files hold no times and no dates: the same zoo gives the same reports, byte for byte, however often the work on it
+The files hold no times and no dates: the same zoo has the same reports, byte for byte, however often the work on it
 was interrupted.
 """
 
@@ -43,7 +43,7 @@ _page_columns = attrgetter(*_PAGE_COLUMNS)
 
 @define
 class ZooReport:
-    """What is in an output folder.
+    """Report on an output folder.
 
     Attributes:
         output: the folder.
@@ -51,7 +51,7 @@ class ZooReport:
         options: what the outputs depend on.
         version: of t7bridge.
         failures: kind and message of errors, and the names of the files that had them, the most frequent first.
-        layers: classes that stand for no PyTorch module, and in how many files and how often they are there.
+        layers: classes without a PyTorch equivalent, and in how many files and how often they are there.
         seconds: that this run took to convert.
         now: how many files this run dealt with, by status.
     """
@@ -67,7 +67,7 @@ class ZooReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many files there are, by status."""
+        """Number of files by status."""
         found = Counter(row.status for row in self.rows)
         return {status: found[status] for status in (DONE, FAILED, FOREIGN, PLANNED)}
 
@@ -79,7 +79,7 @@ class ZooReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no file failed."""
+        """Return whether no file failed."""
         return not self.counts[FAILED]
 
     @property

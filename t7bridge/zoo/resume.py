@@ -1,4 +1,4 @@
-"""The plan of a run: what is in the sources now, beside what the journal says, gives what is to be done."""
+"""Plan of a run, made from the sources as they are now and the journal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ REPORTS = ("report.html", "report.json", "report.csv")
 
 @define
 class Plan:
-    """What a run starts from.
+    """Starting point of a run.
 
     Attributes:
         rows: every file that is in the sources, as the journal should have it.
         stale: rows to be written into the journal: new ones, and those that changed.
         changed: names of inputs that were converted and are others now.
-        lost: names of inputs whose output was there and is no more.
-        gone: names of inputs that are there no more.
+        lost: names of inputs whose output was there and is missing.
+        gone: names of inputs that are missing.
     """
 
     rows: list[Row] = field(factory=list)
@@ -104,7 +104,7 @@ def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
 
 
 def _has_hash(item: Found, row: Row) -> bool:
-    """Whether a file with another time is the same all the same. Remote files are not fetched to find that out."""
+    """Return whether a file with another time has the same content. Remote files are not fetched to find that out."""
     path = local_path(item.place)
     if path is None or not row.hash or item.bytes != row.bytes:
         return False
@@ -115,7 +115,7 @@ def _has_hash(item: Found, row: Row) -> bool:
 
 
 def _fits(output: str, suffix: str) -> bool:
-    """Whether a name that an output had still says what it will be."""
+    """Return whether a name that an output had still says what it will be."""
     return bool(output) and os.path.splitext(output)[1] == suffix if suffix else bool(output)
 
 

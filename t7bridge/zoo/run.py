@@ -51,7 +51,7 @@ def convert_zoo(
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> ZooReport:
-    """Convert many files into a folder that mirrors their tree, and go on there when it is called again.
+    """Convert many files into a folder that mirrors their tree, and resume there when it is called again.
 
     Files are found by what they hold, not by their names. Those that fail do not stop the others. What was done is in
     a journal in the output folder: a file is converted again only if it changed, or its output is gone. The folder
@@ -74,7 +74,7 @@ def convert_zoo(
         dry_run: whether only the plan is made, and nothing is written.
         force: whether files of others in the output folder are replaced, and everything is converted anew where the
             options are others than in the runs before.
-        limits: what each file may cost.
+        limits: resource limits.
         on_start: is given the plan.
         on_file: is given each file's row and outcome.
         on_progress: is told how far the run is, some times a second.
@@ -134,14 +134,14 @@ def convert_zoo(
 
 
 def _planned(on_start: Callable[[Plan], None] | None, plan: Plan, folder: Folder) -> ZooReport:
-    """What a dry run gives."""
+    """Return the report of a dry run."""
     if on_start is not None:
         on_start(plan)
     return ZooReport(folder.place, rows=plan.rows)
 
 
 def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
-    """Whether everything is converted anew, as the options are others than before.
+    """Return whether everything is converted anew, as the options are others than before.
 
     Raises:
         ModelError: they are, and that was not expected.
@@ -161,7 +161,7 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
 
 
 class _Run:
-    """One run: gives jobs to an engine, and takes outcomes to the journal. At its end all of them are there."""
+    """One run: sends jobs to an engine and records outcomes in the journal. At its end all of them are there."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Run:
         self._on_file = on_file
         self._on_progress = on_progress
         self._pending: list[Row] = []
-        # Flushing goes on beside the work: it waits for the disk, and the workers need not.
+        # Flushing continues beside the work: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._due = self._show_at = 0.0

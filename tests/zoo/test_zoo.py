@@ -286,7 +286,7 @@ def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
 def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
     """A journal that is damaged, or of another release, is refused and left as it is."""
     put(tmp_path / "bad" / JOURNAL, b"no database at all, but long enough to be looked at" * 20)
-    with pytest.raises(CorruptError, match="is no journal"):
+    with pytest.raises(CorruptError, match="is not a journal"):
         convert(small, tmp_path / "bad")
 
     convert(small, tmp_path / "new")

@@ -32,7 +32,7 @@ def test_success(folder: Path) -> None:
     run = zoo(folder / "zoo", "-o", folder / "out")
 
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.splitlines()[1].startswith("2 done, 0 failed, 1 are no models; ")
+    assert run.stdout.splitlines()[1].startswith("2 done, 0 failed, 1 skipped (not a model); ")
 
 
 def test_failure(folder: Path) -> None:
@@ -68,7 +68,7 @@ def test_dry_run(folder: Path) -> None:
         "planned a.t7 -> a.pt",
         "planned b.t7 -> b.pt",
         "foreign c.txt: something else",
-        "2 files to convert, 0 done, 0 failed, 1 are no models; nothing was written",
+        "2 files to convert, 0 done, 0 failed, 1 skipped (not a model); nothing was written",
     ]
     assert tree(folder) == before
 

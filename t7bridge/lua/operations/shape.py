@@ -19,7 +19,7 @@ MOST_CHOICES = 1 << 24
     "nn.View",
 )
 def view(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Give another shape of as many elements."""
+    """Reshape to another shape of as many elements."""
     return b.reshape(self, b.shape)
 
 

@@ -21,7 +21,7 @@ from ..registry import (
 from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from .shape import convert
 
-# What only hands on to what it contains.
+# Containers that only call what they contain.
 _SEQUENTIAL = (
     "nn.Sequential",
     "nn.Decorator",

@@ -24,7 +24,7 @@ _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotu
 
 
 def convolution(dims: int) -> Callable[[Lua], Call]:
-    """How objects become torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` stood for all."""
+    """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` was for all axes."""
 
     def module(lua: Lua) -> Call:
         outputs, inputs, *kernel = lua.shape("weight")

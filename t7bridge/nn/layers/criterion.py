@@ -58,7 +58,7 @@ def _weighted(lua: Lua) -> dict[str, Any]:
 
 
 def _target(lua: Lua, path: str) -> int:
-    """A class as users of the module call it; the -100 that stands for none is the same for all."""
+    """A class as users of the module call it; the -100 for no class is the same for all."""
     value = lua.integer(path)
     return value + lua.index_base - 1 if value >= 0 else value
 
@@ -72,7 +72,7 @@ def _class_nll(lua: Lua) -> Call:
 
 
 def _cross_entropy(lua: Lua) -> Call:
-    """What the criterion says of `sizeAverage` counts before what the one inside says."""
+    """Map to torch.nn.CrossEntropyLoss: `sizeAverage` of the criterion takes precedence over that of the one inside."""
     kwargs = _weighted(lua)
     kwargs["average"] = lua.flag("sizeAverage", lua.flag("nll.sizeAverage", True))
     if lua.has("nll.ignoreIndex"):
@@ -152,7 +152,7 @@ def _weights(lua: Lua) -> tuple[float, ...]:
         return tuple(float(weight) for weight in elements(value).reshape(-1))
     found = items_of(value)
     if found is None or not all(isinstance(weight, (int, float)) for weight in found):
-        raise NotMappedError("its weights are no list of numbers", trail=f"{lua.trail}.weights")
+        raise NotMappedError("its weights are not a list of numbers", trail=f"{lua.trail}.weights")
     return tuple(float(weight) for weight in found)
 
 

@@ -27,14 +27,14 @@ _GATES = {
 
 
 def _gates(fields: Fields) -> int:
-    """How many gates a layer has. A cudnn.RNN may be any of them: its mode tells."""
+    """Return the number of gates of a layer. A cudnn.RNN may be any of them: its mode tells."""
     if fields.obj.class_name == "cudnn.RNN":
         return {"CUDNN_LSTM": 4, "CUDNN_GRU": 3}.get(fields.text("mode"), 1)
     return _GATES.get(fields.obj.class_name, 1)
 
 
 def _skips_input(fields: Fields) -> bool:
-    """Whether the input of the first layer is added to all gates as it is, without matrices."""
+    """Return whether the input of the first layer is added to all gates as it is, without matrices."""
     return fields.text("inputMode") == "CUDNN_SKIP_INPUT"
 
 
@@ -56,7 +56,7 @@ def _params(fields: Fields) -> tuple[Param, ...]:
     first = 0 if _skips_input(fields) else size
     matrices = [(first if layer == 0 else hidden * directions, hidden) for _, layer in names]
     if flat.numel != sum(rows * (columns + inner + 2) for columns, inner in matrices):
-        note = "the flat weights of a cuDNN layer do not have the length that its fields give: left as they are"
+        note = "the flat weights of a cuDNN layer do not have the length that its fields imply: left as they are"
         return (param("weight", note=note),)
     found: list[Param] = []
     start, bias_start = 0, rows * sum(columns + inner for columns, inner in matrices)
@@ -77,7 +77,7 @@ def _params(fields: Fields) -> tuple[Param, ...]:
 
 
 def _state(lua: Lua, layers: int) -> Any:
-    """What the next sequence begins with: what the file gives, or what the last one ended with if that counts."""
+    """Return the initial state of the next sequence: that of the file, or the last one's final state if it counts."""
     remembers = lua.flag("rememberStates")
     found = [lua.find_tensor(name + ("Output" if remembers else "Input")) for name in ("hidden", "cell")]
     if found[0] is None or found[0].shape[:1] != (layers,) or len(found[0].shape) != 3:
@@ -111,7 +111,7 @@ def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
 def _module(lua: Lua) -> Call:
     """torch.nn.LSTM, GRU or RNN, of which the outputs are returned."""
     if "weight_hh_l0" not in lua.shapes:
-        raise NotMappedError("its flat weights do not have the length that its fields give", trail=lua.trail)
+        raise NotMappedError("its flat weights do not have the length that its fields imply", trail=lua.trail)
     layers, directions = lua.integer("numLayers", 1), lua.integer("numDirections", 1)
     if _skips_input(lua):
         return _bare_rnn(lua, layers, directions)

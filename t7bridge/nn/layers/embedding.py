@@ -25,7 +25,7 @@ def _lookup_table(lua: Lua) -> Call:
 
 
 # weight (n, dim): torch.nn.Embedding, whose indices count from 0. LookupTableMaskZero has a row more, the first, which
-# is zero and stands for index 0. Before 2015-06 the sizes stood in the field size. `Embedding` is a class that many
+# is zero and is index 0. Before 2015-06 the sizes were in the field size. `Embedding` is a class that many
 # programs of 2015 had, relatives of char-rnn among them.
 register_layer(
     "nn.LookupTable",

@@ -14,7 +14,7 @@ from ..registry import Child, named_modules, register_layer
 
 
 def _views(lua: Lua) -> tuple[int, ...]:
-    """Where the network of a torch-rnn model joins steps and sequences, and parts them."""
+    """Return where the network of a torch-rnn model joins steps and sequences, and separates them."""
     inside = items_of(lua.get("net.modules")) or []
     return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
 
@@ -105,7 +105,7 @@ def _net(obj: TorchObject) -> Iterator[Child]:
 
 def _network(lua: Lua) -> Call:
     if not any(True for _ in _net(lua.obj)):
-        raise NotMappedError("has no network, as nothing is handed on", trail=lua.trail)
+        raise NotMappedError("has no network, as nothing is passed on", trail=lua.trail)
     return Call(f"{LAYERS}language.Wrapper")
 
 

@@ -62,7 +62,7 @@ _UNUSED = "the layer computes without it, so it is left out"
 
 
 def _instance_norm(lua: Lua) -> Call:
-    """Not all programs that have the class give it weights always; that of AdaIN-style can be `disabled`."""
+    """Map to a norm; weights are optional, as not all programs set them; that of AdaIN-style can be `disabled`."""
     features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
     target = f"{LAYERS}style.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
     return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})

@@ -15,7 +15,7 @@ _AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 
 
 def axes(lua: Lua, prefix: str, dims: int, default: int | None = None) -> tuple[int, ...]:
-    """Whole numbers of each axis, `kH` and `kW` for the prefix `k`; one field may stand for all: `padding|pad`."""
+    """Whole numbers of each axis, `kH` and `kW` for the prefix `k`; one field may be for all axes: `padding|pad`."""
     whole, _, each = prefix.rpartition("|")
     front = f"{whole}|" if whole else ""
     return tuple(lua.integer(f"{front}{each}{axis}", default) for axis in _AXES[dims])

@@ -107,7 +107,7 @@ _SEQUENCERS = ("nn.Sequencer", "nn.Repeater", "nn.RecurrentAttention")
 
 
 def _is_told(obj: TorchObject) -> bool:
-    """Whether something inside a module of torch's rnn is to be told which steps are zeros."""
+    """Return whether something inside a module of torch's rnn is to be told which steps are zeros."""
     stack: list[Value] = [obj]
     for _ in range(_MOST):
         inside = stack.pop() if stack else None
@@ -125,7 +125,7 @@ def _sequencer(lua: Lua) -> Call:
 
 
 def _recursor(lua: Lua) -> Call:
-    """What contains a Recursor of other modules lets all of them forget, so that it has nothing to add."""
+    """Map to the module inside: containers of a Recursor make all modules forget, so that it has nothing to add."""
     if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
         return Call("torch.nn.Sequential")
     told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
@@ -194,7 +194,7 @@ _GATES = Blocks((0, 1, 3, 2))
 
 
 def _masking(lua: Lua) -> str:
-    """Whether examples give zeros that are zeros, or those that are said to be, as torch's rnn has it."""
+    """Return whether examples that are zeros, or are marked, return zeros, as in torch's rnn."""
     return ("told" if lua.flag("v2") else "seen") if lua.flag("maskzero") else ""
 
 

@@ -60,7 +60,7 @@ _GRU_NAMES = ("weight_ih", "bias_ih", "weight_hh", "weight_in", "bias_in", "weig
 
 
 def masks_rows(obj: TorchObject) -> bool:
-    """Whether the cell of an object is inside a MaskZero or TrimZero that sees for itself which vectors are zero."""
+    """Return whether the cell of an object is inside a MaskZero or TrimZero that finds the zero vectors itself."""
     step = lookup(obj, "modules.1")
     if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
         return False
@@ -103,7 +103,7 @@ def cell_children(obj: TorchObject) -> Iterator[Child]:
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, str, TorchObject]]:
-    """Name, path and object of the modules without others inside; those that hand on their input are left out."""
+    """Name, path and object of the modules without others inside; those that pass their input through are left out."""
     stack = [(value, path)]
     for _ in range(_MOST):
         if not stack:

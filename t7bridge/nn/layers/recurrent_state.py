@@ -1,4 +1,4 @@
-"""What a recurrent layer goes on from when it is called next: the state that the file holds, if it is to be used.
+"""State from which a recurrent layer resumes when it is called next: that of the file, if it is to be used.
 
 Sources: `getHiddenState`, `forget` and `evaluate` of rnn 83a5f17 `AbstractRecurrent.lua`, `LSTM.lua`, `GRU.lua`,
 `Recurrence.lua`, `Sequencer.lua` and `SeqLSTM.lua`; torch-rnn `LSTM.lua`. May import graph and errors.
@@ -22,7 +22,7 @@ _MOST = 1 << 22
 
 
 def remembered(obj: TorchObject) -> str:
-    """When a sequence goes on from the last: `train`, `eval`, `both` or `neither`."""
+    """Return when a sequence resumes from the last: `train`, `eval`, `both` or `neither`."""
     value = obj.get("_remember")
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
     return text if text in ("train", "eval", "both") else "neither"
@@ -42,7 +42,7 @@ def carried(lua: Lua, *paths: str) -> Literal:
 
 
 def begin(lua: Lua, *paths: str) -> Literal:
-    """What every sequence of a cell begins with; `None` for zeros.
+    """Return the initial state of every sequence of a cell; `None` for zeros.
 
     Args:
         lua: the cell.
@@ -115,7 +115,7 @@ def nested_sizes(value: Value, depth: int = 0) -> Any:
 
 
 def _goes_on(obj: TorchObject) -> bool:
-    """Whether a module lets those inside go on where they are when it is called in evaluation mode."""
+    """Return whether a module lets those inside resume where they are when it is called in evaluation mode."""
     if obj.class_name == "nn.Sequencer":
         return remembered(obj) in ("eval", "both") and obj.get("train") is False
     return obj.class_name not in _ALWAYS_FORGET

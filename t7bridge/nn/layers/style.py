@@ -9,7 +9,7 @@ _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
 
 def _loss(lua: Lua) -> Call:
-    """What only notes a loss hands on its input."""
+    """Map to the identity: the layer only records a loss."""
     return Call("torch.nn.Identity")
 
 

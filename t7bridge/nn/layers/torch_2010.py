@@ -18,7 +18,7 @@ from ..weights.layouts import REST, Permute, Reshape, permute
 
 
 def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
-    """Whether a tensor has its dimensions in the order of 2010.
+    """Return whether a tensor has its dimensions in the order of 2010.
 
     Args:
         tensor: the tensor.
@@ -62,7 +62,7 @@ TURNED_KERNEL = param("weight", Permute((3, 2, 1, 0)))
 
 
 def has_turned_kernel(fields: Fields) -> bool:
-    """Whether a convolution has its kernels in the order of 2010."""
+    """Return whether a convolution has its kernels in the order of 2010."""
     weight = fields.find_tensor("weight")
     names = ("nOutputPlane", "nInputPlane", "kH", "kW")
     if weight is None or len(weight.size) != 4 or not all(fields.has(name) for name in names):

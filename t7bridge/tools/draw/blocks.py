@@ -307,7 +307,7 @@ def _arguments(spec: ModuleSpec) -> dict[str, str]:
 
 
 def _label(spec: ModuleSpec) -> list[str]:
-    """The arguments that are no defaults, on one line that is not too long."""
+    """The arguments that are not defaults, on one line that is not too long."""
     shown = [_shown(value) for value in spec.args]
     conv = "Conv" in spec.target
     if len(shown) > 1 and (conv or spec.target.endswith("Linear")):

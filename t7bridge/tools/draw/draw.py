@@ -50,7 +50,7 @@ class Drawing:
 
     @property
     def modules(self) -> int:
-        """How many modules are drawn, those at several places as often."""
+        """Return the number of modules drawn; those at several places count as often."""
         return sum(block.kind != "end" for block in self.blocks)
 
     def html(self) -> str:
@@ -110,7 +110,7 @@ def draw(
 
     Raises:
         FormatError: the file is damaged, or is something else.
-        ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is no picture.
+        ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is not a picture.
         LimitError: the model is too large for a picture.
         UnsupportedError: nothing that makes a `.png` is installed.
         TargetExistsError: the picture exists and `force` is not set.

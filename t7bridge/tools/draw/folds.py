@@ -52,7 +52,7 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
 
 
 def _same_flows(block: Block, fold: Fold) -> bool:
-    """Whether all branches of a run lie between the same two ends."""
+    """Return whether all branches of a run lie between the same two ends."""
     ends: dict[int, set[int]] = {}
     for flow in block.flows:
         ends.setdefault(flow.start, set()).add(flow.end)

@@ -1,4 +1,4 @@
-"""Where everything in the picture stands."""
+"""Layout of the picture."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def texts_of(block: Block) -> list[tuple[str, int]]:
 
 
 def lay_out(blocks: list[Block]) -> Box:
-    """Give every block a place.
+    """Place every block.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -155,7 +155,7 @@ def _graph(box: Box) -> None:
 
 
 def _ports(box: Box, flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:
-    """Where each arrow meets its node: spread over the width, in the order of where they come from or go to.
+    """Return where each arrow meets its node: spread over the width, in the order of the other ends.
 
     Args:
         box: of the graph, whose nodes have their places.

@@ -25,7 +25,7 @@ def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Li
         outcome: of the step; the verdict is written there.
         value: the input of the step in double precision, `None` where it is not known: sums of products do without.
         layer: the live layer, where it was built already.
-        limits: what the model may cost.
+        limits: resource limits.
     """
     from ...torchmodules import running
     from ...torchmodules.judging import measure, squeezed

@@ -35,7 +35,7 @@ def prove_pairs(
         inputs: files with an input each: a tensor, or a table of tensors.
         expected: files with the output for each.
         at: the path of the model, where the file holds several.
-        limits: what the files may cost.
+        limits: resource limits.
 
     Raises:
         ModelError: there are not as many outputs as inputs, or a file holds no tensors.
@@ -112,10 +112,10 @@ def prove_with(
         source: the model, a `.t7`.
         recording: `proof.t7`, the table that the probe saved, or any table with `input` and `output`.
         at: the path of the model, where the file holds several.
-        limits: what the files may cost.
+        limits: resource limits.
 
     Raises:
-        ModelError: the recording is none, or is of another model.
+        ModelError: the recording is not one, or is of another model.
     """
     need_torch()
     value, name = lua_value(source, limits)
@@ -192,7 +192,7 @@ def probe(
         at: the path of the model, where the file holds several.
         shapes: of the inputs; told from the layers where there are none.
         force: replace the script if it exists.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Raises:
         ModelError: what the model takes cannot be told.

@@ -31,20 +31,20 @@ class Memory:
                 self._gradients.setdefault(id(tensor.storage), set()).add(number)
 
     def written_after(self, tensor: Tensor, step: int) -> bool:
-        """Whether any step after this one changed the memory of a tensor."""
+        """Return whether any step after this one changed the memory of a tensor."""
         storage, low, high = region(tensor)
         return any(
             number > step and low <= last and first <= high for number, first, last in self._writes.get(storage, ())
         )
 
     def holds_input(self, value: object, step: int) -> bool:
-        """Whether tensors that a step reads are in the file as it read them."""
+        """Return whether tensors that a step reads are in the file as it read them."""
         return not any(self.written_after(tensor, step - 1) for tensor in leaves(value))
 
     def holds_output(self, value: object, step: int) -> bool:
-        """Whether tensors that a step wrote are in the file as it wrote them."""
+        """Return whether tensors that a step wrote are in the file as it wrote them."""
         return not any(self.written_after(tensor, step) for tensor in leaves(value))
 
     def holds_gradient(self, value: object, step: int) -> bool:
-        """Whether gradients are in memory that one layer alone writes."""
+        """Return whether gradients are in memory that one layer alone writes."""
         return all(len(self._gradients.get(id(tensor.storage), ())) <= 1 for tensor in leaves(value))

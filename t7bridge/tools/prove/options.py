@@ -52,7 +52,7 @@ def agreeing_option(step: Step, value: Any, unit: float, limits: Limits) -> str:
         step: the run of the layer.
         value: its input in double precision.
         unit: unit roundoff of the element type that Lua computed in.
-        limits: what the model may cost.
+        limits: resource limits.
     """
     from ...torchmodules.judging import measure, squeezed
     from ...torchmodules.running import Layer, NotRunError, flat, to_torch, with_fields

@@ -28,7 +28,7 @@ def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_L
     Args:
         source: a path, bytes, or a binary file object.
         at: the path of one model, where the file holds several: `root.model`. All of them otherwise.
-        limits: what the file may cost.
+        limits: resource limits.
 
     Returns:
         The verdict on each layer.
@@ -107,7 +107,7 @@ def judged(
     Args:
         module: the model.
         path: its path.
-        limits: what it may cost.
+        limits: resource limits.
         given: its input, where that is known.
         grad_output: the gradient that it was given, where that is known.
     """

@@ -63,7 +63,7 @@ class Outcome:
 
 @define(eq=False)
 class Computed:
-    """What the layers since the last recorded value return in place of what was overwritten.
+    """Computed output of the layers since the last recorded value, in place of what was overwritten.
 
     Attributes:
         value: a tensor, in double precision.
@@ -103,7 +103,7 @@ class Runner:
 
     Attributes:
         steps: in order.
-        limits: what the model may cost.
+        limits: resource limits.
         outcomes: what came out so far.
         turned: whether recorded values have their dimensions in the order of 2010.
     """
@@ -428,12 +428,12 @@ def _wrapper(values: list[Any], place: int) -> Callable[[Any], Any]:
 
 
 def elements_of(value: Recorded) -> int:
-    """How many elements the tensors of a value have."""
+    """Count the elements of the tensors of a value."""
     return sum(tensor.numel for tensor in leaves(value))
 
 
 def _is_turned(step: Step) -> bool:
-    """Whether a layer is of 2010: the first dimension of its kernels is contiguous."""
+    """Return whether a layer is of 2010: the first dimension of its kernels is contiguous."""
     weight = step.obj.get("weight")
     return (
         isinstance(weight, Tensor)
@@ -444,7 +444,7 @@ def _is_turned(step: Step) -> bool:
 
 
 def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
-    """Whether recorded values agree with the computed ones but for those that are zero."""
+    """Return whether recorded values agree with the computed ones but for those that are zero."""
     kept = total = 0
     for one, other, scale in zip(want, got, scales):
         if one.shape != other.shape:
@@ -465,13 +465,13 @@ def headroom_of(step: Step, unit: float) -> float:
 
 
 def own_parameters(obj: TorchObject) -> int:
-    """How many weights an object has in its own fields."""
+    """Count the weights in an object's own fields."""
     return sum(
         tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
     )
 
 
 def _remembers(obj: TorchObject) -> bool:
-    """Whether a recurrent layer may have continued from an earlier sequence."""
+    """Return whether a recurrent layer may have continued from an earlier sequence."""
     kept = obj.get("_remember")
     return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True

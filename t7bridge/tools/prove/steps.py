@@ -109,7 +109,7 @@ class Visit:
 
 @define(eq=False)
 class Walk:
-    """How often each module runs, and how often it did so far.
+    """Counts of how often each module runs, and has run so far.
 
     Attributes:
         total: by the id of the module; empty where that is not known yet.
@@ -120,7 +120,7 @@ class Walk:
     done: dict[int, int] = field(factory=dict)
 
     def knows(self, obj: TorchObject) -> bool:
-        """Whether a recurrent module is a sequence by itself."""
+        """Return whether a recurrent module is a sequence by itself."""
         return base_name(obj.class_name) in (
             "Sequencer",
             "BiSequencer",
@@ -131,7 +131,7 @@ class Walk:
         )
 
     def is_last(self, obj: TorchObject) -> bool:
-        """Whether a module has run for the last time; cells keep their outputs of all steps."""
+        """Return whether a module has run for the last time; cells keep their outputs of all steps."""
         if base_name(obj.class_name) in _CELLS and obj.get("train") is not False:
             return True
         return self.done.get(id(obj), 0) >= self.total.get(id(obj), 0)
@@ -177,7 +177,7 @@ def steps_of(
 
 
 def may_be_undone(step: Step) -> bool:
-    """Whether a backward has put back what a layer changed in place, if there was one after the last forward."""
+    """Return whether a backward has put back what a layer changed in place, if there was one after the last forward."""
     restores = base_name(step.obj.class_name) in RESTORING and step.obj.get("inplace") is True
     return restores and grad_input_of(step.obj) is not None
 
@@ -223,7 +223,7 @@ def _note_writes(step: Step, written: set[int]) -> None:
             continue  # the output of a module inside
         step.writes.append(region(tensor))
     if in_place:
-        # Older releases gave in-place layers memory of their own when a model changed its type.
+        # In older releases in-place layers had memory of their own once a model had changed its type.
         source = step.input[0] if isinstance(step.input, list) and step.input else step.input
         target = step.output
         both = isinstance(source, Tensor) and isinstance(target, Tensor) and source.storage is not target.storage
@@ -381,7 +381,7 @@ _CELLS = {"LSTM": ("outputs", "cells"), "FastLSTM": ("outputs", "cells"), "GRU":
 
 
 def _first_step(obj: TorchObject, count: int) -> int:
-    """The number that a cell gave the first of the last `count` steps."""
+    """Return the cell's number of the first of the last `count` steps."""
     done = obj.get("step")
     return max(int(done) - count, 1) if isinstance(done, float) and 1 < done < 1e6 else 1
 

@@ -41,7 +41,7 @@ def prove_two(
         shapes: of the inputs; told from the layers of `first` where there are none.
         factory: `package:name` of what makes the model of a `.pt`, which is imported and called.
         seed: of the inputs.
-        limits: what the files may cost.
+        limits: resource limits.
 
     Returns:
         A verdict for each layer of `first` that has a counterpart, and for the whole.
@@ -93,5 +93,5 @@ def _second(path: str, factory: str | None, limits: Limits) -> Any:
     if pairing.is_torchscript(path):
         return pairing.from_torchscript(path)
     raise ModelError(
-        "a state dict is no model without its code", file=path, hint="Name what makes it: --module package:factory."
+        "a state dict is not a model without its code", file=path, hint="Name what makes it: --module package:factory."
     )

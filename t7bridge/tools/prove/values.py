@@ -27,7 +27,7 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None or value.numel > MAX_ELEMENTS:
             return None
-        # A tensor that repeats its elements is no output of a layer: it may be as large as it likes.
+        # A tensor that repeats its elements is not an output of a layer: it may be as large as it likes.
         return value if value.numel <= 1 << 22 or value.numel <= value.storage.count else None
     if isinstance(value, float) and not isinstance(value, bool):
         return value
@@ -67,7 +67,7 @@ def leaves(value: Recorded) -> Iterator[Tensor]:
 
 
 def is_whole(value: Recorded) -> bool:
-    """Whether nothing of a value is missing."""
+    """Return whether nothing of a value is missing."""
     if isinstance(value, list):
         return bool(value) and all(is_whole(item) for item in value)
     return value is not None
@@ -139,7 +139,7 @@ def region(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same bytes in the same shape."""
+    """Return whether two tensors hold the same bytes in the same shape."""
     import numpy as np
 
     return one.shape == other.shape and bool(np.array_equal(one.numpy(), other.numpy(), equal_nan=True))
@@ -185,7 +185,7 @@ def _unit(tensor: Tensor) -> float:
 
 
 def is_computed(value: Recorded) -> bool:
-    """Whether a value holds numbers that were computed, not memory that never was written: zeros, or next to zero."""
+    """Return whether a value holds computed numbers, not memory that was never written: zeros, or next to zero."""
     import numpy as np
 
     for tensor in leaves(value):
