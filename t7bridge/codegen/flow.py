@@ -14,7 +14,6 @@ from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Call, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
 from .idioms import (
-    COPYING,
     around_module,
     as_expression,
     as_module,
@@ -22,9 +21,9 @@ from .idioms import (
     function_of,
     rank_of_copy,
     reshapes,
-    short,
+    traits,
 )
-from .lists import CONTAINERS, FLOWS, OPENED, gives_list, takes_list
+from .lists import SUM, flow, gives_list, takes_list
 from .memory import Memory
 from .steps import Attribute, Ref, Step, Value, Write, applied, refs
 from .torch_classes import base_name, defaults_of
@@ -111,7 +110,7 @@ class Builder:
         module = self._module(spec, rank)
         if module is not None:
             return self._checked(module[0]), module[1]
-        if spec.target == SEQUENTIAL or short(spec) in CONTAINERS:
+        if spec.target == SEQUENTIAL or traits(spec).block:
             block, rank_after = self._block(spec, rank, _block_base(spec))
             return Call(block.base, spec=spec, block=block, origin=block), rank_after
         return self._checked(self.copy(spec)), rank_of_copy(spec, rank)
@@ -149,10 +148,10 @@ class Builder:
 
     def _flows(self, spec: ModuleSpec, rank: int | None) -> bool:
         """Return whether a module is better written as steps of the class that contains it."""
-        if spec.target == SEQUENTIAL:
-            return gives_list(spec) or takes_list(spec)
-        if short(spec) in OPENED:
+        if gives_list(spec) or takes_list(spec):
             return True
+        if spec.target == SEQUENTIAL:
+            return False
         if as_module(spec, rank) is not None:
             return False
         return around_module(spec) is not None or as_expression(spec, rank) is not None
@@ -260,12 +259,11 @@ class Body:
             base: what it is called, if not after its class.
             following: the module that takes its output, where that helps to name things.
         """
-        name = short(spec)
         self.builder.budget.spend(1)
         # What is at several places is written once, as a module; but for the layers on lists, which are not modules.
-        again = name in CONTAINERS and (name == "graph.Graph" or self.builder.is_shared(spec))
-        if name in FLOWS and (not again or spec is self.block.spec):
-            done = FLOWS[name](self, spec, value, following)
+        again = traits(spec).block and (spec.graph is not None or self.builder.is_shared(spec))
+        if not again or spec is self.block.spec:
+            done = flow(self, spec, value, following)
             if done is not None:
                 return done
         if spec.target == "torch.nn.Identity":
@@ -283,7 +281,7 @@ class Body:
             expression = as_expression(spec, rank)
             if expression is not None:
                 write, rank_after = expression
-                if self.builder.inplace and short(spec) in COPYING:
+                if self.builder.inplace and traits(spec).copies:
                     write = copying(write)
                 if spec.kwargs.get("inplace"):
                     call = self.builder.copy(spec)
@@ -332,11 +330,7 @@ class Body:
 
 def _block_base(spec: ModuleSpec) -> str:
     """Return the name of a class, by what it does."""
-    children = list(spec.children.values())
-    names = [short(child) for child in children]
-    for first, second in pairwise(names):
-        if (first, second) == ("containers.ConcatTable", "table.CAddTable"):
-            return "Residual"
-    if "containers.ConcatTable" in names or short(spec) in ("containers.Concat", "containers.ConcatTable"):
-        return "Branches"
-    return "Graph" if short(spec) == "graph.Graph" else "Block"
+    written = [traits(child).written for child in spec.children.values()]
+    if (("branches",), SUM) in pairwise(written):
+        return "Residual"
+    return "Branches" if ("branches",) in written else traits(spec).block or "Block"

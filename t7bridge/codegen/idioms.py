@@ -3,16 +3,19 @@
 The rank of a value is the number of dimensions of one example of it: 3 for images, whether a batch or one. A layer of
 Lua that counts from the front, batch or not, can be said with dimensions counted from the back if the rank is known.
 Where it cannot, the layer's own class comes along.
+
+An entry of `nn/layers/` names the writer of its class and arguments for it (`Traits.written`); the tables here and in
+`lists` have the writers by these names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
-from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.traits import Traits, traits_of
 from .code import Attr, Binary, Call, Lit, Node, apply, dotted, method
 from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
@@ -21,11 +24,23 @@ Rank = int | None
 Module = tuple[Call, Rank]
 Expression = tuple[Write, Rank]
 """Makes an expression of one operand, and the rank of the result."""
+Around = tuple[Call, Write, Rank]
+"""A module, the expression that applies it, and the rank of the result."""
 
 
-def short(spec: ModuleSpec) -> str:
-    """The class of the runtime without its package: `shape.View`; of torch.nn `torch.nn.Linear`."""
-    return spec.target.removeprefix(LAYERS)
+T = TypeVar("T")
+
+
+def traits(spec: ModuleSpec) -> Traits:
+    """The facts that an entry declares of the class of a module."""
+    return traits_of(spec.target)
+
+
+def by_writer(writers: Mapping[str, Callable[..., T]], spec: ModuleSpec, *given: Any) -> T | None:
+    """Call the writer that the entry of a module names, with its arguments; `None` where it names none of these."""
+    name, *arguments = traits(spec).written or ("",)
+    writer = writers.get(name)
+    return writer(*given, *arguments) if writer else None
 
 
 def _arguments(spec: ModuleSpec, *names: str) -> list[Any]:
@@ -35,38 +50,36 @@ def _arguments(spec: ModuleSpec, *names: str) -> list[Any]:
 
 def as_module(spec: ModuleSpec, rank: Rank) -> Module | None:
     """Return an equal module of torch.nn and the rank of its output; `None` where there is none."""
-    name = short(spec)
     if spec.target.startswith("torch.nn."):
         call = torch_call(spec.target.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
         return call, _rank_after(call, rank)
-    if name in _SOFT and rank in (1, 3):
-        return torch_call(_SOFT[name], (-rank,), {}, spec), rank
-    if name == "activation.ExampleSoftmax" and rank == 1:
-        return torch_call("LogSoftmax" if spec.kwargs.get("log") else "Softmax", (-1,), {}, spec), rank
-    if name == "shape.View":
-        return _view(spec, rank)
-    if name == "shape.Reshape":
-        return _reshape(spec, rank)
-    if name == "shape.Contiguous":
-        return torch_call("Identity", (), {}, spec), rank
-    if name in _PLAIN and spec.plain:
-        call = torch_call(spec.plain.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
-        return call, _rank_after(call, rank)
-    return None
+    return by_writer(_MODULES, spec, spec, rank)
 
 
-# Classes of the runtime that differ from those of torch.nn only where the latter refuse their input.
-_PLAIN = {
-    *("conv.FullConvolution2d", "conv.FullConvolution3d", "activation.PReLU"),
-    *("norm.BatchNorm1d", "norm.BatchNorm2d", "norm.BatchNorm3d"),
-}
-# Their dimension is the first of 1 or 3, the second of 2 or 4: counted from the end it is the same with and without a
-# batch where one example has 1 or 3. Lua takes a sequence (time, features) for a batch, a volume for one of images.
-_SOFT = {
-    "activation.Softmax": "Softmax",
-    "activation.LogSoftmax": "LogSoftmax",
-    "activation.Softmin": "Softmin",
-}
+def _identity(spec: ModuleSpec, rank: Rank) -> Module:
+    return torch_call("Identity", (), {}, spec), rank
+
+
+def _softmax(spec: ModuleSpec, rank: Rank, name: str) -> Module | None:
+    """Lua's dimension is the first of 1 or 3, the second of 2 or 4.
+
+    Counted from the end it is the same with and without a batch where one example has 1 or 3. Lua takes a sequence
+    (time, features) for a batch, a volume for one of images.
+    """
+    return (torch_call(name, (-rank,), {}, spec), rank) if rank in (1, 3) else None
+
+
+def _example_softmax(spec: ModuleSpec, rank: Rank) -> Module | None:
+    name = "LogSoftmax" if spec.kwargs.get("log") else "Softmax"
+    return (torch_call(name, (-1,), {}, spec), rank) if rank == 1 else None
+
+
+def _plain(spec: ModuleSpec, rank: Rank, name: str) -> Module | None:
+    """Classes of the runtime that differ from those of torch.nn only where the latter refuse their input."""
+    if not spec.plain:
+        return None
+    call = torch_call(spec.plain.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
+    return call, _rank_after(call, rank)
 
 
 def _rank_after(call: Call, rank: Rank) -> Rank:
@@ -78,13 +91,8 @@ def _rank_after(call: Call, rank: Rank) -> Rank:
 
 def rank_of_copy(spec: ModuleSpec, rank: Rank) -> Rank:
     """Return the output rank of a layer whose own class is copied, where a class of torch.nn tells."""
-    if short(spec) not in _PLAIN:
-        return None
-    return _rank_after(Call(f"nn.{short(spec).partition('.')[2].replace('FullConvolution', 'ConvTranspose')}"), rank)
-
-
-COPYING = {"pick.Select", "pick.Narrow"}
-"""Layers that copy in Lua what their expression only views; where nothing is changed in place, nobody can tell."""
+    name, *arguments = traits(spec).written or ("",)
+    return _rank_after(Call(f"nn.{arguments[0]}"), rank) if name == "plain" else None
 
 
 def copying(write: Write) -> Write:
@@ -92,17 +100,11 @@ def copying(write: Write) -> Write:
     return lambda x: method(write(x), "clone")
 
 
-_RESHAPING = {
-    *("View", "Reshape", "Squeeze", "Unsqueeze", "Collapse", "Replicate", "Transpose", "Convert", "ShaveImage"),
-}
-
-
 def reshapes(spec: ModuleSpec) -> bool | None:
     """Return whether a layer gives another shape than it takes; `None` where it passes on that of its input."""
     while spec.target == SEQUENTIAL and spec.children:
         spec = list(spec.children.values())[-1]
-    home, _, name = short(spec).partition(".")
-    if home == "shape" and name in _RESHAPING:
+    if traits(spec).reshapes:
         return True
     known = TORCH.get(spec.target.removeprefix("torch.nn."))
     return None if known is not None and known.rank == SAME else False
@@ -137,28 +139,34 @@ def _reshape(spec: ModuleSpec, rank: Rank) -> Module | None:
     return None
 
 
+_MODULES: dict[str, Callable[..., Module | None]] = {
+    "identity": _identity,
+    "softmax": _softmax,
+    "example_softmax": _example_softmax,
+    "plain": _plain,
+    "view": _view,
+    "reshape": _reshape,
+}
+
+
 def as_expression(spec: ModuleSpec, rank: Rank) -> Expression | None:
     """Return an equal expression of one operand; `None` where there is none."""
-    build = _EXPRESSIONS.get(short(spec))
-    return build(spec, rank) if build else None
+    return by_writer(_EXPRESSIONS, spec, spec, rank)
 
 
-def _method(name: str, *args: Any) -> Any:
-    return lambda spec, rank: (lambda x: method(x, name, *args), rank)
+def _method(spec: ModuleSpec, rank: Rank, name: str) -> Expression:
+    return lambda x: method(x, name), rank
 
 
 def _power(spec: ModuleSpec, rank: Rank) -> Expression:
     return lambda x: method(x, "pow", spec.args[0]), rank
 
 
-def _with_constant(symbol: str) -> Any:
-    def build(spec: ModuleSpec, rank: Rank) -> Expression | None:
-        constant = spec.args[0]
-        if not isinstance(constant, (int, float)):
-            return None
-        return lambda x: Binary(x, symbol, Lit(constant)), rank
-
-    return build
+def _operator(spec: ModuleSpec, rank: Rank, symbol: str) -> Expression | None:
+    constant = spec.args[0]
+    if not isinstance(constant, (int, float)):
+        return None
+    return lambda x: Binary(x, symbol, Lit(constant)), rank
 
 
 def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
@@ -200,20 +208,17 @@ def _narrow(spec: ModuleSpec, rank: Rank) -> Expression | None:
     return lambda x: method(x, "narrow", dim, start, length), rank
 
 
-def _reduced(name: Callable[[ModuleSpec], str], values: bool = False) -> Any:
-    def build(spec: ModuleSpec, rank: Rank) -> Expression | None:
-        dim, dims = _arguments(spec, "dim", "n_input_dims")
-        # Of a vector Lua leaves one number in one dimension, PyTorch none.
-        if not rank or rank < 2 or dims not in (None, rank) or spec.kwargs.get("squeeze") is False:
-            return None
+def _reduced(spec: ModuleSpec, rank: Rank, name: str, attribute: str = "") -> Expression | None:
+    dim, dims = _arguments(spec, "dim", "n_input_dims")
+    # Of a vector Lua leaves one number in one dimension, PyTorch none.
+    if not rank or rank < 2 or dims not in (None, rank) or spec.kwargs.get("squeeze") is False:
+        return None
 
-        def write(x: Node) -> Node:
-            reduced = method(x, name(spec), _from_end(dim, dims))
-            return Attr(reduced, "values") if values else reduced
+    def write(x: Node) -> Node:
+        reduced = method(x, "mean" if spec.kwargs.get("average") else name, _from_end(dim, dims))
+        return Attr(reduced, attribute) if attribute else reduced
 
-        return write, rank - 1 if dims else None
-
-    return build
+    return write, rank - 1 if dims else None
 
 
 def _pool_in_time(spec: ModuleSpec, rank: Rank) -> Expression:
@@ -230,43 +235,45 @@ def _flip(spec: ModuleSpec, rank: Rank) -> Expression:
     return lambda x: method(x, "flip", spec.args[0]), rank
 
 
-_EXPRESSIONS: dict[str, Callable[[ModuleSpec, Rank], Expression | None]] = {
-    "activation.Abs": _method("abs"),
-    "activation.Exp": _method("exp"),
-    "activation.Log": _method("log"),
-    "activation.Square": _method("square"),
-    "activation.Power": _power,
-    "linear.MulConstant": _with_constant("*"),
-    "linear.AddConstant": _with_constant("+"),
-    "shape.Cast": _cast,
-    "shape.Unsqueeze": _unsqueeze,
-    "shape.Transpose": _transpose,
-    "pick.Select": _select,
-    "pick.Narrow": _narrow,
-    "pick.Reverse": _flip,
-    "pick.Sum": _reduced(lambda spec: "mean" if spec.kwargs.get("average") else "sum"),
-    "pick.Max": _reduced(lambda spec: "max", values=True),
-    "pick.Min": _reduced(lambda spec: "min", values=True),
-    "temporal.TemporalMaxPool": _pool_in_time,
+_EXPRESSIONS: dict[str, Callable[..., Expression | None]] = {
+    "method": _method,
+    "power": _power,
+    "operator": _operator,
+    "cast": _cast,
+    "unsqueeze": _unsqueeze,
+    "transpose": _transpose,
+    "select": _select,
+    "narrow": _narrow,
+    "flip": _flip,
+    "reduce": _reduced,
+    "pool_in_time": _pool_in_time,
 }
 
 
-def around_module(spec: ModuleSpec) -> tuple[Call, Write, Rank] | None:
-    """A module of torch.nn with what is done before and after it: the call, the expression, the rank that results."""
-    name = short(spec)
-    if name == "embedding.LookupTable":
-        kwargs = dict(spec.kwargs)
-        base = kwargs.pop("index_base", 1)
+def around_module(spec: ModuleSpec) -> Around | None:
+    """A module of torch.nn with what is done before and after it; `None` where there is none."""
+    return by_writer(_AROUND, spec, spec)
 
-        def look_up(module: Node, x: Node) -> Node:
-            numbers = method(x, "long")
-            return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
 
-        return torch_call("Embedding", spec.args, kwargs, spec), look_up, None
-    if name == "temporal.TemporalConv":
-        call = torch_call("Conv1d", spec.args, dict(spec.kwargs), spec)
-        return call, lambda module, x: Attr(apply(module, Attr(x, "mT")), "mT"), 2
-    return None
+def _look_up(spec: ModuleSpec) -> Around:
+    kwargs = dict(spec.kwargs)
+    base = kwargs.pop("index_base", 1)
+
+    def look_up(module: Node, x: Node) -> Node:
+        numbers = method(x, "long")
+        return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
+
+    return torch_call("Embedding", spec.args, kwargs, spec), look_up, None
+
+
+def _conv_in_time(spec: ModuleSpec) -> Around:
+    call = torch_call("Conv1d", spec.args, dict(spec.kwargs), spec)
+    return call, lambda module, x: Attr(apply(module, Attr(x, "mT")), "mT"), 2
+
+
+_AROUND: dict[str, Callable[..., Around]] = {"look_up": _look_up, "conv_in_time": _conv_in_time}
+WRITERS = frozenset({*_MODULES, *_EXPRESSIONS, *_AROUND})
+"""The names by which entries ask for a module of torch.nn or an expression."""
 
 
 def function_of(call: Call) -> Write | None:

@@ -8,32 +8,35 @@ from typing import TYPE_CHECKING
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Binary, Listed, Node, apply, method
-from .idioms import short
+from .idioms import by_writer, traits
 from .names import usable_name
 from .steps import Ref, Step, Value, applied, pick
 
 if TYPE_CHECKING:
     from .flow import Body
 
+SUM = ("fold", "+")
+"""How entries say that a layer adds up the elements of a list."""
+
 
 def gives_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to return a list."""
     if spec.target == SEQUENTIAL and spec.children:
         return gives_list(list(spec.children.values())[-1])
-    return short(spec) in GIVE_LISTS
+    return traits(spec).returns_list
 
 
 def takes_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to take a list."""
     if spec.target == SEQUENTIAL and spec.children:
         return takes_list(next(iter(spec.children.values())))
-    return short(spec) in TAKE_LISTS
+    return traits(spec).takes_list
 
 
 def _branches(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
     children = list(spec.children.values())
     bases = ["branch"] * len(children)
-    if following is not None and short(following) == "table.CAddTable" and len(children) == 2:
+    if following is not None and traits(following).written == SUM and len(children) == 2:
         first = _weight(children[0]) >= _weight(children[1])
         bases = ["body", "shortcut"] if first else ["shortcut", "body"]
     return [body.apply(child, value, base) for child, base in zip(children, bases)]
@@ -121,40 +124,41 @@ _MOST_FOLDED = 50
 """How many operands may stand in one expression; Python's parser fails at some thousand."""
 
 
-def _folded(symbol: str, most: int = _MOST_FOLDED) -> Callable[..., Value | None]:
-    def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-        if not isinstance(value, list) or not 0 < len(value) <= most:
-            return None
-        if most == 2 and len(value) != 2:
-            return None
-        ranks = {body.rank(item) for item in value} - {None}
-        # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes.
-        if len(ranks) > 1 or any(map(body.is_reshaped, value)):
-            return None
-        rank = ranks.pop() if ranks else None
-        if len(value) == 1 and not spec.kwargs.get("inplace"):
-            return body.add(Step(lambda x: method(x, "clone"), list(value), rank=rank))
+def _folded(
+    body: Body,
+    spec: ModuleSpec,
+    value: Value,
+    following: ModuleSpec | None,
+    symbol: str,
+    most: int = _MOST_FOLDED,
+) -> Value | None:
+    if not isinstance(value, list) or not 0 < len(value) <= most:
+        return None
+    if most == 2 and len(value) != 2:
+        return None
+    ranks = {body.rank(item) for item in value} - {None}
+    # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes.
+    if len(ranks) > 1 or any(map(body.is_reshaped, value)):
+        return None
+    rank = ranks.pop() if ranks else None
+    if len(value) == 1 and not spec.kwargs.get("inplace"):
+        return body.add(Step(lambda x: method(x, "clone"), list(value), rank=rank))
 
-        def write(*operands: Node) -> Node:
-            return reduce(lambda left, right: Binary(left, symbol, right), operands)
+    def write(*operands: Node) -> Node:
+        return reduce(lambda left, right: Binary(left, symbol, right), operands)
 
-        def unseen(listed: Node) -> Node:
-            return write(*(listed.items if isinstance(listed, Listed) else (listed,)))
+    def unseen(listed: Node) -> Node:
+        return write(*(listed.items if isinstance(listed, Listed) else (listed,)))
 
-        if spec.kwargs.get("inplace"):
-            return body.module(spec, body.builder.copy(spec), value, "", rank, applied, unseen)
-        return body.add(Step(write, list(value), rank=rank))
-
-    return build
+    if spec.kwargs.get("inplace"):
+        return body.module(spec, body.builder.copy(spec), value, "", rank, applied, unseen)
+    return body.add(Step(write, list(value), rank=rank))
 
 
-def _extreme(function: str) -> Callable[..., Value | None]:
-    def build(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-        if not isinstance(value, list) or len(value) != 2:
-            return None
-        return body.add(Step(lambda *operands: apply(function, *operands), list(value), rank=body.rank(value[0])))
-
-    return build
+def _extreme(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None, function: str) -> Value | None:
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    return body.add(Step(lambda *operands: apply(function, *operands), list(value), rank=body.rank(value[0])))
 
 
 def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
@@ -222,43 +226,32 @@ def _flat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | No
     return parts(value) if isinstance(value, list) else None
 
 
-FLOWS: dict[str, Callable[[Body, ModuleSpec, Value, ModuleSpec | None], Value | None]] = {
-    "graph.Graph": _graph,
-    "containers.ConcatTable": _branches,
-    "containers.ParallelTable": _parallel,
-    "containers.Concat": _concat,
-    "containers.MapTable": _mapped,
-    "containers.SharedParallelTable": _mapped,
-    "table.CAddTable": _folded("+"),
-    "table.CSubTable": _folded("-", 2),
-    "table.CMulTable": _folded("*"),
-    "table.CDivTable": _folded("/", 2),
-    "table.CMaxTable": _extreme("torch.maximum"),
-    "table.CMinTable": _extreme("torch.minimum"),
-    "table.JoinTable": _join,
-    "table.SplitTable": _split,
-    "table.SelectTable": _picked,
-    "table.NarrowTable": _narrowed,
-    "table.JustTable": _just,
-    "table.ReverseTable": _reversed,
-    "table.FlattenTable": _flat,
+FLOWS: dict[str, Callable[..., Value | None]] = {
+    "graph": _graph,
+    "branches": _branches,
+    "parallel": _parallel,
+    "concat": _concat,
+    "map": _mapped,
+    "fold": _folded,
+    "extreme": _extreme,
+    "join": _join,
+    "split": _split,
+    "element": _picked,
+    "slice": _narrowed,
+    "list_of_one": _just,
+    "reversed": _reversed,
+    "flat": _flat,
 }
-"""Modules that become steps; a function returns `None` where it cannot, and the layer's own class is copied."""
+"""Writers of modules that become steps; `None` where one cannot, and the layer's own class is copied."""
 
-CONTAINERS = {"graph.Graph", "containers.ConcatTable", "containers.ParallelTable", "containers.Concat"}
-"""Those of them that can be classes of their own."""
 
-GIVE_LISTS = {
-    *("containers.ConcatTable", "containers.ParallelTable", "containers.MapTable", "table.SplitTable"),
-    *("table.NarrowTable", "table.JustTable", "table.ReverseTable", "table.FlattenTable", "table.ZipTable"),
-    *("containers.SharedParallelTable", "table.ZipTableOneToMany", "table.CAddTensorTable"),
-}
-TAKE_LISTS = {
-    *("containers.ParallelTable", "containers.MapTable", "containers.SharedParallelTable", "pick.Index"),
-    *(f"table.{name}Table" for name in ("CAdd", "CSub", "CMul", "CDiv", "CMax", "CMin", "Join", "Select", "Narrow")),
-    *(f"table.{name}Table" for name in ("Reverse", "Flatten", "Zip", "Mixture", "CAddTensor")),
-    *("pick.MaskedSelect", "shape.ExpandAs", "linear.Bilinear", "table.ZipTableOneToMany"),
-    *(f"distance.{name}" for name in ("DotProduct", "CosineDistance", "PairwiseDistance", "MM", "MV")),
-}
-OPENED = GIVE_LISTS | TAKE_LISTS
-"""Modules that make the Sequential around them a class with steps."""
+def flow(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    """Write a module as steps.
+
+    Args:
+        body: the class whose steps they are.
+        spec: the module.
+        value: its input.
+        following: the module that its output goes to, where that helps to name things.
+    """
+    return by_writer(FLOWS, spec, body, spec, value, following)

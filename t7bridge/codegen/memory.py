@@ -6,19 +6,10 @@ Lua's in-place layers change a value for everybody who reads it later, and PyTor
 from __future__ import annotations
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from .idioms import short
+from .idioms import traits
 
 Effects = tuple[bool, bool]
 """Whether a module changes its input, and whether its output may be the same memory."""
-
-_HANDING_ON = {
-    *("torch.nn.Identity", "torch.nn.Dropout", "torch.nn.Dropout2d", "torch.nn.Dropout3d", "dropout.Dropout"),
-    *(f"shape.{name}" for name in ("View", "Reshape", "Collapse", "Squeeze", "Unsqueeze", "Transpose", "Replicate")),
-    *(f"shape.{name}" for name in ("Contiguous", "Cast", "ExpandAs", "Convert", "ShaveImage", "SpatialPadding")),
-    *("pick.Select", "pick.Narrow", "gradient.GradientReversal", "gradient.L1Penalty", "gradient.ZeroGrad"),
-    *(f"table.{name}Table" for name in ("Select", "Narrow", "Just", "Flatten", "Reverse", "Zip", "Split")),
-    "table.ZipTableOneToMany",
-}
 
 
 class Memory:
@@ -42,7 +33,7 @@ class Memory:
             for before, child in zip([None, *children], children):
                 changed, handed_on = self.effects(child)
                 given = same
-                if before is not None and short(before) == "containers.ConcatTable" and before.children:
+                if before is not None and traits(before).written == ("branches",) and before.children:
                     # Of a list the first element is what a layer writes into.
                     given &= self.effects(next(iter(before.children.values())))[1]
                 changes |= given and changed
@@ -50,9 +41,9 @@ class Memory:
             return changes, same
         if children:
             found = [self.effects(child) for child in children]
-            return any(changed for changed, _ in found), short(spec) != "containers.Concat"
+            return any(changed for changed, _ in found), traits(spec).written != ("concat",)
         inplace = bool(spec.kwargs.get("inplace"))
-        return inplace, inplace or short(spec) in _HANDING_ON
+        return inplace, inplace or traits(spec).shares_memory
 
     def _of_graph(self, spec: ModuleSpec) -> Effects:
         assert spec.graph is not None

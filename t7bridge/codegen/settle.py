@@ -6,15 +6,13 @@ from ..errors import UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Budget, Limits
-from ..nn.mapping import LAYERS
 from ..nn.plan.places import Places
 from ..nn.plan.spec import ModuleSpec, Plan
-from .idioms import short
+from .idioms import traits
 from .keys import all_specs
 
 MOST_DEEP = 250
 """How deep modules may be nested."""
-_LOSE_BATCHES = {"shape.View", "shape.Reshape", "shape.Squeeze", "shape.Collapse"}
 
 
 def check_depth(value: TorchObject, trail: str, limits: Limits) -> None:
@@ -64,21 +62,17 @@ def settle(plan: Plan, shared: set[int]) -> None:
     """
     lost = False
     for spec in all_specs(plan):
-        if spec.plain and (lost or (id(spec) in shared and spec.target.startswith(f"{LAYERS}conv."))):
+        if spec.plain and (lost or (id(spec) in shared and traits(spec).may_take_list)):
             spec.plain = "" if _refuses_examples(spec) else spec.plain
         lost = lost or _loses_batches(spec)
 
 
 def _loses_batches(spec: ModuleSpec) -> bool:
     """Return whether a layer may return one example without the batch dimension of its input."""
-    name = short(spec)
-    if name == "shape.Reshape":
-        return spec.kwargs.get("batch_mode") is not True
-    if name == "shape.View":
-        return not spec.kwargs.get("n_input_dims")
-    return name in _LOSE_BATCHES
+    facts = traits(spec)
+    return facts.loses_batch and not (facts.keeps_batch_if and spec.kwargs.get(facts.keeps_batch_if))
 
 
 def _refuses_examples(spec: ModuleSpec) -> bool:
-    """Return whether the plain class takes fewer inputs than the layer: one slope of nn.PReLU is for any shape."""
-    return not (short(spec) == "activation.PReLU" and spec.args == (1,))
+    """Return whether the plain class does not take the single examples that the layer does."""
+    return spec.args != traits(spec).plain_examples

@@ -18,6 +18,7 @@ from ..graph.tensor import Tensor
 from .fields import Fields, items_of, lookup
 from .mapping import Mapped, Row
 from .plan.names import is_free_name
+from .traits import Traits, add_traits, remove_traits
 from .weights.layouts import Layout, Step
 
 
@@ -91,6 +92,7 @@ class Layer:
         note: what the user should know wherever the class occurs, or a function that tells by the fields.
         remark: what else the page of layers says of it.
         modules: the PyTorch equivalents of the classes, by class name; one that is missing has only a state dict.
+        traits: further facts about these modules, by their class. See `traits.Traits`.
     """
 
     names: tuple[str, ...]
@@ -102,6 +104,7 @@ class Layer:
     note: str | Callable[[Fields], str] = ""
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
+    traits: Mapping[str, Traits] = field(factory=dict, repr=False)
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
         """The tensors of one object's state dict."""
@@ -156,6 +159,7 @@ def register_layer(
     note: str | Callable[[Fields], str] = "",
     remark: str = "",
     module: Mapped | Mapping[str, Mapped] | None = None,
+    traits: Mapping[str, Traits] | None = None,
 ) -> Layer:
     """Say what a Lua class means.
 
@@ -169,9 +173,11 @@ def register_layer(
         note: what the user should know wherever the class occurs, or a function that tells by the fields.
         remark: what else the page of layers says of it.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
+        traits: facts about these modules that its arguments do not tell, by class: `shape.View` for one of
+            `torchmodules/layers/`, the dotted name for others.
 
     Raises:
-        ModelError: a class is registered already.
+        ModelError: a class is registered already, or its traits are.
 
     Example:
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
@@ -184,12 +190,13 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     kind = kind or ("container" if children else "layer")
-    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, remark, mapped)
+    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, remark, mapped, traits or {})
     for name in names:
         if name in _LAYERS:
             raise ModelError(
                 f"the class {name} is registered already", hint="Call unregister_layer first to replace it."
             )
+    add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
     return layer
 
@@ -263,7 +270,9 @@ def class_of(target: str) -> type | None:
 
 def unregister_layer(name: str) -> None:
     """Forget a class; its objects are treated as those of an unknown class again."""
-    _LAYERS.pop(name, None)
+    layer = _LAYERS.pop(name, None)
+    if layer is not None and all(other is not layer for other in _LAYERS.values()):
+        remove_traits(layer.traits)
 
 
 def layer_of(class_name: str) -> Layer | None:

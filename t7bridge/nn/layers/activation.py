@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..mapping import INPLACE, Call, Lua, extent, flag, integer, number, of_runtime, of_torch
 from ..registry import modules, param, register_layer
+from ..traits import Traits
 
 # weight (planes), or (1) where all planes share it.
 register_layer(
@@ -11,6 +12,8 @@ register_layer(
     params=(param("weight"),),
     defaults={"nOutputPlane": 0.0},
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
+    # One slope is for inputs of any shape.
+    traits={"activation.PReLU": Traits(plain_examples=(1,), written=("plain", "PReLU"))},
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"
@@ -85,6 +88,17 @@ register_layer(
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
     },
+    traits={
+        "activation.Softmax": Traits(written=("softmax", "Softmax")),
+        "activation.LogSoftmax": Traits(written=("softmax", "LogSoftmax")),
+        "activation.Softmin": Traits(written=("softmax", "Softmin")),
+        "activation.ExampleSoftmax": Traits(written=("example_softmax",)),
+        "activation.Abs": Traits(written=("method", "abs")),
+        "activation.Exp": Traits(written=("method", "exp")),
+        "activation.Log": Traits(written=("method", "log")),
+        "activation.Square": Traits(written=("method", "square")),
+        "activation.Power": Traits(written=("power",)),
+    },
 )
 # A Sequential of what the runtime computes at once.
 register_layer(
@@ -120,6 +134,7 @@ register_layer(
     defaults={"v2": False, "p": 0.5, "inplace": False, "stochastic_inference": False},
     scratch=_NOISE,
     module=_dropout,
+    traits={"torch.nn.Dropout": Traits(shares_memory=True), "dropout.Dropout": Traits(shares_memory=True)},
 )
 register_layer(
     defaults={"stochastic_inference": False},
@@ -137,5 +152,10 @@ register_layer(
             hand_back=flag("provideOutput", True),
         ),
         "nn.ZeroGrad": of_runtime("gradient.ZeroGrad"),
+    },
+    traits={
+        "gradient.GradientReversal": Traits(shares_memory=True),
+        "gradient.L1Penalty": Traits(shares_memory=True),
+        "gradient.ZeroGrad": Traits(shares_memory=True),
     },
 )

@@ -18,6 +18,7 @@ from ..registry import (
     param,
     register_layer,
 )
+from ..traits import Traits
 from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from .shape import convert
 
@@ -69,14 +70,26 @@ register_layer(
     children=modules,
     scratch="inShape outShape module pool transfer squeeze expand timer",
     module=_MODULES,
+    traits={
+        "containers.Concat": Traits(written=("concat",), block="Branches"),
+        "containers.ConcatTable": Traits(returns_list=True, written=("branches",), block="Branches"),
+        "containers.ParallelTable": Traits(takes_list=True, returns_list=True, written=("parallel",), block="Block"),
+    },
 )
 # CRNN: one module for every element of a table.
 register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
+    traits={"containers.SharedParallelTable": Traits(takes_list=True, returns_list=True, written=("map",))},
 )
-register_layer("nn.Convert", children=modules, scratch="converter", module=convert)
+register_layer(
+    "nn.Convert",
+    children=modules,
+    scratch="converter",
+    module=convert,
+    traits={"shape.Convert": Traits(shares_memory=True, reshapes=True)},
+)
 # Older files hold the copies that Lua made for the elements of the last input; cunn writes only the first replica
 # since class version 2, and all of them before.
 register_layer(
@@ -90,6 +103,7 @@ register_layer(
         "nn.DataParallelTable": of_torch("Sequential"),
         "nn.DataParallel": of_torch("Sequential"),
     },
+    traits={"containers.MapTable": Traits(takes_list=True, returns_list=True, written=("map",))},
 )
 
 
@@ -98,6 +112,7 @@ register_layer(
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("graph.Graph"),
+    traits={"graph.Graph": Traits(written=("graph",), block="Graph")},
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, extent, integer, of_runtime, pair, shape
 from ..registry import Param, buffer, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
 from .pooling import axes
 from .torch_2010 import TURNED_KERNEL, has_turned_kernel
@@ -174,6 +175,7 @@ register_layer(
     defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
+    traits={"conv.FullConvolution2d": Traits(may_take_list=True, written=("plain", "ConvTranspose2d"))},
 )
 # One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
 # the layer reads as many elements as there are planes.
@@ -197,6 +199,7 @@ register_layer(
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module=_temporal,
+    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",))},
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -226,4 +229,5 @@ register_layer(
     defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
+    traits={"conv.FullConvolution3d": Traits(may_take_list=True, written=("plain", "ConvTranspose3d"))},
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..mapping import LAYERS, Call, Lua
 from ..registry import param, register_layer
+from ..traits import Traits
 
 
 def _lookup_table(lua: Lua) -> Call:
@@ -37,4 +38,5 @@ register_layer(
     defaults={"paddingValue": 0.0, "shouldScaleGradByFreq": False},
     scratch="inputs size batchSize",
     module=_lookup_table,
+    traits={"embedding.LookupTable": Traits(written=("look_up",))},
 )

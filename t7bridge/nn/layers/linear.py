@@ -20,6 +20,7 @@ from ..mapping import (
     of_torch,
 )
 from ..registry import Param, buffer, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import REST, Reshape, copied, elements
 
 WEIGHT, BIAS = param("weight"), param("bias")
@@ -117,6 +118,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
+    traits={"linear.Bilinear": Traits(takes_list=True)},
 )
 
 # bias (n), or (1) where one number is added to everything.
@@ -152,6 +154,10 @@ register_layer(
     module={
         "nn.MulConstant": of_runtime("linear.MulConstant", number("constant_scalar"), inplace=INPLACE),
         "nn.AddConstant": _add_constant,
+    },
+    traits={
+        "linear.MulConstant": Traits(written=("operator", "*")),
+        "linear.AddConstant": Traits(written=("operator", "+")),
     },
 )
 

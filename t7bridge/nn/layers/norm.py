@@ -8,6 +8,7 @@ from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, shape
 from ..registry import Param, Source, buffer, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import REST, DeviationToVariance, Reshape
 
 
@@ -57,6 +58,7 @@ register_layer(
         "nn.SpatialBatchNormalization": _batch_norm(2),
         "nn.VolumetricBatchNormalization": _batch_norm(3),
     },
+    traits={f"norm.BatchNorm{dims}d": Traits(written=("plain", f"BatchNorm{dims}d")) for dims in (1, 2, 3)},
 )
 _UNUSED = "the layer computes without it, so it is left out"
 

@@ -8,6 +8,7 @@ from ...graph.lua import TorchObject
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
 from ..registry import register_layer
+from ..traits import Traits
 from ..weights.layouts import elements
 
 _WHERE = "pooling ones random_samples randomSamples"
@@ -163,6 +164,7 @@ register_layer(
             "temporal.TemporalDynamicKMaxPool", integer("minK"), number("factor", 0.0)
         ),
     },
+    traits={"temporal.TemporalMaxPool": Traits(written=("pool_in_time",))},
 )
 
 
@@ -231,5 +233,9 @@ register_layer(
         "nn.SpatialUpSamplingBilinear": _bilinear,
         "nn.UpSampling": _up_sampling,
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
+    },
+    traits={
+        "shape.ShaveImage": Traits(shares_memory=True, reshapes=True),
+        "shape.SpatialPadding": Traits(shares_memory=True),
     },
 )

@@ -21,6 +21,7 @@ from ..mapping import (
     optional,
 )
 from ..registry import register_layer
+from ..traits import Traits
 
 _SHAPE = f"{LAYERS}shape."
 _DIMS = optional("nInputDims")
@@ -140,6 +141,33 @@ register_layer(
         "nn.Max": of_runtime("pick.Max", dim("dimension", 1), n_input_dims=_DIMS),
         "nn.Min": of_runtime("pick.Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
+    traits={
+        "torch.nn.Identity": Traits(shares_memory=True),
+        "shape.Cast": Traits(shares_memory=True, written=("cast",)),
+        "shape.Contiguous": Traits(shares_memory=True, written=("identity",)),
+        "shape.Collapse": Traits(shares_memory=True, reshapes=True, loses_batch=True),
+        "shape.Reshape": Traits(
+            shares_memory=True, reshapes=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",)
+        ),
+        "shape.View": Traits(
+            shares_memory=True, reshapes=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",)
+        ),
+        "shape.Squeeze": Traits(shares_memory=True, reshapes=True, loses_batch=True),
+        "shape.Unsqueeze": Traits(shares_memory=True, reshapes=True, written=("unsqueeze",)),
+        "shape.Transpose": Traits(shares_memory=True, reshapes=True, written=("transpose",)),
+        # Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
+        "shape.Replicate": Traits(shares_memory=True, reshapes=True, repeats=True),
+        "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
+        # They copy in Lua; where nothing is changed in place, nobody can tell.
+        "pick.Select": Traits(shares_memory=True, copies=True, written=("select",)),
+        "pick.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",)),
+        "pick.Index": Traits(takes_list=True),
+        "pick.MaskedSelect": Traits(takes_list=True),
+        "pick.Reverse": Traits(written=("flip",)),
+        "pick.Sum": Traits(written=("reduce", "sum")),
+        "pick.Max": Traits(written=("reduce", "max", "values")),
+        "pick.Min": Traits(written=("reduce", "min", "values")),
+    },
 )
 register_layer(
     scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff",
@@ -167,5 +195,29 @@ register_layer(
         "nn.PairwiseDistance": of_runtime("distance.PairwiseDistance", number("norm", 2.0)),
         "nn.MM": of_runtime("distance.MM", flag("transA"), flag("transB")),
         "nn.MV": of_runtime("distance.MV", flag("trans")),
+    },
+    traits={
+        "table.CAddTable": Traits(takes_list=True, written=("fold", "+")),
+        "table.CSubTable": Traits(takes_list=True, written=("fold", "-", 2)),
+        "table.CMulTable": Traits(takes_list=True, written=("fold", "*")),
+        "table.CDivTable": Traits(takes_list=True, written=("fold", "/", 2)),
+        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "torch.maximum")),
+        "table.CMinTable": Traits(takes_list=True, written=("extreme", "torch.minimum")),
+        "table.CAddTensorTable": Traits(takes_list=True, returns_list=True),
+        "table.JoinTable": Traits(takes_list=True, written=("join",)),
+        "table.SplitTable": Traits(returns_list=True, shares_memory=True, written=("split",)),
+        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",)),
+        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",)),
+        "table.NarrowTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("slice",)),
+        "table.FlattenTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("flat",)),
+        "table.ReverseTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("reversed",)),
+        "table.ZipTable": Traits(takes_list=True, returns_list=True, shares_memory=True),
+        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True),
+        "table.MixtureTable": Traits(takes_list=True),
+        "distance.DotProduct": Traits(takes_list=True),
+        "distance.CosineDistance": Traits(takes_list=True),
+        "distance.PairwiseDistance": Traits(takes_list=True),
+        "distance.MM": Traits(takes_list=True),
+        "distance.MV": Traits(takes_list=True),
     },
 )

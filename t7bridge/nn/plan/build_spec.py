@@ -15,6 +15,7 @@ from ...errors import ModelError, UnsupportedLayerError
 from ...graph.lua import TorchObject
 from ...limits import DEFAULT_LIMITS, Limits
 from ..mapping import LAYERS, Call, Lua
+from ..traits import traits_of
 from ..weights.state_dict import StateDict, state_dict
 from .graph_spec import graph_spec
 from .places import Place, Places
@@ -28,8 +29,6 @@ _MAX_LISTED = 500
 """How many layers a message lists; the error itself has all of them."""
 _INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
 """Poolings, and those that remember what unpooling needs."""
-_REPEATING = {f"{LAYERS}shape.Replicate", f"{LAYERS}shape.ExpandAs"}
-"""Layers whose outputs have several elements in one place of memory."""
 
 
 def build_plan(
@@ -127,14 +126,11 @@ class _Planner:
         return root
 
     def _overlap(self) -> None:
-        """Let in-place layers of a model that repeats tensors without copying expect elements that share memory.
-
-        Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
-        """
-        if not any(spec.target in _REPEATING for spec in self._specs.values()):
+        """Let in-place layers of a model that repeats tensors without copying expect elements that share memory."""
+        if not any(traits_of(spec.target).repeats for spec in self._specs.values()):
             return
         for spec in self._specs.values():
-            if spec.kwargs.get("inplace") and not spec.children and spec.target != f"{LAYERS}table.CAddTable":
+            if spec.kwargs.get("inplace") and not spec.children and not traits_of(spec.target).takes_list:
                 inner = evolve(spec, children={}, refers={})
                 spec.target, spec.args, spec.kwargs, spec.plain = f"{LAYERS}activation.Overlapping", (), {}, ""
                 spec.children["0"] = inner

@@ -1,0 +1,82 @@
+"""Facts about the classes that Lua's layers become, besides their arguments: lists, memory, shapes, and their source.
+
+An entry in `layers/` declares them by class; whoever plans a model or writes its source asks here and knows no layer
+by name. May import errors. Knows neither formats nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..data import define
+from ..errors import ModelError
+from .mapping import LAYERS
+
+
+@define(frozen=True)
+class Traits:
+    """Facts about one class of modules.
+
+    A layer changes its input in place where it has the argument `inplace` and that is true.
+
+    Attributes:
+        takes_list: the input is a list.
+        returns_list: the output is a list.
+        may_take_list: the input is a tensor, or a list whose second element is there for its size.
+        shares_memory: the output may be the memory of the input.
+        copies: the output has memory of its own, though the expression named by `written` is a view.
+        repeats: several elements of the output are one place of memory.
+        reshapes: the output has another shape than the input.
+        loses_batch: one example may be returned without the batch dimension that it had.
+        keeps_batch_if: the argument that prevents this if it is true.
+        plain_examples: the positional arguments with which `Call.plain` takes single examples too.
+        written: how generated source says it without the class: the name of a writer in `codegen/idioms.py` or
+            `codegen/lists.py`, and arguments for it.
+        block: the base name of its class where it becomes a class of the source.
+    """
+
+    takes_list: bool = False
+    returns_list: bool = False
+    may_take_list: bool = False
+    shares_memory: bool = False
+    copies: bool = False
+    repeats: bool = False
+    reshapes: bool = False
+    loses_batch: bool = False
+    keeps_batch_if: str = ""
+    plain_examples: tuple[Any, ...] | None = None
+    written: tuple[Any, ...] = ()
+    block: str = ""
+
+
+_NONE = Traits()
+_TRAITS: dict[str, Traits] = {}
+
+
+def traits_of(target: str) -> Traits:
+    """The facts about a class by its dotted name; all false where no entry declares any."""
+    return _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+
+
+def add_traits(traits: Mapping[str, Traits]) -> None:
+    """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
+
+    Raises:
+        ModelError: another entry declares others of the same class.
+    """
+    for target, facts in traits.items():
+        if _TRAITS.get(target, facts) != facts:
+            raise ModelError(f"the traits of {target} are declared already", hint="One entry declares them.")
+    _TRAITS.update(traits)
+
+
+def remove_traits(traits: Mapping[str, Traits]) -> None:
+    """Forget what was declared."""
+    for target in traits:
+        _TRAITS.pop(target, None)
+
+
+def declared_traits() -> dict[str, Traits]:
+    """All facts by class, sorted: for tests."""
+    return dict(sorted(_TRAITS.items()))
