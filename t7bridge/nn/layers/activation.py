@@ -134,7 +134,10 @@ register_layer(
     defaults={"v2": False, "p": 0.5, "inplace": False, "stochastic_inference": False},
     scratch=_NOISE,
     module=_dropout,
-    traits={"torch.nn.Dropout": Traits(shares_memory=True), "dropout.Dropout": Traits(shares_memory=True)},
+    traits={
+        "dropout.Dropout": Traits(shares_memory=True),
+        **{f"torch.nn.Dropout{dims}": Traits(shares_memory=True) for dims in ("", "2d", "3d")},
+    },
 )
 register_layer(
     defaults={"stochastic_inference": False},
