@@ -126,7 +126,7 @@ class Builder:
                 "the modules of this model are nested too deep to be written down",
                 trail=call.spec.trail if call.spec else "",
                 expected=f"at most {_MOST_NESTED} modules inside one another",
-                hint="`t7bridge convert` gives the weights.",
+                hint="`t7bridge convert` converts the weights.",
             )
         return call
 
@@ -219,7 +219,7 @@ class Body:
         return None
 
     def is_reshaped(self, value: Value) -> bool:
-        """Return whether a value comes from a layer that gave it a shape of its own."""
+        """Return whether a value comes from a layer that changed its shape."""
         if not isinstance(value, Ref) or value.path:
             return False
         step = self.block.steps[value.step]

@@ -87,7 +87,7 @@ def generate(
         raise UnsupportedError(
             "the modules of this model are nested too deep to be written down",
             trail=trail,
-            hint="`t7bridge convert` gives the weights.",
+            hint="`t7bridge convert` converts the weights.",
         ) from error
 
 

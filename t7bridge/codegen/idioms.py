@@ -101,7 +101,7 @@ def copying(write: Write) -> Write:
 
 
 def reshapes(spec: ModuleSpec) -> bool | None:
-    """Return whether a layer gives another shape than it takes; `None` where it passes on that of its input."""
+    """Return whether a layer returns another shape than it takes; `None` where it passes on that of its input."""
     while spec.target == SEQUENTIAL and spec.children:
         spec = list(spec.children.values())[-1]
     if traits(spec).reshapes:

@@ -27,7 +27,7 @@ def check_depth(value: TorchObject, trail: str, limits: Limits) -> None:
                 "the modules of this model are nested too deep to be written down",
                 trail=trail,
                 expected=f"at most {MOST_DEEP} modules inside one another",
-                hint="`t7bridge convert` gives the weights.",
+                hint="`t7bridge convert` converts the weights.",
             )
 
 

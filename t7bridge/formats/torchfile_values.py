@@ -206,7 +206,7 @@ class Builder:
         return target
 
     def _key(self, key: Value) -> Any:
-        """A key as torchfile has it; what Python cannot hash stands for itself by identity."""
+        """A key as torchfile has it; what Python cannot hash is compared by identity."""
         built = self._value(key)
         if isinstance(built, (list, np.ndarray)):
             return key

@@ -153,7 +153,7 @@ class PythonObject(Shown):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What `vars()` of the object would return, where the file states it in the usual way; else empty."""
+        """The result of `vars()` of the object, where the file states it in the usual way; else empty."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (vars, slots)
             slots = {key: value for key, value in state[1].items() if isinstance(key, str)}

@@ -111,7 +111,7 @@ class Layer:
         return self.params(fields) if callable(self.params) else self.params
 
     def note_of(self, fields: Fields) -> str:
-        """What the user should know of one object; empty where there is nothing, or its fields are damaged."""
+        """Return the note on one object for users; empty where there is none, or its fields are damaged."""
         try:
             return self.note(fields) if callable(self.note) else self.note
         except ModelError:

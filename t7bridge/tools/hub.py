@@ -85,7 +85,7 @@ def export_hub(
     Raises:
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module, or several and `at` names none of them.
-        UnsupportedLayerError: layers of the model stand for no PyTorch module; it lists all of them.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         UnsupportedError: safetensors cannot hold a tensor.
         TargetExistsError: a file exists and `force` is not set.
     """

@@ -98,7 +98,7 @@ def value_at(roots: list[Value], path: str) -> Value:
 
 
 def _format_facts(document: Any) -> dict[str, Any]:
-    """What the header says of format and encoding."""
+    """Return format and encoding as the header states them."""
     facts: dict[str, Any] = {"format": document.spec.title}
     layout = document.layout
     if hasattr(layout, "encoding"):
@@ -235,7 +235,7 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
 
 def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
-    """What is in the file beside models: tables opened two levels deep, and how many more entries there are."""
+    """Return the content beside models: tables opened two levels deep, and how many more entries there are."""
     several = isinstance(value, list) and path == "root" and len(value) > 1
     start = value[0] if isinstance(value, list) and path == "root" and not several else value
     if is_module(start):
@@ -274,7 +274,7 @@ def _entries(value: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _is_list(value: Value, inside: list[tuple[str, Value]]) -> bool:
-    """Whether a table holds plain values under numbers, or more than a few of them: options are shown one by one."""
+    """Return whether a table holds plain values under numbers, or many of them: options are shown one by one."""
     kinds = {type(item).__name__ for _, item in inside[:50]}
     if not isinstance(value, (Table, dict, list, TdsHash)) or not kinds or not kinds <= _PLAIN:
         return False

@@ -62,7 +62,7 @@ def live_module(
         raise UnsupportedError(
             "the modules of this model are nested too deep for PyTorch",
             trail=trail,
-            hint="A higher sys.setrecursionlimit may do; `t7bridge convert` gives the weights in any case.",
+            hint="A higher sys.setrecursionlimit may do; `t7bridge convert` converts the weights in any case.",
         ) from error
 
 

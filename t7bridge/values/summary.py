@@ -25,7 +25,7 @@ class LayerRow:
         path: in the file.
         key: in the state dict.
         class_name: in the file.
-        torch: class of PyTorch with the arguments that are no defaults.
+        torch: class of PyTorch with the arguments that are not defaults.
         output: shapes of what it returned last.
         parameters: learned elements, in it and in what is inside.
         shared: the key whose weights it shares, or of the module that it is again.
@@ -63,7 +63,7 @@ class TensorRow:
 
 @define(eq=False)
 class Summary:
-    """What a file holds. `str()` is the screenful; notebooks show tables.
+    """Content of a file. `str()` is the screenful; notebooks show tables.
 
     Attributes:
         file: its name.

@@ -202,7 +202,7 @@ class PtArchive:
 
     @staticmethod
     def _suffix(folder: str) -> str:
-        """How the names of storages end in a folder."""
+        """Return the suffix of the names of storages in a folder."""
         return ".storage" if folder == PACKAGE_FOLDER else ""
 
     @property

@@ -1,6 +1,6 @@
 """State dicts of PyTorch's optimizers as C++'s `torch::load(optimizer, path)` reads them.
 
-C++ keeps `pytorch_version`, a module `state` with one module for each parameter, under a number that stands for the
+C++ keeps `pytorch_version`, a module `state` with one module for each parameter, under the number of the
 parameter, and a module `param_groups` with, for each group, the numbers of its parameters and a module `options`.
 Python's state dicts do not name the optimizer: the options of its groups tell which it is. Options that C++ does not
 have are left out where they are off.
@@ -30,7 +30,7 @@ FLOAT, INT, BOOL, TENSOR, PAIR = "float", "int", "bool", "Tensor", "Tuple[float,
 
 @define(frozen=True)
 class _Optimizer:
-    """What C++ keeps of an optimizer.
+    """State of an optimizer in C++.
 
     Attributes:
         options: of a group, with their types.
@@ -175,7 +175,7 @@ def _converted(value: Any, kind: str, path: str) -> Any:
 
 
 def _number(parameter: Any, path: str) -> str:
-    """The number that stands for a parameter: in C++ an address, so that 0 is none."""
+    """Return the number of a parameter: in C++ an address, so that 0 is invalid."""
     if type(parameter) is not int or not 0 <= parameter < 1 << 62:
         raise UnsupportedError("a parameter has no number", trail=path, found=shown(parameter))
     return str(parameter + 1)

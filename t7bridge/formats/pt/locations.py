@@ -1,4 +1,4 @@
-"""Where tensors of a `.pt` are to be loaded: names of devices, and `map_location`.
+"""Devices onto which tensors of a `.pt` are loaded: their names, and `map_location`.
 
 Source: PyTorch 2.13 `torch/serialization.py` `_get_restore_location`, `torch/_C` `Device` (names and indices).
 """
@@ -59,5 +59,5 @@ def checked(device: Any) -> str:
     """
     name = str(device)
     if not _DEVICE.match(name):
-        raise ModelError("is no name of a device", expected=_EXPECTED, found=repr(name[:40]))
+        raise ModelError("is not the name of a device", expected=_EXPECTED, found=repr(name[:40]))
     return name

@@ -20,7 +20,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
     """A tensor of a numpy array's elements, converted to an element type; None where there is no such tensor.
 
     Raises:
-        UnsupportedError: there is no exact way from the array's type to the element type.
+        UnsupportedError: the array's type does not convert exactly to the element type.
     """
     if array.dtype.code[:1] not in "?biufc" or not isinstance(array.data, bytes):
         return None

@@ -1,7 +1,7 @@
 """State dicts that carry only what their tensors use.
 
-A tensor is written with its whole storage, which after `getParameters()` is that of the whole model. Compacting gives
-each view elements of its own. Views that overlap keep a storage in common, cut to the range that they use, and so do
+A tensor is written with its whole storage, which after `getParameters()` is that of the whole model. Compacting copies
+each view to elements of its own. Views that overlap keep a storage in common, cut to the range that they use, and so do
 tied tensors; views that lie between each other's elements (the columns of a matrix) count as overlapping.
 May import graph and report.
 """

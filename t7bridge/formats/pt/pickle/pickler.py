@@ -61,7 +61,7 @@ class _EndTuple:
 
 @define(frozen=True, eq=False)
 class _EndCall:
-    """Make a value of the constructor and the arguments that were emitted, then give it the rest."""
+    """Make a value of the constructor and the arguments that were emitted, then set its state."""
 
     value: Any
     call: Reduction
