@@ -90,7 +90,7 @@ def decode_pt_record(data: bytes) -> PtRecord:
     """A record from its bytes.
 
     Raises:
-        CorruptError: they are none.
+        CorruptError: they are not a record.
     """
     line, _, rest = data.partition(b"\n")
     try:

@@ -56,7 +56,7 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
     """The format of a file by its content, whatever its name.
 
     Raises:
-        UnknownFormatError: it is none that can be read; the message says what it is.
+        UnknownFormatError: its format cannot be read; the message says what it is.
     """
     from .signatures import HEAD_BYTES, identify
 
@@ -99,7 +99,7 @@ def _folder_format(path: PathLike) -> FormatSpec:
     """The format of a folder, by the names of what is in it.
 
     Raises:
-        UnknownFormatError: it is none.
+        UnknownFormatError: no format matches.
     """
     from ..errors import T7BridgeError, UnknownFormatError
 

@@ -394,7 +394,7 @@ def _describe(data: Any, names: dict[str, Name], view: View | None) -> None:
 
 
 def _stored(steps: Any) -> Name:
-    """The names of groups and data set. A slash inside a name would be a group, and an empty name or a dot is none."""
+    """Names of groups and data set. A slash inside a name would be a group, an empty name or a dot is invalid."""
     parts = (step.replace("/", "_").replace("\0", "_") for step in steps)
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 

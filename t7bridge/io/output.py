@@ -164,7 +164,7 @@ class FileOutput(Output):
         inputs: files that must never be the target.
         sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
             writes it there in its own time, as it does for `cp`; unless a file is replaced: then the new one is on the
-            disk before it takes the name, so that a power cut leaves one of the two.
+            disk before the rename, so that a power cut leaves one of the two.
 
     Raises:
         TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.

@@ -238,7 +238,7 @@ class _Run:
             self._writing = None
 
     def _commit(self, rows: list[Row]) -> None:
-        """Only what is on the disk is marked as done."""
+        """Mark as done only what has been flushed to the disk."""
         self._folder.settle(row.output for row in rows if row.status == DONE)
         self._journal.record(rows)
         self._folder.keep_journal(last=False)

@@ -52,7 +52,7 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     """A tensor on a storage, once it is certain that it is inside.
 
     Raises:
-        CorruptError: it is not, or the numbers are none.
+        CorruptError: it is not, or its items are not integers.
         LimitError: it has too many dimensions.
     """
     size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
