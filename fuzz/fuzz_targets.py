@@ -89,7 +89,7 @@ def _pt(data: bytes) -> bool:
         return True
     output = io.BytesIO()
     out = Output(output)
-    writer = PtWriter(out)
+    writer = PtWriter(out, allow_foreign=True)
     try:
         writer.write(value)
     except (WriteError, UnsupportedError, LimitError):

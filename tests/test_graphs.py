@@ -150,7 +150,7 @@ def test_graphs_are_what_they_claim():
     """The strategy builds each of the things that it is for."""
     missing = set(CLAIMS)
 
-    @settings(max_examples=500, deadline=None, derandomize=True, phases=[Phase.generate], database=None)
+    @settings(max_examples=1500, deadline=None, derandomize=True, phases=[Phase.generate], database=None)
     @given(value=lua_values())
     def look(value):
         missing.difference_update({claim for claim in missing if CLAIMS[claim](value)})

@@ -65,7 +65,7 @@ def test_closed_standard_output(tmp_path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "x.pt").stat().st_size > 1000
     done = shell(f"$T describe {tmp_path}/missing 2>&-", tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
 def test_interrupt_while_modules_are_loaded(tmp_path) -> None:

@@ -166,21 +166,21 @@ def t7_cases() -> None:
         torch_object(1, b"nn.Linear", b"V 99999999999"),
         "a class version of 11 digits",
         "CorruptError",
-        "is no class version",
+        "is not a class version",
     )
     case(
         "class_name_control.t7",
         torch_object(1, b"nn.\x1b[31mLinear") + ints(3, 2, 0),
         "a class name that would colour a terminal",
         "CorruptError",
-        "is no class name",
+        "is not a class name",
     )
     case(
         "class_name_utf8.t7",
         torch_object(1, b"nn.\xff\xfe") + ints(3, 2, 0),
         "a class name that is no UTF-8",
         "CorruptError",
-        "is no class name",
+        "is not a class name",
     )
     case(
         "object_without_fields.t7",
@@ -194,14 +194,14 @@ def t7_cases() -> None:
         lua_tensor((), (), 1, FOUR, dims=-1),
         "a tensor of -1 dimensions",
         "CorruptError",
-        "is no number of dimensions",
+        "is not a valid number of dimensions",
     )
     case(
         "dimensions_huge.t7",
         lua_tensor((), (), 1, FOUR, dims=2**30),
         "a tensor of 1 073 741 824 dimensions",
         "CorruptError",
-        "is no number of dimensions",
+        "is not a valid number of dimensions",
     )
     case(
         "size_negative.t7",
@@ -610,7 +610,7 @@ def pickle_cases() -> None:
     case(
         "buffer.pt", pt(b"\x97"), "data in a buffer outside the file", "UnsupportedError", "in buffers outside the file"
     )
-    case("opcode_unknown.pt", pt(b"\xff"), "an opcode that does not exist", "CorruptError", "0xff is no operation")
+    case("opcode_unknown.pt", pt(b"\xff"), "an opcode that does not exist", "CorruptError", "0xff is not an operation")
     case("protocol_unknown.pt", pt(b"\x80\x09N"), "a pickle of protocol 9", "UnsupportedError", "of protocol 9")
     case("stack_empty.pt", pt(b"R"), "a call without a function", "CorruptError", "takes a value from an empty stack")
     case(
@@ -1133,7 +1133,7 @@ def tar_cases() -> None:
         "CorruptError",
         "a link",
     )
-    case("tar_device.pt", tar(more=tar_member(b"null", b"", b"3")), "a device", "CorruptError", "no file")
+    case("tar_device.pt", tar(more=tar_member(b"null", b"", b"3")), "a device", "CorruptError", "not a file")
     case(
         "tar_twice.pt",
         tar(more=tar_member(b"pickle", b"\x80\x02}.")),
@@ -1374,7 +1374,7 @@ HEAD = """# Files that must be refused
 
 One small file for each kind of damage and each attack, put together byte by byte by `testfiles/gen/bad_cases.py`, which
 also writes this page. Loading, describing, inspecting and converting each of them, in Python and on the command line,
-gives the error of its row and nothing else: no traceback, exit code 1, no file left behind. `tests/test_bad_files.py`
+gives the error of its row and nothing else: no traceback, exit code 2, no file left behind. `tests/test_bad_files.py`
 holds that. The attacks are real: Python's own unpickler would run `touch /tmp/t7bridge-was-here`.
 
 Refused by: where this is not `all`, the others take the file, as it costs them nothing: `load` and `inspect` do not read

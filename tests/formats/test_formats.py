@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -243,7 +244,7 @@ def test_command_line(tmp_path: Path) -> None:
     """Examples, quiet runs, pipes, completion and what was perhaps meant."""
 
     def run(*words: Any, **how: Any) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(["t7bridge", *map(str, words)], capture_output=True, **how)
+        return subprocess.run([sys.executable, "-m", "t7bridge", *map(str, words)], capture_output=True, **how)
 
     model = TESTFILES / "models/lenet_mm.t7"
     piped = run("convert", "-q", "-", "-", "--to", "safetensors", input=model.read_bytes())

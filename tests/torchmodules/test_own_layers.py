@@ -96,7 +96,7 @@ def test_class_inside_a_function():
     [
         ("no.such.Module", "cannot be imported"),
         ("Bare", "cannot be imported"),
-        ("collections.OrderedDict", "no class of modules"),
+        ("collections.OrderedDict", "not a class of modules"),
     ],
 )
 def test_wrong_targets(target, message):

@@ -12,13 +12,13 @@ from .steps import Step
 _SMALL = (0.0, 1.0, 2.0, 3.0, 4.0)
 _EPS = (1e-5, 1e-3, 1e-4, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 0.0)
 _CANDIDATES: dict[tuple[str, ...], tuple[Any, ...]] = {
-    ("padW", "padH"): _SMALL,
-    ("padT", "padW", "padH"): _SMALL,
     ("padW",): _SMALL,
     ("padH",): _SMALL,
-    ("dW", "dH"): _SMALL[1:],
+    ("padW", "padH"): _SMALL,
+    ("padT", "padW", "padH"): _SMALL,
     ("dW",): _SMALL[1:],
     ("dH",): _SMALL[1:],
+    ("dW", "dH"): _SMALL[1:],
     ("adjW", "adjH"): _SMALL,
     ("dilationW", "dilationH"): _SMALL[1:],
     ("kW", "kH"): (*_SMALL[1:], 5.0, 7.0),

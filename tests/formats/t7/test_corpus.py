@@ -47,8 +47,9 @@ def deep_json():
 
 
 def test_corpus_is_whole():
-    """The corpus holds the 924 files that the tests are written for."""
-    assert len(corpus("*/*.t7")) == 924
+    """The corpus holds the 924 files of Lua Torch that the tests are written for."""
+    folders = ("format", "legacy", "models", "nn", "rnn")
+    assert len(corpus(*(f"{folder}/*.t7" for folder in folders))) == 924
 
 
 @for_each("path", ALL, ids=name_of)
