@@ -178,7 +178,7 @@ def t7_cases() -> None:
     case(
         "class_name_utf8.t7",
         torch_object(1, b"nn.\xff\xfe") + ints(3, 2, 0),
-        "a class name that is no UTF-8",
+        "a class name that is not UTF-8",
         "CorruptError",
         "is not a class name",
     )
@@ -637,7 +637,7 @@ def pickle_cases() -> None:
     case(
         "string_utf8.pt",
         pt(b"X\x02\x00\x00\x00\xff\xfe"),
-        "text that is no UTF-8",
+        "text that is not UTF-8",
         "CorruptError",
         "the pickle is damaged",
     )
@@ -1031,7 +1031,7 @@ def zip_cases() -> None:
     case(
         "name_utf8.pt",
         zip_of([("a/data.pkl", b"\x80\x02" + SOUND + b"."), ("a/data/\udcff\udcfe", bytes(16)), ("a/version", b"3\n")]),
-        "a member's name that is no UTF-8",
+        "a member's name that is not UTF-8",
         "CorruptError",
         "the archive has no member a/data/0",
     )
@@ -1152,7 +1152,7 @@ def tar_cases() -> None:
     case(
         "tar_size.pt",
         tar_member(b"pickle", value, size=b"9" * 12) + bytes(1024),
-        "a size that is no octal number",
+        "a size that is not an octal number",
         "CorruptError",
         "has no size",
     )
