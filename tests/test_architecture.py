@@ -189,6 +189,7 @@ def test_torch_and_torchfile_have_one_place_each(path):
     assert "pickle" not in imported, "nothing in a pickle is ever called"
 
 
+@pytest.mark.slow
 @for_each("path", FILES, ids=name_of)
 def test_optional_libraries_have_one_place_each(path):
     """Each library that is not installed everywhere is imported by one module, and there when it is wanted."""

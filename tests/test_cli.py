@@ -253,6 +253,7 @@ def test_ignored_options(tmp_path: Path) -> None:
     assert run.stderr.count("has no meaning") == 2
 
 
+@pytest.mark.slow
 def test_module(tmp_path: Path) -> None:
     """A model becomes two files that need only PyTorch; what cannot become one is listed, and nothing is written."""
     run = t7bridge("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")

@@ -106,6 +106,7 @@ def cyclic(folder, count: int):
     return path
 
 
+@pytest.mark.slow
 def test_memory_of_earlier_files_is_given_back(tmp_path):
     """Graphs that hold themselves, which only the search finds, do not pile up however many are read."""
     path = cyclic(tmp_path, 60_000)
@@ -160,6 +161,7 @@ def run(program: str, *paths: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_nobody_keeps_what_was_read() -> None:
     """What nobody needs any more goes at once: no reader is in a circle with what it read.
 

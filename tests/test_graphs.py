@@ -146,6 +146,7 @@ CLAIMS = {
 }
 
 
+@pytest.mark.slow
 def test_graphs_are_what_they_claim():
     """The strategy builds each of the things that it is for."""
     missing = set(CLAIMS)

@@ -161,6 +161,7 @@ def test_permission_denied(case, tmp_path):
     assert sorted(os.listdir(work)) == ["old.pt", "x.t7"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_at_random_moments(number, tmp_path):
     """Whenever a signal comes, the target is whole or not there, and nothing else is there."""

@@ -167,6 +167,7 @@ def test_wrong_limits_are_wrong_usage(word, capsys):
     assert "objects" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [LITTLE8, BIG8, ASCII], ids=["little8", "big8", "ascii"])
 @pytest.mark.parametrize("limit", [10, 5000, 2 << 20])
 def test_strings_of_t7(layout, limit):

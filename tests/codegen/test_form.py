@@ -45,6 +45,7 @@ def test_is_formatted_and_clean(tmp_path):
         assert run.returncode == 0, run.stdout[:3000]
 
 
+@pytest.mark.slow
 def test_types_are_right(tmp_path):
     """mypy finds no fault in the networks' sources, but where one layer is made another's from outside."""
     reaching = {"enet", "tied"}

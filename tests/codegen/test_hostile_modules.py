@@ -103,6 +103,7 @@ def _sort(chosen):
     return counts
 
 
+@pytest.mark.slow
 def test_hostile_values_in_fields():
     """A value in any field is refused with its path, or the page parses, constructs and loads its weights."""
     counts = _sort(cases(seed=3, count=1200))
@@ -189,6 +190,7 @@ def bombs() -> dict[str, TorchObject]:
     }
 
 
+@pytest.mark.slow
 @for_each("name", ["deep", "double", "lists", "wide", "selects", "chain", "sum"])
 def test_work_is_bounded(name):
     """Generating takes time in proportion to the file, or is refused by a limit."""

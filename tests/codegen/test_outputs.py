@@ -65,6 +65,7 @@ def test_exceptions_are_still_needed(path, tmp_path):
     assert difference(run(model, case), case["output"]).startswith("off by")
 
 
+@pytest.mark.slow
 @for_each(("file", "name"), [row for row in NAMED if " ".join(row) not in BATCHES_ONLY])
 def test_further_cases(file, name, tmp_path):
     """Other options and sizes, and networks with the shapes of well-known ones, with names that do not collide."""

@@ -44,6 +44,7 @@ def disagreement(name: str, folder: Any) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @for_each("name", [name for name in cases() if name not in UNEQUAL])
 def test_outputs_are_those_of_lua(name, tmp_path):

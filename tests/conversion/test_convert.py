@@ -92,6 +92,7 @@ def lua_tensors(path: Path) -> list[dict[str, Any]] | None:
     return found
 
 
+@pytest.mark.slow
 @for_each("path", T7_FILES, ids=by_name)
 def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
     """PyTorch's safe loader sees the tensors, strides, offsets and sharing that Lua saw; back come the same bytes."""
@@ -131,6 +132,7 @@ def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == back.read_bytes()
 
 
+@pytest.mark.slow
 @for_each("path", T7_FILES, ids=by_name)
 def test_t7_to_t7(path: Path, tmp_path: Path) -> None:
     """Without options a copy has the same bytes."""

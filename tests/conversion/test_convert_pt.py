@@ -701,6 +701,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
 # Large values
 
 
+@pytest.mark.slow
 def test_deep_nesting(tmp_path: Path) -> None:
     """100 000 containers inside one another go to Lua and back without recursion."""
     levels = 100_000
@@ -760,6 +761,7 @@ def test_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "1.pt", weights_only=False) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "complex64"])
 def test_memory(name: str, tmp_path: Path) -> None:
     """Converting 200 MiB to Lua and back takes little memory, of a type that is converted on the way, too."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -52,6 +53,7 @@ def normal(value: Any) -> Any:
     return convert(value, 0)
 
 
+@pytest.mark.slow
 @for_each("path", FILES, ids=by_name)
 def test_every_file(path: Path) -> None:
     """Every file of the corpus loads as torchfile's types."""

@@ -233,6 +233,7 @@ for name, tensor in weights.items():
 """
 
 
+@pytest.mark.slow
 def test_types_for_users(tmp_path: Path):
     """A script that walks a loaded model type-checks under `mypy --strict`, and finds types."""
     (tmp_path / "walk.py").write_text(SCRIPT)

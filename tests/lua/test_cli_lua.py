@@ -29,6 +29,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_verb(tmp_path, capsys):
     """The verb writes model.t7 with the given weights, and model.lua; a second run needs --force."""
     (tmp_path / "net.py").write_text(NET)

@@ -31,6 +31,7 @@ def test_operation(name, tmp_path):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_every_operation_has_a_case():
     """No entry of the table is without a case."""

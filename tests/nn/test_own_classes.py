@@ -52,6 +52,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_classes_on_the_command_line(folder: Path) -> None:
     """Without the program the class is unknown, and the message says what it has and how to register it; with it the
     model is written, and imports the program."""
@@ -69,6 +70,7 @@ def test_classes_on_the_command_line(folder: Path) -> None:
     assert torch.load(folder / "x.pt")["0.weight"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_classes_in_the_workers_of_a_zoo(folder: Path) -> None:
     """Every worker runs the program."""
     done = run(folder, "zoo", "model.t7", "-o", "zoo", "--module", "--classes", "scaled_classes.py", "--workers", "1")

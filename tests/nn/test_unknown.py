@@ -156,6 +156,7 @@ def test_cycles():
     assert list(state_dict(parent).tensors) == ["child.weight"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nn.Sequential", "my.Wrapper"])
 def test_deep_nesting(name):
     """A hundred thousand containers in one another: no recursion, and names built once."""
@@ -166,6 +167,7 @@ def test_deep_nesting(name):
     assert [path for path, _ in find_modules(root)] == ["root"]
 
 
+@pytest.mark.slow
 def test_names_that_are_too_long():
     """A tensor at every one of many levels would need gigabytes of names."""
     root = linear()

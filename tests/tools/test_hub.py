@@ -30,6 +30,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet_small", "dcgan_generator"])
 def test_a_process_without_t7bridge_loads_it(name, tmp_path):
     """The folder needs torch and safetensors only, and its model gives Lua's output."""

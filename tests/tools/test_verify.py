@@ -19,6 +19,7 @@ def by_name(path: Path) -> str:
     return path.name
 
 
+@pytest.mark.slow
 @for_each("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
 @pytest.mark.parametrize(
     "options", [{}, {"mode": "tree"}, {"mode": "tree", "record": False}], ids=["auto", "tree", "bare"]

@@ -45,6 +45,7 @@ def test_exponential_sharing_meets_a_limit():
     assert len(describe_python([[number] for number in range(1000)], Limits(work=100))["v"]) == 1000
 
 
+@pytest.mark.slow
 def test_deep_values():
     """Nesting takes no stack of Python's, in the description and in its JSON."""
     value: list[object] = []

@@ -28,6 +28,7 @@ def worker(address: str) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_cluster_loses_a_worker(tmp_path: Path) -> None:
     """A scheduler and two workers, processes of their own, give what one machine gives, though a worker is killed."""
     make_zoo(tmp_path / "zoo", 700, large=2, large_bytes=4 << 20)
@@ -49,6 +50,7 @@ def test_cluster_loses_a_worker(tmp_path: Path) -> None:
     assert '"now": {}' in again.stdout
 
 
+@pytest.mark.slow
 def test_own_cluster(tmp_path: Path) -> None:
     """Without a scheduler a cluster is started on this machine; limits of time and memory hold there too."""
 

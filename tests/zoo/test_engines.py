@@ -18,6 +18,7 @@ pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
     """Worker processes give the bytes and the reports that this process gives."""
@@ -29,6 +30,7 @@ def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
     assert verdicts(tmp_path / "there") == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_worker_dies(tmp_path: Path, number: signal.Signals) -> None:
     """A worker that dies loses the file that it worked on; those that were waiting behind it are converted."""
@@ -51,6 +53,7 @@ def test_a_worker_dies(tmp_path: Path, number: signal.Signals) -> None:
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_file_takes_too_long(tmp_path: Path) -> None:
     """A file that hangs is given up after the timeout, and the others are converted."""
     wanted = make_zoo(tmp_path / "zoo", 60)
@@ -63,6 +66,7 @@ def test_a_file_takes_too_long(tmp_path: Path) -> None:
     assert verdicts(tmp_path / "out") == {**wanted, "a/slow.t7": "failed"}
 
 
+@pytest.mark.slow
 def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
     """A file that needs more memory than allowed fails, and its worker goes on with the others."""
     wanted = make_zoo(tmp_path / "zoo", 60)
@@ -75,6 +79,7 @@ def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
     assert {row.name: row.status for row in enough.rows} == {**wanted, "greedy.t7": "done"}
 
 
+@pytest.mark.slow
 def test_killed_runs_go_on(tmp_path: Path) -> None:
     """Runs that are killed at any moment end, when they are started again, in what one run gives, byte for byte."""
     make_zoo(tmp_path / "zoo", 400, large=2, large_bytes=4 << 20)
@@ -92,6 +97,7 @@ def test_killed_runs_go_on(tmp_path: Path) -> None:
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_leaves_nothing_half(tmp_path: Path) -> None:
     """A run that is told to end writes down what it has done, and takes away what is not complete."""
     make_zoo(tmp_path / "zoo", 60)
@@ -111,6 +117,7 @@ def test_a_run_that_is_ended_leaves_nothing_half(tmp_path: Path) -> None:
     assert 20 < done <= len(list((tmp_path / "out").rglob("*.pt")))
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_run(tmp_path: Path) -> None:
     """No worker outlives the run that started it, even one that was killed."""
     make_zoo(tmp_path / "zoo", 20)

@@ -72,6 +72,7 @@ def test_names_of_archives_stay_inside(tmp_path: Path) -> None:
     assert found == {"a/b/out/__/__/evil.pt", "a/b/out/good.pt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_archives(local: Path, tmp_path: Path, kind: str) -> None:
     """The members of an archive are a zoo, and are gone on with."""
@@ -83,6 +84,7 @@ def test_archives(local: Path, tmp_path: Path, kind: str) -> None:
     assert t7bridge.convert_zoo(source, tmp_path / "out").now == {}
 
 
+@pytest.mark.slow
 def test_web_server(local: Path, tmp_path: Path) -> None:
     """The files that the pages of a web server link to are a zoo; single ones are files."""
     pytest.importorskip("aiohttp")
@@ -98,6 +100,7 @@ def test_web_server(local: Path, tmp_path: Path) -> None:
     assert list(verdicts(tmp_path / "single")) == [os.path.basename(name)]
 
 
+@pytest.mark.slow
 def test_s3(local: Path, tmp_path: Path) -> None:
     """A bucket is a source and a target, and a second run finds the journal there."""
     pytest.importorskip("s3fs")

@@ -53,6 +53,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow
 def test_journal_and_report_agree(tmp_path: Path) -> None:
     """What the run that made a zoo tells of it, and what the journal tells the next one, is the same."""
     make_zoo(tmp_path / "zoo", 150)

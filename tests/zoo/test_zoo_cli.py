@@ -35,6 +35,7 @@ def test_success(folder: Path) -> None:
     assert run.stdout.splitlines()[1].startswith("2 done, 0 failed, 1 skipped (not a model); ")
 
 
+@pytest.mark.slow
 def test_failure(folder: Path) -> None:
     """One file that fails is 1, also in later runs, and is named with its reason."""
     (folder / "zoo/bad.t7").write_bytes(b"\x09\0\0\0")

@@ -180,6 +180,7 @@ def step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter],
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
     """A program of C++ loads nested modules with buffers, a single tensor, and optimizers, which go on as Python's."""

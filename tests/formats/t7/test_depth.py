@@ -37,6 +37,7 @@ def wrap(kind: str, inner):
     return TdsVec([inner])
 
 
+@pytest.mark.slow
 def test_read_deep_table():
     """A table nested 100 000 deep is read, walked, described and written again."""
     data = nested_bytes()
@@ -54,6 +55,7 @@ def test_path_of_the_innermost():
     assert visits[-1].path == "root" + "[1]" * 999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "key", "object", "function", "hash", "vec"])
 def test_every_kind_of_nesting(kind):
     """Every kind of value nests 5 000 deep, in every layout."""
@@ -65,6 +67,7 @@ def test_every_kind_of_nesting(kind):
         assert description(read(written(value, layout), **stated(layout))) == wanted
 
 
+@pytest.mark.slow
 def test_deep_and_unreferenced():
     """Writing without references looks for cycles in no more than a moment, however deep the value."""
     data = nested_bytes()

@@ -55,6 +55,7 @@ def test_runs_are_really_read_at_once(monkeypatch):
     assert len(opened) < len(list(reader.objects)) / 4
 
 
+@pytest.mark.slow
 def test_damage_gives_the_error_of_one_by_one(monkeypatch):
     """Cut anywhere, or with any byte changed, the result or error is that of reading without runs."""
     data = RUNS.read_bytes()

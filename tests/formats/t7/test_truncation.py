@@ -54,6 +54,7 @@ def outcome(data: bytes) -> str:
     return "a value"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUT)
 def test_binary_file_cut_at_every_byte(name):
     """A binary file that is cut anywhere is an error that names a byte inside what is left."""
@@ -79,6 +80,7 @@ def test_ascii_file_cut_at_every_byte(name):
     assert survived[-1] == len(data) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGED)
 def test_every_byte_changed(name):
     """A file in which one byte is another gives a value or an error of the package, at whatever byte."""
