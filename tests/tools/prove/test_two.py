@@ -46,5 +46,5 @@ def test_a_factory_that_computes_something_else_is_named(tmp_path: Path, monkeyp
     assert proof.sentence().endswith("differ from x.pt, first 3")
     with pytest.raises(ModelError, match="cannot be imported"):
         prove_two(LENET, str(tmp_path / "x.pt"), factory="no_such_package:make")
-    with pytest.raises(ModelError, match="no model without its code"):
+    with pytest.raises(ModelError, match="not a model without its code"):
         prove_two(LENET, str(tmp_path / "x.pt"))
