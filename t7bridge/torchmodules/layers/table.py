@@ -15,7 +15,8 @@ from torch import Tensor, nn
 def _beside(other: Tensor, first: Tensor) -> Tensor:
     """A tensor in the shape of the first, copied where it is in the same memory."""
     shaped = other.reshape(first.shape)
-    if torch.compiler.is_compiling():  # torch.export's tensors have no memory to look at
+    # The tensors of torch.export have no memory to look at.
+    if torch.compiler.is_compiling():
         return shaped.clone()
     shared = other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
     return shaped.clone() if shared else shaped
