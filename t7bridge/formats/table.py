@@ -167,29 +167,15 @@ _SPECS = (
                 late=True,
             ),
         ),
-        elements=frozenset(
-            {
-                "bool",
-                "uint8",
-                "int8",
-                "uint16",
-                "int16",
-                "uint32",
-                "int32",
-                "uint64",
-                "int64",
-                "float16",
-                "bfloat16",
-                "float32",
-                "float64",
-                "complex64",
-                "float8_e4m3fn",
-                "float8_e5m2",
-                "float8_e8m0fnu",
-                "float8_e4m3fnuz",
-                "float8_e5m2fnuz",
-            }
-        ),
+        elements=_NATIVE - {"complex128"}
+        | {
+            "bfloat16",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e8m0fnu",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+        },
     ),
     FormatSpec(
         "hdf5",
