@@ -15,14 +15,25 @@ from . import DONE, FAILED
 from .shared import add_limits, add_options, limits_of, print_notes
 
 INPUTS = ("src",)
-EXAMPLES = ("t7bridge match model.t7 target.pt -o weights.pt", "t7bridge match model.t7 target.pt --map pairs.txt")
+EXAMPLES = (
+    "t7bridge match model.t7 target.pt -o weights.pt",
+    "t7bridge match model.t7 target.pt --map pairs.txt",
+    "t7bridge match weights.pt model.t7 -o filled.t7",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("src", metavar="SRC", help="a .t7, or a .pt with a state dict: the weights")
-    parser.add_argument("target", metavar="TARGET", help="a .pt with a state dict of the model that is to get them")
-    parser.add_argument("-o", dest="out", metavar="OUT.pt", help="write the weights under TARGET's keys")
+    parser.add_argument(
+        "target", metavar="TARGET", help="a .pt with a state dict of the model that is to get them, or a .t7 with it"
+    )
+    parser.add_argument(
+        "-o",
+        dest="out",
+        metavar="OUT",
+        help="a .pt: the weights under TARGET's keys; a .t7: the model of TARGET, a .t7, with them",
+    )
     parser.add_argument("--map", metavar="FILE", help="what is settled: `source.key target.key`, a pair a line")
     parser.add_argument("--target-at", metavar="PATH", help="the state dict in TARGET, where it holds several")
     parser.add_argument(

@@ -80,6 +80,7 @@ class _Matching:
         wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
         self._decide(given, wanted)
         self._fill_counts()
+        self._fill_biases()
         self._order_gates(lines)
         self._check_ties()
         doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
@@ -269,6 +270,22 @@ class _Matching:
                 filled.append(key)
         if filled:
             self._note("info", f"{len(filled)} counts of batches begin at zero: {_listed(filled)}")
+
+    def _fill_biases(self) -> None:
+        """Let the bias of a matrix or kernel be zero where its counterpart has none: both compute the same."""
+        filled = []
+        for key, tensor in self._target.tensors.items():
+            home, _, name = key.rpartition(".")
+            pair = self._pairs.get(f"{home}.weight" if home else "weight")
+            if name != "bias" or key in self._pairs or pair is None or pair.source is None:
+                continue
+            above, _, role = pair.source.rpartition(".")
+            twin = f"{above}.bias" if above else "bias"
+            if role == "weight" and len(pair.target_shape) > 1 and twin not in self._source.tensors:
+                self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
+                filled.append(key)
+        if filled:
+            self._note("info", f"{len(filled)} biases are zero, as the source has none there: {_listed(filled)}")
 
     def _check_ties(self) -> None:
         """List what the target ties and the source does not."""

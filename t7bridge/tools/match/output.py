@@ -1,14 +1,16 @@
-"""The state dict of a match as a file."""
+"""The result of a match as a file: a state dict, or the target's Lua model with other weights."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
 from ...conversion.strictness import check_strict
+from ...conversion.template import fill_template
 from ...errors import ModelError
-from ...formats import format_for
+from ...formats import LUA, format_for
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
+from .parts import BATCHES
 from .result import Match
 
 
@@ -25,6 +27,9 @@ def write_match(
 ) -> None:
     """Write a `.pt` with exactly the target's keys, in its order and with its shapes; completes the report.
 
+    Where the target is a model in a `.t7`, a `.t7` may be written: what that file holds, with the weights of
+    the source.
+
     Args:
         found: the match.
         path: of the file to write.
@@ -37,15 +42,23 @@ def write_match(
             another always is by then.
 
     Raises:
-        ModelError: the match is not complete, or the path names no `.pt`.
+        ModelError: the match is not complete; or the path names no `.pt`, nor a `.t7` of a target that is one.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
     from ...formats.pt.writer import PtWriter
     from ...nn.weights.compact import compacted, note_excess
 
-    if format_for(path).name != "pt":
-        raise ModelError("a match is written as a .pt", file=str(path))
+    goal = format_for(path)
+    if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
+        _write_model(found, path, inputs, partial, force, strict, sync)
+        return
+    if goal.name != "pt":
+        raise ModelError(
+            "a match is written as a .pt, or as a .t7 where the target is a model in a .t7",
+            file=str(path),
+            found=f"a target that is {found.target_side.format or 'in memory'}",
+        )
     state = found.state_dict(partial)
     if compact:
         state = compacted(state)
@@ -60,3 +73,32 @@ def write_match(
         writer.finish()
     found.report.target, found.report.target_bytes = str(path), output.position
     found.report.tensors, found.report.storages = writer.tensors, writer.storages
+
+
+def _write_model(
+    found: Match,
+    path: PathLike,
+    inputs: tuple[PathLike, ...],
+    partial: bool,
+    force: bool,
+    strict: bool,
+    sync: bool,
+) -> None:
+    """Write the target's `.t7` with the weights of the source in its model."""
+    from ...formats.t7.writer import T7Writer
+
+    side, report = found.target_side, found.report
+    assert side.document is not None
+    state = {key: value for key, value in found.state_dict(partial).items() if key.rpartition(".")[2] != BATCHES}
+    report.notes += fill_template([side.module], state)
+    report.target_format, report.mode = "t7", "template"
+    check_strict(report, strict)
+    content = side.document.content
+    with ExitStack() as stack:
+        sources = tuple(stack.enter_context(ByteSource.from_path(each)) for each in inputs)
+        output = stack.enter_context(FileOutput(path, force=force, inputs=sources, sync=sync))
+        writer = T7Writer(output, content.layout)
+        for root in content.roots:
+            writer.write_object(root)
+    report.target, report.target_bytes = str(path), output.position
+    report.tensors, report.storages = content.tensors, content.storages

@@ -29,7 +29,7 @@ class Pair:
         source_shape: the shape there; `None` without a source.
         target_shape: the shape here.
         why: what decided: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a
-            source, `kept` or `zero`.
+            source, `kept` (the target's own value) or `zero` (counts of batches, and biases that the source lacks).
         gates: how the gates of a recurrent layer are put into the target's order; `None` where they are as they were.
     """
 
@@ -75,6 +75,11 @@ class Match:
     report: Report = field(factory=Report)
     _source: Side = field(factory=Side, repr=False)
     _target: Side = field(factory=Side, repr=False)
+
+    @property
+    def target_side(self) -> Side:
+        """The side that gets the tensors."""
+        return self._target
 
     @property
     def complete(self) -> bool:

@@ -13,6 +13,7 @@ from ... import formats
 from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError
+from ...formats.document import Document
 from ...formats.pt.modules import is_module as is_pickled_module
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
@@ -42,6 +43,8 @@ class Side:
         gates: see `gate_orders`.
         metadata: PyTorch's `_metadata`, where there is one.
         notes: those of making it.
+        document: the file it comes from, open.
+        module: the Lua module it comes from.
     """
 
     name: str = ""
@@ -54,6 +57,8 @@ class Side:
     gates: dict[str, str] = field(factory=dict)
     metadata: Any = None
     notes: list[Note] = field(factory=list)
+    document: Document | None = None
+    module: TorchObject | None = None
 
 
 def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Side:
@@ -72,7 +77,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     side = Side(name)
     if isinstance(value, (str, os.PathLike)):
         document = formats.open(value, limits=limits)
-        side.name, side.format = document.path, document.format
+        side.name, side.format, side.document = document.path, document.format, document
         if document.spec.values == formats.LUA:
             document.warn(3)
             value = _module_in(document.roots, side.name, at)
@@ -81,6 +86,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     if isinstance(value, TorchObject):
         side.runs = graph_runs(value)
         side.gates = gate_orders(value)
+        side.module = value
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
         side.derived = {key for key, origin in value.origins.items() if origin.param and origin.param.kind == "derived"}
