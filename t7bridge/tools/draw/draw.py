@@ -11,7 +11,8 @@ from typing import Any
 from ... import formats
 from ...data import define
 from ...errors import ModelError, UnsupportedError
-from ...graph.lua import TorchObject
+from ...graph.lua import Table, TorchObject
+from ...graph.walk import children
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
 from ...limits import DEFAULT_LIMITS, Limits
@@ -41,12 +42,14 @@ class Drawing:
         file: name of the file, or of the value.
         path: of the model in it.
         weights: whether the page has histograms of weights.
+        prefix: in front of the model's keys in files made of the whole file, `model.`.
     """
 
     blocks: list[Block]
     file: str = ""
     path: str = "root"
     weights: bool = False
+    prefix: str = ""
 
     @property
     def modules(self) -> int:
@@ -55,7 +58,7 @@ class Drawing:
 
     def html(self) -> str:
         """One self-contained page."""
-        return page(self.blocks, Source(self.file, self.path), weights=self.weights)
+        return page(self.blocks, Source(self.file, self.path, self.prefix), weights=self.weights)
 
     def svg(self) -> str:
         """A still picture."""
@@ -67,7 +70,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """The graph as data, see docs/graph-json.md."""
-        return graph_of(self.blocks, Source(self.file, self.path), statistics=self.weights)
+        return graph_of(self.blocks, Source(self.file, self.path, self.prefix), statistics=self.weights)
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -145,11 +148,12 @@ def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: 
         if module is None:
             paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
             raise ModelError(f"the file holds no module at {at}", file=file, hint=f"There are: {paths}.")
-        return Drawing(blocks_of(module, at, limits), name, at, weights)
+        return Drawing(blocks_of(module, at, limits), name, at, weights, _prefix(value, at))
     found = [("root", value)] if is_module(value) else find_models(value)
     try:
         if len(found) == 1 and isinstance(found[0][1], TorchObject):
-            return Drawing(blocks_of(found[0][1], found[0][0], limits), name, found[0][0], weights)
+            path = found[0][0]
+            return Drawing(blocks_of(found[0][1], path, limits), name, path, weights, _prefix(value, path))
         if not found:
             return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
     except ModelError as error:
@@ -167,6 +171,21 @@ def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: 
         blocks += inner
     count_parameters(blocks)
     return Drawing(blocks, name, "root", weights)
+
+
+def _prefix(value: Any, path: str) -> str:
+    """The steps to a model as `convert` names them: entries of lists by number from 0, others by their key."""
+    prefix, rest = "", path.removeprefix("root")
+    while rest:
+        found = [(step, item) for step, item in children(value) if rest.startswith(step)]
+        if not found:
+            return ""
+        step, inner = max(found, key=lambda pair: len(pair[0]))
+        name = step.lstrip(".").strip("[]'\"")
+        if isinstance(value, Table) and value.sequence() is not None:
+            name = str(int(name) - 1)
+        prefix, rest, value = f"{prefix}{name}.", rest[len(step) :], inner
+    return prefix
 
 
 def _write(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:

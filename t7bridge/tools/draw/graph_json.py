@@ -51,10 +51,12 @@ class Source:
     Attributes:
         file: its name, without folders.
         path: of the model in it.
+        prefix: in front of the model's keys in files made of the whole file, `model.`.
     """
 
     file: str
     path: str
+    prefix: str = ""
 
 
 def category_of(block: Block) -> str:
@@ -117,6 +119,7 @@ def graph_of(blocks: list[Block], source: Source, *, statistics: bool = False, b
         "producer": f"t7bridge {__version__}",
         "file": printable(source.file),
         "path": printable(source.path),
+        **({"prefix": printable(source.prefix)} if source.prefix else {}),
         "output": shape_text(blocks[0].shape),
         "parameters": blocks[0].parameters,
         "root": 0,
