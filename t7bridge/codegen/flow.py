@@ -266,7 +266,7 @@ class Body:
             done = flow(self, spec, value, following)
             if done is not None:
                 return done
-        if spec.target == "torch.nn.Identity":
+        if traits(spec).is_identity:
             return value
         if spec.target == SEQUENTIAL and (gives_list(spec) or takes_list(spec)) and not self.builder.is_shared(spec):
             return self.sequence(spec, value)

@@ -100,7 +100,7 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
     for node in graph.nodes:
         taken: Value = fetch(node.takes[0]) if len(node.takes) == 1 else [fetch(link) for link in node.takes]
         name = usable_name(node.name)
-        if node.module is None or spec.children[node.module].target == "torch.nn.Identity":
+        if node.module is None or traits(spec.children[node.module]).is_identity:
             values.append(taken)
             if name and isinstance(taken, Ref) and taken.step == 0 and len(taken.path) == 1:
                 body.block.inputs[int(taken.path[0])] = name

@@ -14,6 +14,7 @@ from .copied import import_lines, pieces
 from .flow import Block, Builder
 from .names import TAKEN
 from .statements import Writer, tidy
+from .torch_classes import TORCH
 
 _BASE_IMPORTS = {
     "Path": ("pathlib", "Path", ""),
@@ -147,14 +148,10 @@ def _returns(block: Block, writer: Writer) -> str:
 def _takes(block: Block, names: list[str]) -> str:
     """Describe inputs and outputs, as far as they are known."""
     first = _first(block.spec)
-    shapes = {
-        "torch.nn.Linear": "(batch, {0})",
-        "torch.nn.Conv2d": "(batch, {0}, height, width)",
-        "torch.nn.Conv3d": "(batch, {0}, depth, height, width)",
-    }
     taken = f"a list of {len(names)}" if names else ""
-    if first is not None and first.target in shapes and block.base == "Model":
-        taken = shapes[first.target].format(first.args[0])
+    known = TORCH.get(first.target.removeprefix("torch.nn.")) if first is not None else None
+    if first is not None and known is not None and known.shape and block.base == "Model":
+        taken = known.shape.format(first.args[0])
     if isinstance(block.result, list):
         given = f"a list of {len(block.result)}"
     else:

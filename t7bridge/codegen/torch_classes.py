@@ -25,6 +25,7 @@ class TorchClass:
         rank: dimensions of one example of the output; `SAME` as the input's.
         function: what computes the same without a module: `torch.relu`, or `.flatten` for a method.
         given: the arguments of the constructor that the function takes too, in order.
+        shape: of the input, as a docstring says it; `{0}` is the first argument.
     """
 
     base: str
@@ -32,18 +33,21 @@ class TorchClass:
     rank: int = SAME
     function: str = ""
     given: tuple[str, ...] = ()
+    shape: str = ""
 
 
 REQUIRED = object()
 """The default of an argument that has none."""
 
 
-def _known(base: str, arguments: str = "", rank: int = SAME, function: str = "", given: str = "") -> TorchClass:
+def _known(
+    base: str, arguments: str = "", rank: int = SAME, function: str = "", given: str = "", shape: str = ""
+) -> TorchClass:
     named: dict[str, Any] = {}
     for word in arguments.split():
         name, has_default, default = word.partition("=")
         named[name] = literal_eval(default) if has_default else REQUIRED
-    return TorchClass(base, named, rank, function, tuple(given.split()))
+    return TorchClass(base, named, rank, function, tuple(given.split()), shape)
 
 
 _CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 groups=1 bias=True"
@@ -56,10 +60,10 @@ _DROPOUT = "p=0.5 inplace=False"
 
 TORCH: dict[str, TorchClass] = {
     "Identity": _known("identity"),
-    "Linear": _known("linear", "in_features out_features bias=True", 1),
+    "Linear": _known("linear", "in_features out_features bias=True", 1, shape="(batch, {0})"),
     "Conv1d": _known("conv", _CONV, 2),
-    "Conv2d": _known("conv", _CONV, 3),
-    "Conv3d": _known("conv", _CONV, 4),
+    "Conv2d": _known("conv", _CONV, 3, shape="(batch, {0}, height, width)"),
+    "Conv3d": _known("conv", _CONV, 4, shape="(batch, {0}, depth, height, width)"),
     "ConvTranspose1d": _known("deconv", _DECONV, 2),
     "ConvTranspose2d": _known("deconv", _DECONV, 3),
     "ConvTranspose3d": _known("deconv", _DECONV, 4),

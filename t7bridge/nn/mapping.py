@@ -163,8 +163,40 @@ class Row:
         )
 
 
-Mapped = Row | Callable[[Lua], Call]
+@define(frozen=True)
+class Choice:
+    """A module whose class or arguments depend on more than the values of single fields. Made by `becomes`.
+
+    Attributes:
+        make: returns the construction for one object.
+        targets: the classes that it may return, by dotted name.
+    """
+
+    make: Callable[[Lua], Call]
+    targets: tuple[str, ...]
+
+    def __call__(self, lua: Lua) -> Call:
+        """The construction for one object."""
+        call = self.make(lua)
+        assert call.target in self.targets, f"{call.target} is not declared"
+        return call
+
+
+Mapped = Row | Choice | Callable[[Lua], Call]
 """How the objects of a class become modules."""
+
+
+def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
+    """Declare the classes that a function of fields may return.
+
+    Args:
+        names: family and class of the runtime's, `shape.View`, or the dotted name of a class of PyTorch.
+
+    Returns:
+        A decorator.
+    """
+    targets = tuple(name if name.startswith("torch.") else LAYERS + name for name in names)
+    return lambda make: Choice(make, targets)
 
 
 def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> Row:

@@ -6,6 +6,7 @@ May import graph and errors. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -79,6 +80,35 @@ Children = Callable[[TorchObject], Iterator[Child]]
 
 
 @define(frozen=True)
+class ParamsOf:
+    """The tensors of a class whose objects do not all have the same ones. Made by `keeps`.
+
+    Attributes:
+        find: returns the tensors of one object.
+        names: the names that they may have, with `*` for what varies.
+    """
+
+    find: Callable[[Fields], tuple[Param, ...]]
+    names: tuple[str, ...]
+
+    def __call__(self, fields: Fields) -> tuple[Param, ...]:
+        """Return the tensors of one object."""
+        return self.find(fields)
+
+
+def keeps(*names: str) -> Callable[[Callable[[Fields], tuple[Param, ...]]], ParamsOf]:
+    """Declare the names of the tensors that a function of fields may return.
+
+    Args:
+        names: names in PyTorch, with `*` for what varies: `weight_ih_l*`.
+
+    Returns:
+        A decorator.
+    """
+    return lambda find: ParamsOf(find, names)
+
+
+@define(frozen=True)
 class Layer:
     """The entry of one Lua class, or of several that differ in name only.
 
@@ -93,6 +123,7 @@ class Layer:
         remark: what else the page of layers says of it.
         modules: the PyTorch equivalents of the classes, by class name; one that is missing has only a state dict.
         traits: further facts about these modules, by their class. See `traits.Traits`.
+        home: the dotted name of the module that registers it.
     """
 
     names: tuple[str, ...]
@@ -105,6 +136,7 @@ class Layer:
     remark: str = ""
     modules: Mapping[str, Mapped] = field(factory=dict, repr=False)
     traits: Mapping[str, Traits] = field(factory=dict, repr=False)
+    home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
         """The tensors of one object's state dict."""
@@ -190,7 +222,19 @@ def register_layer(
     else:
         mapped = dict.fromkeys(names, module) if module is not None else {}
     kind = kind or ("container" if children else "layer")
-    layer = Layer(names, params, children, defaults or {}, frozenset(words), kind, note, remark, mapped, traits or {})
+    layer = Layer(
+        names,
+        params,
+        children,
+        defaults or {},
+        frozenset(words),
+        kind,
+        note,
+        remark,
+        mapped,
+        traits or {},
+        home=sys._getframe(1).f_globals.get("__name__", ""),  # as collections.namedtuple finds it
+    )
     for name in names:
         if name in _LAYERS:
             raise ModelError(
@@ -211,6 +255,7 @@ def register_module(
     scratch: str | tuple[str, ...] = (),
     kind: str = "",
     note: str = "",
+    traits: Traits | None = None,
 ) -> Callable[[type[_Class]], type[_Class]]:
     """Say that a class of yours is what a Lua class means: for its state dict, live module and source.
 
@@ -226,6 +271,8 @@ def register_module(
         scratch: see `register_layer`.
         kind: see `register_layer`.
         note: see `register_layer`.
+        traits: what the arguments do not tell: that it takes or returns a list, that its output may be the memory of
+            its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
 
     Returns:
         A decorator for a subclass of `torch.nn.Module` at the top of a module, so that generated source can import it.
@@ -256,6 +303,7 @@ def register_module(
             kind=kind,
             note=note,
             module=Row(target, args, kwargs or {}),
+            traits={target: traits} if traits is not None else None,
         )
         _CLASSES[target] = class_
         return class_
@@ -287,8 +335,8 @@ def layer_of(class_name: str) -> Layer | None:
 
 
 def registered_layers() -> dict[str, Layer]:
-    """All entries by class name, sorted: for documentation and tests."""
-    return dict(sorted(_LAYERS.items()))
+    """All entries by class name, in the order in which they were registered: for documentation and tests."""
+    return dict(_LAYERS)
 
 
 # How children are found

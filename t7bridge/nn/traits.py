@@ -12,6 +12,7 @@ from typing import Any
 from ..data import define
 from ..errors import ModelError
 from .mapping import LAYERS
+from .shapes import Shapes, ShapesOf
 
 
 @define(frozen=True)
@@ -34,6 +35,10 @@ class Traits:
         written: how generated source says it without the class: the name of a writer in `codegen/idioms.py` or
             `codegen/lists.py`, and arguments for it.
         block: the base name of its class where it becomes a class of the source.
+        shapes: the shapes of its tensors by its arguments, where these tell. See `shapes`.
+        remembering: the class with the same arguments that remembers what a module which refers to it needs.
+        is_identity: it returns its input and does nothing else.
+        is_graph: its arguments are the nodes of the graph that its children are in.
     """
 
     takes_list: bool = False
@@ -48,6 +53,25 @@ class Traits:
     plain_examples: tuple[Any, ...] | None = None
     written: tuple[Any, ...] = ()
     block: str = ""
+    shapes: ShapesOf | None = None
+    remembering: str = ""
+    is_identity: bool = False
+    is_graph: bool = False
+
+    def shapes_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shapes:
+        """Return the shapes of the parameters and buffers that a module made with these arguments has.
+
+        Args:
+            args: positional arguments.
+            kwargs: arguments by keyword.
+
+        Returns:
+            Shapes by name, of more tensors than a layer without bias or statistics has; none where they are not known.
+        """
+        try:
+            return self.shapes(*args, **kwargs) if self.shapes else {}
+        except TypeError:
+            return {}
 
 
 _NONE = Traits()

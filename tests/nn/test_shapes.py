@@ -11,20 +11,20 @@ import t7bridge
 from t7bridge.errors import ModelError
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.plan.build_spec import build_plan
-from t7bridge.nn.plan.shapes import expected_shapes
+from t7bridge.nn.traits import traits_of
 from t7bridge.torchmodules.build import construct
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
 
 @for_each("path", [path for path in CASES if path.name != "Serial.t7"], ids=name_of)
-def test_the_table_agrees_with_pytorch(path):
-    """What the table says of a layer is what PyTorch's own constructor makes."""
+def test_declared_shapes_agree_with_pytorch(path):
+    """The shapes that an entry declares are those of the tensors that PyTorch's own constructor makes."""
     stack = [build_plan(read(path)).root]
     while stack:
         spec = stack.pop()
         stack += spec.children.values()
-        wanted = expected_shapes(spec.target, spec.plain, spec.args, spec.kwargs)
+        wanted = traits_of(spec.target).shapes_by(spec.args, spec.kwargs)
         if not wanted:
             continue
         made = construct(spec)

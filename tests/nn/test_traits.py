@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import TESTFILES
 
+import t7bridge
 import t7bridge.codegen
 import t7bridge.nn.layers
 from t7bridge.codegen.idioms import WRITERS
 from t7bridge.codegen.lists import FLOWS
 from t7bridge.errors import ModelError
-from t7bridge.nn.mapping import LAYERS, of_runtime
-from t7bridge.nn.registry import register_layer, unregister_layer
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.walk import walk
+from t7bridge.nn.fields import Fields
+from t7bridge.nn.mapping import LAYERS, Call, Choice, Lua, Row, becomes, of_runtime
+from t7bridge.nn.registry import ParamsOf, layer_of, register_layer, registered_layers, unregister_layer
 from t7bridge.nn.traits import Traits, declared_traits, traits_of
 
 CODEGEN = Path(t7bridge.codegen.__file__).parent
@@ -29,10 +35,52 @@ def class_named(target: str) -> type:
     return found
 
 
-@pytest.mark.parametrize("target", declared_traits())
-def test_a_declared_class_exists(target: str) -> None:
+def test_a_declared_class_exists() -> None:
     """Traits are those of a class of modules: a slip in its name would lose them without a word."""
-    assert issubclass(class_named(target), torch.nn.Module)
+    for target in declared_traits():
+        assert issubclass(class_named(target), torch.nn.Module), target
+
+
+def test_every_entry_declares_its_classes() -> None:
+    """What a layer becomes is data: a row, or a function with the classes that it may return; each of them exists."""
+    for name, layer in registered_layers().items():
+        assert isinstance(layer.params, (tuple, ParamsOf)), name
+        for mapped in layer.modules.values():
+            assert isinstance(mapped, (Row, Choice)), name
+            targets = mapped.targets if isinstance(mapped, Choice) else (mapped.target,)
+            assert all(issubclass(class_named(target.removeprefix(LAYERS)), torch.nn.Module) for target in targets)
+
+
+def test_only_declared_classes_are_made() -> None:
+    """A function cannot return a class that its entry does not declare, so that the page of layers is complete."""
+
+    @becomes("shape.View")
+    def other(lua: Lua) -> Call:
+        return Call(f"{LAYERS}shape.Reshape")
+
+    with pytest.raises(AssertionError, match=r"shape\.Reshape is not declared"):
+        other(Lua(TorchObject("my.View", 1, Table.of({}))))
+
+
+@pytest.mark.slow
+def test_entries_declare_the_tensors_that_they_find() -> None:
+    """The names of tensors that depend on the fields are among those that the entry declares."""
+    checked = set()
+    paths = [
+        *TESTFILES.glob("*.t7"),
+        *TESTFILES.glob("nn/*.t7"),
+        *TESTFILES.glob("rnn/*.t7"),
+        *TESTFILES.glob("legacy/*.t7"),
+    ]
+    for path in paths:
+        for obj in (visit.value for visit in walk(t7bridge.load(path)) if isinstance(visit.value, TorchObject)):
+            layer = layer_of(obj.class_name)
+            if layer is None or not isinstance(layer.params, ParamsOf):
+                continue
+            for param in layer.params_of(Fields(obj, "", layer.defaults)):
+                assert any(fnmatchcase(param.name, name) for name in layer.params.names), (path, param.name)
+                checked.add(obj.class_name)
+    assert {"nn.FastLSTM", "nn.GRU", "nn.SpatialConvolution", "inn.MeanSubtraction"} <= checked
 
 
 def test_writers_exist_and_are_used() -> None:

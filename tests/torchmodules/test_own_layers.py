@@ -10,11 +10,13 @@ import torch
 from helpers import ROOT, written
 
 import t7bridge
+from t7bridge.codegen.generate import generate
 from t7bridge.errors import ModelError, UnsupportedLayerError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.mapping import Row, extent, number
+from t7bridge.nn.mapping import Row, extent, integer, number
 from t7bridge.nn.registry import named_modules, param, register_layer, register_module, unregister_layer
+from t7bridge.nn.traits import Traits, traits_of
 from t7bridge.nn.weights.state_dict import state_dict
 
 
@@ -74,9 +76,42 @@ def test_state_dict_and_module():
     assert module(torch.ones(1, 3)).tolist() == [[4.0, 16.0, 36.0]]
 
 
+class Halves(torch.nn.Module):
+    """The two halves of the features, each times a factor."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(features))
+
+    def forward(self, input: torch.Tensor) -> list[torch.Tensor]:
+        """Return a list of two tensors."""
+        return list((input * self.scale).chunk(2, dim=-1))
+
+
+def test_traits_of_a_class():
+    """A class that returns a list says so once: the module and its source take the list apart; and tensors that do not
+    have the shapes that it declares are refused with their path."""
+    traits = Traits(returns_list=True, shapes=lambda features: {"scale": (features,)})
+    register_module("my.Halves", params=(param("scale"),), args=(integer("n"),), traits=traits)(Halves)
+    try:
+        weight = Tensor.from_numpy(np.array([1, 2, 3, 4], "f4"))
+        halves = TorchObject("my.Halves", 1, Table.of({"scale": weight, "n": 4.0}))
+        second = TorchObject("nn.SelectTable", 1, Table.of({"index": 2.0}))
+        whole = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([halves, second])}))
+        assert t7bridge.load_module(written(whole))(torch.ones(1, 4)).tolist() == [[3.0, 4.0]]
+        source = generate(whole).text
+        assert "return self.halves(input)[1]" in source, source
+        halves.fields[b"n"] = 3.0
+        with pytest.raises(ModelError, match=r"root\.modules\[1\]\.scale.*expected the shape \[3\]"):
+            t7bridge.load_module(written(whole))
+    finally:
+        unregister_layer("my.Halves")
+    assert traits_of(f"{Halves.__module__}.Halves") == Traits()
+
+
 @pytest.mark.usefixtures("registered")
 def test_registered_twice():
-    """A Lua class stands for one class only."""
+    """A Lua class has one entry."""
     with pytest.raises(ModelError, match="registered already"):
         register_module("my.Scale")(Scale)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..mapping import INPLACE, Call, Lua, extent, flag, integer, number, of_runtime, of_torch
+from ..mapping import INPLACE, Call, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch
 from ..registry import modules, param, register_layer
+from ..shapes import prelu
 from ..traits import Traits
 
 # weight (planes), or (1) where all planes share it.
@@ -13,7 +14,7 @@ register_layer(
     defaults={"nOutputPlane": 0.0},
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
-    traits={"activation.PReLU": Traits(plain_examples=(1,), written=("plain", "PReLU"))},
+    traits={"activation.PReLU": Traits(plain_examples=(1,), written=("plain", "PReLU"), shapes=prelu)},
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"
@@ -38,10 +39,12 @@ register_layer(
 )
 
 
+@becomes("torch.nn.GLU")
 def _glu(lua: Lua) -> Call:
     return Call("torch.nn.GLU", (lua.index0("dim") if lua.has("dim") else -1,))
 
 
+@becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
     """cuDNN's class of all transfer functions says which one in `mode`; without it, by the class that inherits."""
     names = {"RELU": "ReLU", "TANH": "Tanh", "SIGMOID": "Sigmoid"}
@@ -117,6 +120,7 @@ def _is_lazy(lua: Lua) -> bool:
     return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
 
 
+@becomes("torch.nn.Dropout", "dropout.Dropout", "recurrent.SequenceDropout")
 def _dropout(lua: Lua) -> Call:
     """Releases before `v2` multiplied by 1 - p in evaluation."""
     p = lua.number("p", 0.5)

@@ -6,7 +6,7 @@ from ...data import define
 from ...errors import ModelError
 from ...graph.tensor import Tensor
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, of_runtime
+from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
 from ..registry import buffer, register_layer
 from ..weights.layouts import elements
 from .pooling import axes
@@ -35,6 +35,7 @@ class Signs:
         return Tensor.from_numpy(packed.view("<i4").reshape(before))
 
 
+@becomes("binary.BinaryConv2d")
 def _convolution(lua: Lua) -> Call:
     kwargs: dict[str, object] = {"stride": axes(lua, "d", 2, 1)}
     padding = axes(lua, "pad", 2, 0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ..mapping import LAYERS, Call, Lua, NotMappedError, integer, of_runtime, shape
+from ..mapping import LAYERS, Call, Choice, Lua, NotMappedError, becomes, integer, of_runtime, shape
 from ..registry import param, register_layer
 from ..weights.layouts import LAST, REST, Merge, Narrow, Permute, Reshape
 
 
+@becomes("ccn2.SpatialConvolution")
 def _convolution(lua: Lua) -> Call:
     outputs, inputs, *kernel = lua.shape("weight")
     groups = lua.integer("groups", 1)
@@ -41,7 +40,8 @@ register_layer(
 )
 
 
-def _response(across: bool) -> Callable[[Lua], Call]:
+def _response(across: bool) -> Choice:
+    @becomes("ccn2.SpatialResponseNormalization")
     def module(lua: Lua) -> Call:
         if lua.flag("blocked"):
             raise NotMappedError("normalizes blocks of planes", trail=lua.trail)

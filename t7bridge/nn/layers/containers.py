@@ -6,12 +6,13 @@ from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, Mapped, NotMappedError, dim, integer, of_runtime, of_torch
+from ..mapping import LAYERS, Call, Lua, Mapped, NotMappedError, becomes, dim, integer, of_runtime, of_torch
 from ..registry import (
     Param,
     Source,
     first_module,
     graph_modules,
+    keeps,
     layer_of,
     modules,
     named_modules,
@@ -36,6 +37,7 @@ _SEQUENTIAL = (
 )
 
 
+@becomes("torch.nn.Sequential", "containers.DontCast")
 def _dont_cast(lua: Lua) -> Call:
     """Types are named as in `torch.FloatTensor`."""
     inside = lua.text("moduleType") if lua.flag("castin") else ""
@@ -112,7 +114,7 @@ register_layer(
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("graph.Graph"),
-    traits={"graph.Graph": Traits(written=("graph",), block="Graph")},
+    traits={"graph.Graph": Traits(written=("graph",), block="Graph", is_graph=True)},
 )
 
 
@@ -142,6 +144,7 @@ def _layout_of_weight(child: TorchObject) -> Layout:
     return next((param.sources[0].layout for param in params if param.name == "weight" and param.sources), ())
 
 
+@keeps("0.weight", "g", "v")
 def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     kept = (param("g"), param("v"))
     # Before Lua left the weight out of the file it was an ordinary field of the child.
@@ -157,6 +160,7 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     return (*kept, rebuilt)
 
 
+@becomes("containers.WeightNorm")
 def _weight_norm(lua: Lua) -> Call:
     """Lua normalizes its own layout of the weight, which is not always PyTorch's."""
     kwargs: dict[str, object] = {

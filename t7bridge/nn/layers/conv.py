@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from .. import shapes
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, extent, integer, of_runtime, pair, shape
-from ..registry import Param, buffer, param, register_layer
+from ..mapping import LAYERS, Call, Choice, Lua, becomes, extent, integer, of_runtime, pair, shape
+from ..registry import Param, buffer, keeps, param, register_layer
 from ..traits import Traits
 from ..weights.layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
 from .pooling import axes
@@ -24,9 +24,10 @@ _UNFOLDED = "finput fgradInput ones columns"
 _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotunerHash"
 
 
-def convolution(dims: int) -> Callable[[Lua], Call]:
+def convolution(dims: int) -> Choice:
     """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` was for all axes."""
 
+    @becomes(f"torch.nn.Conv{dims}d")
     def module(lua: Lua) -> Call:
         outputs, inputs, *kernel = lua.shape("weight")
         groups = lua.integer("groups", 1)
@@ -51,9 +52,10 @@ def _places(lua: Lua, dims: int, groups: int) -> dict[str, Any]:
     return kwargs
 
 
-def _full_convolution(dims: int) -> Callable[[Lua], Call]:
+def _full_convolution(dims: int) -> Choice:
     """torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
 
+    @becomes(f"conv.FullConvolution{dims}d")
     def module(lua: Lua) -> Call:
         inputs, outputs, *kernel = lua.shape("weight")
         groups = lua.integer("groups", 1)
@@ -67,13 +69,15 @@ def _full_convolution(dims: int) -> Callable[[Lua], Call]:
     return module
 
 
+@becomes("conv.DepthWiseConv2d")
 def _depth_wise(lua: Lua) -> Call:
     inputs = lua.integer("nInputPlane")
     outputs, _, *kernel = lua.shape("weight")
     return Call(f"{LAYERS}conv.DepthWiseConv2d", (inputs, outputs, tuple(kernel)), _places(lua, 2, inputs))
 
 
-def _map(transposed: bool) -> Callable[[Lua], Call]:
+def _map(transposed: bool) -> Choice:
+    @becomes("conv.ConvMap2d")
     def module(lua: Lua) -> Call:
         planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
         kwargs: dict[str, Any] = {"stride": axes(lua, "d", 2, 1)}
@@ -84,11 +88,13 @@ def _map(transposed: bool) -> Callable[[Lua], Call]:
     return module
 
 
+@becomes("conv.SubSampling2d")
 def _sub_sampling(lua: Lua) -> Call:
     (planes,) = lua.shape("weight")
     return Call(f"{LAYERS}conv.SubSampling2d", (planes, axes(lua, "k", 2), axes(lua, "d", 2, 1)))
 
 
+@becomes("temporal.TemporalConv")
 def _temporal(lua: Lua) -> Call:
     """cuDNN's class is a SpatialConvolution inside, whose fields kH, dH and padH are those of the time."""
     outputs, inputs, kernel = lua.shape("weight")
@@ -101,6 +107,7 @@ def _temporal(lua: Lua) -> Call:
     return Call(f"{LAYERS}temporal.TemporalConv", (inputs, outputs, kernel), kwargs)
 
 
+@becomes("temporal.TemporalRowConv")
 def _temporal_row(lua: Lua) -> Call:
     features, _, kernel = lua.shape("weight")
     kwargs: dict[str, Any] = {"stride": lua.integer("dW", 1)}
@@ -111,6 +118,7 @@ def _temporal_row(lua: Lua) -> Call:
     return Call(f"{LAYERS}temporal.TemporalRowConv", (features, kernel), kwargs)
 
 
+@keeps("weight", "bias")
 def kernel_2d(fields: Fields) -> tuple[Param, ...]:
     """The tensors of a convolution of images, whatever the order of its kernels."""
     return (TURNED_KERNEL if has_turned_kernel(fields) else KERNEL_2D, BIAS)
@@ -132,6 +140,7 @@ CONVOLUTION_2D = register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, convolution(2)),
+    traits={"torch.nn.Conv2d": Traits(shapes=shapes.convolution(2))},
 )
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
@@ -175,7 +184,13 @@ register_layer(
     defaults={**_NO_PADDING, "adjW": 0.0, "adjH": 0.0, "groups": 1.0},
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
-    traits={"conv.FullConvolution2d": Traits(may_take_list=True, written=("plain", "ConvTranspose2d"))},
+    traits={
+        "conv.FullConvolution2d": Traits(
+            may_take_list=True,
+            written=("plain", "ConvTranspose2d"),
+            shapes=shapes.convolution(2, transposed=True),
+        )
+    },
 )
 # One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
 # the layer reads as many elements as there are planes.
@@ -199,7 +214,7 @@ register_layer(
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module=_temporal,
-    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",))},
+    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",), shapes=shapes.convolution(1))},
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -221,6 +236,7 @@ register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=convolution(3),
+    traits={"torch.nn.Conv3d": Traits(shapes=shapes.convolution(3))},
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(
@@ -229,5 +245,11 @@ register_layer(
     defaults={**_VOLUME, "adjT": 0.0, "adjW": 0.0, "adjH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
-    traits={"conv.FullConvolution3d": Traits(may_take_list=True, written=("plain", "ConvTranspose3d"))},
+    traits={
+        "conv.FullConvolution3d": Traits(
+            may_take_list=True,
+            written=("plain", "ConvTranspose3d"),
+            shapes=shapes.convolution(3, transposed=True),
+        )
+    },
 )

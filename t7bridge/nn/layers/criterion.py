@@ -7,7 +7,7 @@ from typing import Any
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..fields import items_of
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, flag, integer, number, of_runtime, shape
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
 from ..registry import Param, criterions, named_modules, param, register_layer
 from ..weights.layouts import elements
 
@@ -63,6 +63,7 @@ def _target(lua: Lua, path: str) -> int:
     return value + lua.index_base - 1 if value >= 0 else value
 
 
+@becomes("classes.ClassNLLCriterion")
 def _class_nll(lua: Lua) -> Call:
     kwargs = _weighted(lua)
     kwargs["average"] = lua.flag("sizeAverage", True)
@@ -71,6 +72,7 @@ def _class_nll(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.ClassNLLCriterion", (), {**kwargs, "index_base": lua.index_base})
 
 
+@becomes("classes.CrossEntropyCriterion")
 def _cross_entropy(lua: Lua) -> Call:
     """Map to torch.nn.CrossEntropyLoss: `sizeAverage` of the criterion takes precedence over that of the one inside."""
     kwargs = _weighted(lua)
@@ -80,16 +82,19 @@ def _cross_entropy(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
 
 
+@becomes("classes.CrossEntropyCriterion")
 def _volumetric_cross_entropy(lua: Lua) -> Call:
     kwargs = {**_weighted(lua), "average": lua.flag("scec.sizeAverage", True), "index_base": lua.index_base}
     return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), kwargs)
 
 
+@becomes("criterion.BCECriterion")
 def _bce(lua: Lua) -> Call:
     kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
     return Call(f"{LAYERS}criterion.BCECriterion", (), kwargs)
 
 
+@becomes("classes.MultiMarginCriterion")
 def _multi_margin(lua: Lua) -> Call:
     kwargs = {
         **_weighted(lua),
@@ -101,6 +106,7 @@ def _multi_margin(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.MultiMarginCriterion", (), kwargs)
 
 
+@becomes("classes.MultiLabelSoftMarginCriterion")
 def _multi_label_soft_margin(lua: Lua) -> Call:
     kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
     return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
@@ -156,10 +162,12 @@ def _weights(lua: Lua) -> tuple[float, ...]:
     return tuple(float(weight) for weight in found)
 
 
+@becomes("classes.MultiCriterion")
 def _multi(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.MultiCriterion", (), {"weights": _weights(lua)})
 
 
+@becomes("classes.ParallelCriterion")
 def _parallel(lua: Lua) -> Call:
     kwargs = {"weights": _weights(lua), "repeat_target": lua.flag("repeatTarget")}
     return Call(f"{LAYERS}classes.ParallelCriterion", (), kwargs)

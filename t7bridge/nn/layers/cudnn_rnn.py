@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, NotMappedError, of_runtime
-from ..registry import Param, Source, modules, param, register_layer
+from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, of_runtime
+from ..registry import Param, Source, keeps, modules, param, register_layer
 from ..weights.layouts import Narrow, Reshape
 from .recurrent_state import values
 
@@ -42,6 +42,7 @@ def _names(layers: int, directions: int) -> list[tuple[str, int]]:
     return [(f"_l{layer}" + "_reverse" * turn, layer) for layer in range(layers) for turn in range(directions)]
 
 
+@keeps("weight_ih_l*", "weight_hh_l*", "bias_ih_l*", "bias_hh_l*", "weight")
 def _params(fields: Fields) -> tuple[Param, ...]:
     """Parameters of torch.nn.LSTM, GRU or RNN, or the flat vector where its length is not theirs."""
     flat = fields.find_tensor("weight")
@@ -108,6 +109,7 @@ def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
     return Call(f"{LAYERS}cudnn_rnn.BareRNN", (lua.integer("hiddenSize"),), kwargs)
 
 
+@becomes("cudnn_rnn.OutputsLSTM", "cudnn_rnn.OutputsGRU", "cudnn_rnn.OutputsRNN", "cudnn_rnn.BareRNN")
 def _module(lua: Lua) -> Call:
     """torch.nn.LSTM, GRU or RNN, of which the outputs are returned."""
     if "weight_hh_l0" not in lua.shapes:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from ...graph.lua import TorchObject
+from .. import shapes
 from ..fields import lookup
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, extent, flag, integer, number, of_runtime
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import Reshape, elements
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
@@ -17,6 +19,7 @@ _LAYERS = f"{LAYERS}dpnn."
 _CRITERIONS = f"{LAYERS}sequence_criterion."
 _AVERAGE = flag("sizeAverage", True)
 _SCRATCH = "output_tensor total_weight_tensor target noise"
+_REINFORCE = ("ReinforceBernoulli", "ReinforceCategorical", "ReinforceNormal", "ReinforceGamma")
 
 
 def _options(**options: object) -> dict[str, object]:
@@ -24,12 +27,14 @@ def _options(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value not in (None, False)}
 
 
+@becomes("dpnn.SpatialGlimpse")
 def _glimpse(lua: Lua) -> Call:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", trail=lua.trail)
     return Call(f"{_LAYERS}SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3)))
 
 
+@becomes("dpnn.SpatialUniformCrop")
 def _crop(lua: Lua) -> Call:
     height = lua.integer("oheight")
     args: tuple[object, ...] = (height, lua.integer("owidth", height))
@@ -39,11 +44,13 @@ def _crop(lua: Lua) -> Call:
     return Call(f"{_LAYERS}SpatialUniformCrop", args)
 
 
+@becomes("dpnn.SimpleColorTransform")
 def _colors(lua: Lua) -> Call:
     ranges = elements(lua.tensor("range")).reshape(-1).tolist()
     return Call(f"{_LAYERS}SimpleColorTransform", tuple(float(most) for most in ranges))
 
 
+@becomes("dpnn.CategoricalEntropy")
 def _entropy(lua: Lua) -> Call:
     kwargs = {"scale": float(lua.number("scale", 1.0))}
     if lua.has("minEntropy"):
@@ -51,6 +58,7 @@ def _entropy(lua: Lua) -> Call:
     return Call(f"{_LAYERS}CategoricalEntropy", (), kwargs)
 
 
+@becomes(*(f"reinforce.{name}" for name in _REINFORCE))
 def _reinforce(lua: Lua) -> Call:
     """`stdev` and `scale` may be missing: then they are an input."""
     name = lua.obj.class_name.removeprefix("nn.")
@@ -71,9 +79,7 @@ register_layer(
         "nn.SpatialRegionDropout": of_runtime("dpnn.SpatialRegionDropout", number("p", 0.2)),
         "nn.TotalDropout": of_runtime("dpnn.TotalDropout", number("p", 0.5)),
         "nn.CategoricalEntropy": _entropy,
-        **dict.fromkeys(
-            ("nn.ReinforceBernoulli", "nn.ReinforceCategorical", "nn.ReinforceNormal", "nn.ReinforceGamma"), _reinforce
-        ),
+        **{f"nn.{name}": _reinforce for name in _REINFORCE},
     },
 )
 register_layer(
@@ -87,12 +93,20 @@ register_layer(
     scratch="noise alphas",
     module=of_runtime("dpnn.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
 )
+
+
+@becomes("dpnn.SpatialBinaryConvolution")
+def _binary_convolution(lua: Lua) -> Call:
+    return evolve(convolution(2)(lua), target=f"{_LAYERS}SpatialBinaryConvolution")
+
+
 register_layer(
     "nn.SpatialBinaryConvolution",
     params=kernel_2d,
     scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
     defaults=CONVOLUTION_2D.defaults,
-    module=lambda lua: evolve(convolution(2)(lua), target=f"{_LAYERS}SpatialBinaryConvolution"),
+    module=_binary_convolution,
+    traits={"dpnn.SpatialBinaryConvolution": Traits(shapes=shapes.convolution(2))},
 )
 register_layer(
     "nn.NCEModule",
@@ -115,6 +129,7 @@ register_layer(
     params=(param("weight"),),
     scratch="inputs",
     module=of_runtime("embedding.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
+    traits={"embedding.LookupTableMaskZero": Traits(shapes=shapes.embedding)},
 )
 
 
@@ -129,6 +144,7 @@ def _step_criterion(obj: TorchObject) -> Iterator[Child]:
         yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
 
 
+@becomes("sequence_criterion.SequencerCriterion")
 def _sequencer_criterion(lua: Lua) -> Call:
     """Element-Research's RepeaterCriterion has no `sizeAverage`."""
     repeats = lua.obj.class_name == "nn.RepeaterCriterion"
@@ -142,12 +158,19 @@ register_layer(
     scratch="clones",
     module=dict.fromkeys(("nn.SequencerCriterion", "nn.RepeaterCriterion"), _sequencer_criterion),
 )
+
+
+@becomes("sequence_criterion.MaskZeroCriterion")
+def _mask_zero_criterion(lua: Lua) -> Call:
+    return Call(f"{_CRITERIONS}MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2")))
+
+
 register_layer(
     "nn.MaskZeroCriterion",
     children=named_modules("criterion"),
     kind="criterion",
     scratch="zeroMask input target",
-    module=lambda lua: Call(f"{_CRITERIONS}MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2"))),
+    module=_mask_zero_criterion,
 )
 register_layer(
     kind="criterion",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ..mapping import LAYERS, Call, Lua
+from .. import shapes
+from ..mapping import LAYERS, Call, Lua, becomes
 from ..registry import param, register_layer
 from ..traits import Traits
 
 
+@becomes("embedding.LookupTable", "torch.nn.Embedding")
 def _lookup_table(lua: Lua) -> Call:
     """torch.nn.Embedding for those who count from 0."""
     masked = lua.obj.class_name.endswith("MaskZero")
@@ -38,5 +40,8 @@ register_layer(
     defaults={"paddingValue": 0.0, "shouldScaleGradByFreq": False},
     scratch="inputs size batchSize",
     module=_lookup_table,
-    traits={"embedding.LookupTable": Traits(written=("look_up",))},
+    traits={
+        "embedding.LookupTable": Traits(written=("look_up",), shapes=shapes.embedding),
+        "torch.nn.Embedding": Traits(shapes=shapes.embedding),
+    },
 )

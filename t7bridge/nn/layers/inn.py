@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...graph.lua import TorchObject
 from ..fields import Fields, items_of, lookup
-from ..mapping import BASE, Call, Lua, extent, flag, integer, number, of_runtime, of_torch, pair, shape
-from ..registry import Child, Param, buffer, modules, register_layer
+from ..mapping import BASE, Call, Choice, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch, pair, shape
+from ..registry import Child, Param, buffer, keeps, modules, register_layer
 from ..weights.layouts import Narrow
 from .pooling import windows
 
@@ -22,6 +22,7 @@ register_layer(
 )
 
 
+@keeps("mean", "std")
 def _mean(fields: Fields) -> tuple[Param, ...]:
     """Lua repeats the mean for the images of its last batch."""
     mean = fields.find_tensor("mean")
@@ -32,9 +33,10 @@ def _mean(fields: Fields) -> tuple[Param, ...]:
 register_layer("inn.MeanSubtraction", params=_mean, module=of_runtime("inn.MeanSubtraction", shape("mean")))
 
 
-def _ceiled(name: str) -> Callable[[Lua], Call]:
+def _ceiled(name: str) -> Choice:
     """Both round up, whatever the field of the class that they inherit from says."""
 
+    @becomes(f"torch.nn.{name}")
     def module(lua: Lua) -> Call:
         kwargs = {**windows(lua, 2), "ceil_mode": True}
         if name == "AvgPool2d" and not lua.flag("count_include_pad", True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ...graph.lua import TorchObject
 from ..fields import items_of, lookup
-from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, dim, flag, integer, of_runtime, optional
+from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, dim, flag, integer, of_runtime, optional
 from ..registry import Child, named_modules, register_layer
 
 
@@ -19,6 +19,7 @@ def _views(lua: Lua) -> tuple[int, ...]:
     return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
 
 
+@becomes("language.CaptionModel", "language.TextModel")
 def _language_model(lua: Lua) -> Call:
     """Two programs have a class of this name: neuraltalk2 with a `core`, torch-rnn with a `net`."""
     if lua.has("net"):
@@ -51,11 +52,18 @@ register_layer(
     scratch="net rnns view1 view2 bn_view_in bn_view_out lookup_tables lookup_tables_inputs init_state state inputs",
     module=_language_model,
 )
+
+
+@becomes("language.TextModel")
+def _text_model(lua: Lua) -> Call:
+    return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
+
+
 register_layer(
     "nn.TemporalAdapter",
     children=_steps,
     scratch="net view_in view_out",
-    module=lambda lua: Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)}),
+    module=_text_model,
 )
 register_layer(module={"nn.FeatExpander": of_runtime("language.FeatExpander", integer("n"))})
 register_layer(
@@ -103,6 +111,7 @@ def _net(obj: TorchObject) -> Iterator[Child]:
         yield Child("net", ".modules[1]", listed[0])
 
 
+@becomes("language.Wrapper")
 def _network(lua: Lua) -> Call:
     if not any(True for _ in _net(lua.obj)):
         raise NotMappedError("has no network, as nothing is passed on", trail=lua.trail)

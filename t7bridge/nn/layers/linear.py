@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..mapping import (
@@ -11,7 +9,9 @@ from ..mapping import (
     INPLACE,
     LAYERS,
     Call,
+    Choice,
     Lua,
+    becomes,
     extent,
     flag,
     has,
@@ -20,6 +20,7 @@ from ..mapping import (
     of_torch,
 )
 from ..registry import Param, buffer, param, register_layer
+from ..shapes import bilinear, linear
 from ..traits import Traits
 from ..weights.layouts import REST, Reshape, copied, elements
 
@@ -33,15 +34,18 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
+    traits={"torch.nn.Linear": Traits(shapes=linear)},
 )
 register_layer(
     "nn.SparseLinear",
     params=(WEIGHT, BIAS),
     scratch="lastInput formatted_input shardBuffer",
     module=of_runtime("linear.SparseLinear", _COLUMNS, _ROWS, index_base=BASE),
+    traits={"linear.SparseLinear": Traits(shapes=linear)},
 )
 
 
+@becomes("linear.IndexLinear")
 def _index_linear(lua: Lua) -> Call:
     """The field `offset` is added to keys that count from 1: -1, where nothing was asked for."""
     base = -lua.integer("offset", -1) - 1 + lua.index_base
@@ -60,6 +64,7 @@ register_layer(
 )
 
 
+@becomes("linear.PartialLinear", "torch.nn.Linear")
 def _partial_linear(lua: Lua) -> Call:
     partition = lua.find_tensor("partition")
     chosen = () if partition is None else tuple(int(number) - 1 for number in elements(partition).reshape(-1))
@@ -79,6 +84,7 @@ register_layer(
     ),
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
+    traits={"linear.PartialLinear": Traits(shapes=linear)},
 )
 
 
@@ -118,7 +124,7 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
-    traits={"linear.Bilinear": Traits(takes_list=True)},
+    traits={"linear.Bilinear": Traits(takes_list=True, shapes=bilinear)},
 )
 
 # bias (n), or (1) where one number is added to everything.
@@ -126,8 +132,12 @@ register_layer("nn.Add", params=(BIAS,), module=of_runtime("linear.Add", extent(
 # Of the sizes that the layer was made with, which broadcast as PyTorch's do.
 
 
-def _shaped(class_name: str, name: str) -> Callable[[Lua], Call]:
-    return lambda lua: Call(LAYERS + class_name, lua.shape(name))
+def _shaped(class_name: str, name: str) -> Choice:
+    @becomes(class_name)
+    def module(lua: Lua) -> Call:
+        return Call(LAYERS + class_name, lua.shape(name))
+
+    return module
 
 
 register_layer("nn.CAdd", params=(BIAS,), module=_shaped("linear.CAdd", "bias"))
@@ -135,6 +145,7 @@ register_layer("nn.CMul", params=(WEIGHT,), module=_shaped("linear.CMul", "weigh
 register_layer("nn.Mul", params=(WEIGHT,), module=of_runtime("linear.Mul"))
 
 
+@becomes("shape.Constant")
 def _constant(lua: Lua) -> Call:
     return Call(f"{LAYERS}shape.Constant", lua.shape("value"), {"n_input_dims": lua.optional("nInputDim")})
 
@@ -142,6 +153,7 @@ def _constant(lua: Lua) -> Call:
 register_layer("nn.Constant", params=(buffer("value"),), module=_constant)
 
 
+@becomes("linear.AddConstant")
 def _add_constant(lua: Lua) -> Call:
     tensor = lua.find_tensor("constant_scalar")
     kwargs = {"inplace": lua.flag("inplace")}

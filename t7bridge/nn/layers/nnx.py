@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..mapping import LAYERS, Call, Lua, NotMappedError, dim, number, of_runtime, of_torch, pair
+from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, dim, number, of_runtime, of_torch, pair
 from ..registry import register_layer
 
 
@@ -17,10 +17,12 @@ def _size(lua: Lua) -> dict[str, Any]:
     return kwargs
 
 
+@becomes("nnx.SpatialReSampling")
 def _resampling(lua: Lua) -> Call:
     return Call(f"{LAYERS}nnx.SpatialReSampling", (), _size(lua))
 
 
+@becomes("nnx.SpatialReSamplingEx")
 def _resampling_ex(lua: Lua) -> Call:
     mode = lua.text("mode", "simple")
     if mode not in ("simple", "average", "bilinear"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...graph.dtypes import INT64
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from .. import shapes
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, Row, extent, has, integer, number, of_runtime, shape
+from ..mapping import LAYERS, Call, Lua, Row, becomes, extent, has, integer, number, of_runtime, shape
 from ..registry import Param, Source, buffer, param, register_layer
 from ..traits import Traits
 from ..weights.layouts import REST, DeviationToVariance, Reshape
@@ -58,11 +59,15 @@ register_layer(
         "nn.SpatialBatchNormalization": _batch_norm(2),
         "nn.VolumetricBatchNormalization": _batch_norm(3),
     },
-    traits={f"norm.BatchNorm{dims}d": Traits(written=("plain", f"BatchNorm{dims}d")) for dims in (1, 2, 3)},
+    traits={
+        f"norm.BatchNorm{dims}d": Traits(written=("plain", f"BatchNorm{dims}d"), shapes=shapes.norm)
+        for dims in (1, 2, 3)
+    },
 )
 _UNUSED = "the layer computes without it, so it is left out"
 
 
+@becomes("torch.nn.InstanceNorm2d", "style.NoInstanceNorm2d")
 def _instance_norm(lua: Lua) -> Call:
     """Map to a norm; weights are optional, as not all programs set them; that of AdaIN-style can be `disabled`."""
     features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
@@ -84,9 +89,11 @@ register_layer(
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
     module=_instance_norm,
+    traits={"torch.nn.InstanceNorm2d": Traits(shapes=shapes.norm)},
 )
 
 
+@becomes("norm.LayerNormalization")
 def _layer_normalization(lua: Lua) -> Call:
     features = lua.integer("modules.1.modules.2.modules.2.nfeatures")
     kwargs = {"eps": lua.number("modules.3.eps", 1e-10), "affine": "weight" in lua.shapes}

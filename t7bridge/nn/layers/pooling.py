@@ -6,7 +6,22 @@ from typing import Any
 
 from ...graph.lua import TorchObject
 from ..fields import Fields
-from ..mapping import LAYERS, Call, Lua, NotMappedError, Row, dim, flag, integer, number, of_runtime, of_torch, pair
+from ..mapping import (
+    LAYERS,
+    Call,
+    Choice,
+    Lua,
+    NotMappedError,
+    Row,
+    becomes,
+    dim,
+    flag,
+    integer,
+    number,
+    of_runtime,
+    of_torch,
+    pair,
+)
 from ..registry import register_layer
 from ..traits import Traits
 from ..weights.layouts import elements
@@ -49,7 +64,8 @@ def _ceil_note(fields: Fields) -> str:
     return _CEILED
 
 
-def _max_pool(dims: int) -> Any:
+def _max_pool(dims: int) -> Choice:
+    @becomes(f"torch.nn.MaxPool{dims}d")
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
         dilation = axes(lua, "dilation", dims, 1)
@@ -70,10 +86,13 @@ register_layer(
         "nn.VolumetricMaxPooling": _max_pool(3),
         "nn.VolumetricDilatedMaxPooling": _max_pool(3),
     },
+    # Unpooling refers to them.
+    traits={f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
 )
 
 
-def _average_pool(dims: int) -> Any:
+def _average_pool(dims: int) -> Choice:
+    @becomes(f"torch.nn.AvgPool{dims}d", f"pooling.SumPool{dims}d")
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
         # cuDNN's class says it in `mode`.
@@ -106,7 +125,8 @@ register_layer(
 )
 
 
-def _max_unpool(dims: int) -> Any:
+def _max_unpool(dims: int) -> Choice:
+    @becomes("pooling.MaxUnpool")
     def module(lua: Lua) -> Call:
         pooling = lua.get("pooling")
         if not isinstance(pooling, TorchObject):
@@ -116,9 +136,10 @@ def _max_unpool(dims: int) -> Any:
     return module
 
 
-def _fractional_max_pool(axes: str) -> Any:
+def _fractional_max_pool(axes: str) -> Choice:
     """The random numbers are in the file if the module ran and its state was not cleared."""
 
+    @becomes("pooling.FractionalMaxPool")
     def module(lua: Lua) -> Call:
         kwargs: dict[str, Any] = {}
         if lua.has(f"ratio{axes[0]}"):
@@ -168,6 +189,7 @@ register_layer(
 )
 
 
+@becomes("resample.UpsamplingBilinear2d")
 def _bilinear(lua: Lua) -> Call:
     target = f"{LAYERS}resample.UpsamplingBilinear2d"
     if lua.has("scale_factor"):
@@ -176,6 +198,7 @@ def _bilinear(lua: Lua) -> Call:
     return Call(target, (), {"size": size}, "torch.nn.UpsamplingBilinear2d")
 
 
+@becomes("resample.UpSampling")
 def _up_sampling(lua: Lua) -> Call:
     kwargs: dict[str, Any] = {}
     if lua.has("scale_factor"):
@@ -188,6 +211,7 @@ def _up_sampling(lua: Lua) -> Call:
     return Call(f"{LAYERS}resample.UpSampling", (), kwargs)
 
 
+@becomes("shape.Padding")
 def _padding(lua: Lua) -> Call:
     index = lua.integer("index", 1) - 1
     kwargs: dict[str, Any] = {"n_input_dims": lua.optional("nInputDim"), "value": lua.number("value", 0.0)}
@@ -200,6 +224,7 @@ def _border(name: str) -> Row:
     return of_torch(name, pair("pad_l", "pad_r", "pad_t", "pad_b"))
 
 
+@becomes("shape.ShaveImage")
 def _shave(lua: Lua) -> Call:
     size = lua.integer("size")
     if size < 0:

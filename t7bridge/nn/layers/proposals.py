@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.lua import Table, TorchObject
-from ..mapping import LAYERS, Call, Lua, of_runtime
+from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
 from ..registry import Child, named_modules, register_layer
 
 register_layer(
@@ -25,6 +25,7 @@ def _refinements(obj: TorchObject) -> Iterator[Child]:
         number += 1
 
 
+@becomes("proposals.SharpMask")
 def _sharp_mask(lua: Lua) -> Call:
     skips = tuple(place - 1 for place in lua.sizes("skpos"))
     return Call(f"{LAYERS}proposals.SharpMask", (), {"skips": skips})

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
+from .. import shapes
 from ..fields import Fields, items_of
-from ..mapping import LAYERS, Call, Lua, integer, number, of_runtime
-from ..registry import Param, Source, modules, param, register_layer
+from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
+from ..registry import Param, Source, keeps, modules, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import REST, Blocks, Extent, Layout, Merge, Narrow, Permute, copied, elements
-from .recurrent_cells import cell_children, cell_params, masks_rows, operations
+from .recurrent_cells import (
+    FAST_LSTM_KEYS,
+    GRU_KEYS,
+    LSTM_KEYS,
+    MUFURU_KEYS,
+    cell_children,
+    cell_params,
+    masks_rows,
+    operations,
+)
 from .recurrent_state import begin, carried, last_column, last_of, nested_sizes, remembered
 
 _LSTM = f"{LAYERS}lstm."
 _GRU = f"{LAYERS}gru."
 _REC = f"{LAYERS}recurrent."
-_SEQ = f"{LAYERS}sequencer."
 
 _MOST = 10_000
 """How many modules are looked through for one that is to be told of zeros."""
@@ -54,6 +64,7 @@ def _gru_state(lua: Lua) -> dict[str, object]:
     return _kept(start=begin(lua, "userPrevOutput|outputs.0|startState"), state=carried(lua, "outputs"))
 
 
+@becomes("lstm.LSTM", "lstm.FastLSTM", "lstm.SeqLSTM", "recurrent.RecLSTM")
 def _lstm(lua: Lua) -> Call:
     """A cell of rnn, or torch-rnn's class of the same name, which takes whole sequences."""
     if lua.find_tensor("weight") is not None:
@@ -70,6 +81,7 @@ def _lstm(lua: Lua) -> Call:
     return Call(f"{_LSTM}LSTM", _sizes(lua), kwargs)
 
 
+@becomes("gru.GRU", "gru.MuFuRu", "recurrent.RecGRU")
 def _gru(lua: Lua) -> Call:
     if cell_params(lua.obj):
         kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_gru_state(lua)}
@@ -79,11 +91,13 @@ def _gru(lua: Lua) -> Call:
     return Call(f"{_REC}RecGRU", (lua.integer("outputSize|outputsize"),), _gru_state(lua))
 
 
+@becomes("recurrent.RecLSTM")
 def _rec_lstm(lua: Lua) -> Call:
     state = _kept(start=begin(lua, "startState.1", "startState.2"), state=carried(lua, "outputs", "cells"))
     return Call(f"{_REC}RecLSTM", (lua.integer("outputsize"), lua.integer("hiddensize")), state)
 
 
+@becomes("recurrent.Recurrence")
 def _recurrence(lua: Lua) -> Call:
     size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
     if size is None:
@@ -91,10 +105,12 @@ def _recurrence(lua: Lua) -> Call:
     return Call(f"{_REC}Recurrence", (size, lua.integer("nInputDim")), _gru_state(lua))
 
 
+@becomes("recurrent.Recurrent")
 def _recurrent(lua: Lua) -> Call:
     return Call(f"{_REC}Recurrent", (), _kept(state=carried(lua, "outputs")))
 
 
+@becomes("recurrent.MaskZero")
 def _mask_zero(lua: Lua) -> Call:
     """Element-Research says how many dimensions an example has; torch's rnn takes batches, or is told the mask."""
     kwargs = _kept(n_input_dims=lua.optional("nInputDim"), mask_input=lua.flag("maskinput"), zero_mask=lua.flag("v2"))
@@ -119,17 +135,24 @@ def _is_told(obj: TorchObject) -> bool:
     return False
 
 
+@becomes("sequencer.Sequencer", "sequence_mask.MaskedSequencer")
 def _sequencer(lua: Lua) -> Call:
     name = "sequence_mask.MaskedSequencer" if _is_told(lua.obj) else "sequencer.Sequencer"
     return Call(LAYERS + name, (), _kept(remember=remembered(lua.obj)))
 
 
+@becomes("recurrent.Recursor", "sequence_mask.MaskedSequential", "torch.nn.Sequential")
 def _recursor(lua: Lua) -> Call:
     """Map to the module inside: containers of a Recursor make all modules forget, so that it has nothing to add."""
     if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
         return Call("torch.nn.Sequential")
     told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
     return Call(f"{LAYERS}sequence_mask.MaskedSequential" if told else f"{_REC}Recursor")
+
+
+@becomes("sequence_mask.VariableLength")
+def _variable_length(lua: Lua) -> Call:
+    return Call(f"{LAYERS}sequence_mask.VariableLength", (), _kept(last_only=lua.flag("lastOnly")))
 
 
 register_layer(
@@ -155,24 +178,35 @@ register_layer(
         "nn.Sequencer": _sequencer,
         "nn.Repeater": of_runtime("sequencer.Repeater", integer("rho|seqlen")),
         "nn.BiSequencerLM": of_runtime("sequencer.BiSequencerLM"),
-        "nn.RecurrentAttention": lambda lua: Call(
-            f"{_SEQ}RecurrentAttention",
-            (lua.integer("nStep"), lua.sizes("hiddenSize")),
-            {"gives_actions": lua.flag("forwardActions")},
+        "nn.RecurrentAttention": of_runtime(
+            "sequencer.RecurrentAttention",
+            integer("nStep"),
+            sizes("hiddenSize"),
+            gives_actions=flag("forwardActions"),
         ),
-        "nn.VariableLength": lambda lua: Call(
-            f"{LAYERS}sequence_mask.VariableLength", (), _kept(last_only=lua.flag("lastOnly"))
-        ),
+        "nn.VariableLength": _variable_length,
     },
 )
 register_layer(module={"nn.ReverseSequence": of_runtime("sequencer.ReverseSequence")})
-register_layer(
-    params=lambda fields: cell_params(fields.obj),
-    children=cell_children,
-    scratch=_STATE,
-    kind="layer",
-    module={"nn.FastLSTM": _lstm, "nn.GRU": _gru, "nn.MuFuRu": _gru},
-)
+
+
+def _cell_params(fields: Fields) -> tuple[Param, ...]:
+    return cell_params(fields.obj)
+
+
+for _name, _keys, _mapped in (
+    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm),
+    ("nn.GRU", GRU_KEYS, _gru),
+    ("nn.MuFuRu", MUFURU_KEYS, _gru),
+):
+    register_layer(
+        _name,
+        params=keeps(*_keys)(_cell_params),
+        children=cell_children,
+        scratch=_STATE,
+        kind="layer",
+        module=_mapped,
+    )
 
 
 # Whole sequences.
@@ -216,6 +250,7 @@ def _rnn(*steps: Blocks) -> tuple[Param, ...]:
     )
 
 
+@becomes("lstm.SeqLSTM", "lstm.SteppedLSTM")
 def _seq_lstm(lua: Lua) -> Call:
     """torch.nn.LSTM where that computes the same."""
     gates, size = lua.shape("weight_ih_l0")
@@ -239,6 +274,7 @@ def _torch_rnn_lstm(lua: Lua) -> Call:
     return Call(f"{_LSTM}SeqLSTM", (size, gates // 4), kwargs)
 
 
+@becomes("cudnn_rnn.OutputsRNN")
 def _vanilla_rnn(lua: Lua) -> Call:
     hidden, size = lua.shape("weight_ih_l0")
     kwargs: dict[str, object] = {"batch_first": True}
@@ -248,6 +284,7 @@ def _vanilla_rnn(lua: Lua) -> Call:
     return Call(f"{LAYERS}cudnn_rnn.OutputsRNN", (size, hidden), kwargs)
 
 
+@becomes("gru.SeqGRU")
 def _seq_gru(lua: Lua) -> Call:
     rows, columns = lua.shape("weight")
     kwargs = _kept(
@@ -270,6 +307,7 @@ register_layer(
     params=(*_rnn(_GATES), _PROJECTION),
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
+    traits={"lstm.SeqLSTM": Traits(shapes=shapes.lstm)},
 )
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
@@ -279,6 +317,7 @@ _NOT_TORCH = "is not the function of torch.nn.GRU"
 register_layer("nn.SeqGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_seq_gru)
 
 
+@keeps(*LSTM_KEYS, *(each.name for each in _rnn(_GATES)))
 def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
 
@@ -292,12 +331,14 @@ register_layer(
 # One step of SeqLSTM and SeqGRU.
 
 
+@becomes("lstm.StepLSTM")
 def _step_lstm(lua: Lua) -> Call:
     gates, size = lua.shape("weight_ih")
     project = lua.shape("weight_hr")[0] if "weight_hr" in lua.shapes else 0
     return Call(f"{_LSTM}StepLSTM", (size, gates // 4), _kept(proj_size=project, mask_zero=_masking(lua)))
 
 
+@becomes("gru.StepGRU")
 def _step_gru(lua: Lua) -> Call:
     rows, columns = lua.shape("weight")
     return Call(f"{_GRU}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))

@@ -48,15 +48,16 @@ _LSTM_NAMES = (
     *("weight_if", "bias_f", "weight_hf", "weight_cf", "weight_ii", "bias_i", "weight_hi", "weight_ci"),
     *("weight_ig", "bias_g", "weight_hg", "weight_io", "bias_o", "weight_ho", "weight_co"),
 )
-_LSTM_ORDER = (
+LSTM_KEYS = (
     *("weight_ii", "bias_i", "weight_hi", "weight_ci", "weight_if", "bias_f", "weight_hf", "weight_cf"),
     *("weight_ig", "bias_g", "weight_hg", "weight_io", "bias_o", "weight_ho", "weight_co"),
 )
-_MUFURU_NAMES = tuple(
+MUFURU_KEYS = tuple(
     f"{layer}.{name}" for layer in ("input_reset", "output_reset", "new", "shares") for name in ("weight", "bias")
 )
 _OPERATIONS = {"max", "keep", "replace", "mul", "min", "diff", "forget", "sqrt_diff"}
-_GRU_NAMES = ("weight_ih", "bias_ih", "weight_hh", "weight_in", "bias_in", "weight_hn")
+FAST_LSTM_KEYS = ("weight_ih", "bias", "weight_hh")
+GRU_KEYS = ("weight_ih", "bias_ih", "weight_hh", "weight_in", "bias_in", "weight_hn")
 
 
 def masks_rows(obj: TorchObject) -> bool:
@@ -85,14 +86,14 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
     if obj.class_name == "nn.LSTM" and names in (_LSTM.format(gate=_GATE), _LSTM.format(gate=_BLIND_GATE)):
         wanted = tuple(name for name in _LSTM_NAMES if "CMul" in names or not name.startswith("weight_c"))
         found = _named(obj, wanted, tensors)
-        return tuple(param(name, field=found[name]) for name in _LSTM_ORDER if name in found)
+        return tuple(param(name, field=found[name]) for name in LSTM_KEYS if name in found)
     if obj.class_name == "nn.FastLSTM" and (names == _FAST_LSTM or " ".join(sorted(names.split())) == _GRAPH):
-        found = _named(obj, ("weight_ih", "bias", "weight_hh"), _with_bias_first(tensors))
+        found = _named(obj, FAST_LSTM_KEYS, _with_bias_first(tensors))
         return tuple(param(name, _GATES, field=path) for name, path in found.items())
     if obj.class_name == "nn.MuFuRu" and names.split().count("Linear") == 4 and operations(obj):
-        return tuple(param(name, field=path) for name, path in _named(obj, _MUFURU_NAMES, tensors).items())
+        return tuple(param(name, field=path) for name, path in _named(obj, MUFURU_KEYS, tensors).items())
     if obj.class_name == "nn.GRU" and names == _GRU:
-        return tuple(param(name, field=path) for name, path in _named(obj, _GRU_NAMES, tensors).items())
+        return tuple(param(name, field=path) for name, path in _named(obj, GRU_KEYS, tensors).items())
     return ()
 
 

@@ -12,6 +12,7 @@ from ..mapping import (
     Call,
     Lua,
     Row,
+    becomes,
     dim,
     flag,
     integer,
@@ -27,21 +28,25 @@ _SHAPE = f"{LAYERS}shape."
 _DIMS = optional("nInputDims")
 
 
+@becomes("shape.View")
 def _view(lua: Lua) -> Call:
     kwargs = {"n_input_dims": lua.integer("numInputDims")} if lua.has("numInputDims") else {}
     return Call(f"{_SHAPE}View", lua.sizes("size"), kwargs)
 
 
+@becomes("shape.Reshape")
 def _reshape(lua: Lua) -> Call:
     kwargs = {"batch_mode": lua.flag("batchMode")} if lua.has("batchMode") else {}
     return Call(f"{_SHAPE}Reshape", lua.sizes("size"), kwargs)
 
 
+@becomes("shape.Squeeze")
 def _squeeze(lua: Lua) -> Call:
     at = lua.index0("dim") if lua.has("dim") else None
     return Call(f"{_SHAPE}Squeeze", (at,), {"n_input_dims": lua.optional("numInputDims")})
 
 
+@becomes("shape.Transpose")
 def _transpose(lua: Lua) -> Call:
     pairs: list[tuple[int, int]] = []
     for at, _ in enumerate(items_of(lua.get("permutations")) or (), 1):
@@ -51,12 +56,14 @@ def _transpose(lua: Lua) -> Call:
     return Call(f"{_SHAPE}Transpose", tuple(pairs), kwargs)
 
 
+@becomes("shape.Cast", "torch.nn.Identity")
 def _copy(lua: Lua) -> Call:
     """Its output has the type that it copies to."""
     dtype = lua.dtype("output")
     return Call(f"{_SHAPE}Cast", (dtype,)) if dtype else Call("torch.nn.Identity")
 
 
+@becomes("shape.Convert")
 def convert(lua: Lua) -> Call:
     """dpnn's conversion of one order of dimensions into another."""
     before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
@@ -71,11 +78,13 @@ def convert(lua: Lua) -> Call:
     return Call(f"{_SHAPE}Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
 
 
+@becomes("pick.OneHot")
 def _one_hot(lua: Lua) -> Call:
     kwargs = {"index_base": lua.index_base, "dtype": lua.dtype("output") or "float32"}
     return Call(f"{LAYERS}pick.OneHot", (lua.integer("outputSize"),), kwargs)
 
 
+@becomes("pick.ArgMax")
 def _arg_max(lua: Lua) -> Call:
     dims = lua.integer("nInputDim") if lua.has("nInputDim") else 9
     kwargs = {
@@ -97,12 +106,14 @@ def _sum(average: bool) -> Row:
     )
 
 
+@becomes("table.SelectTable")
 def _select_table(lua: Lua) -> Call:
     index: Any = lua.get("index")
     index = lua.text("index") if isinstance(index, (bytes, str)) else lua.index0("index")
     return Call(f"{LAYERS}table.SelectTable", (index,))
 
 
+@becomes("table.MixtureTable")
 def _mixture(lua: Lua) -> Call:
     return Call(f"{LAYERS}table.MixtureTable", (lua.index0("dim"),) if lua.has("dim") else ())
 
@@ -142,7 +153,7 @@ register_layer(
         "nn.Min": of_runtime("pick.Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
-        "torch.nn.Identity": Traits(shares_memory=True),
+        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True),
         "shape.Cast": Traits(shares_memory=True, written=("cast",)),
         "shape.Contiguous": Traits(shares_memory=True, written=("identity",)),
         "shape.Collapse": Traits(shares_memory=True, reshapes=True, loses_batch=True),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from ..mapping import LAYERS, Call, Lua, flag, integer, number, of_runtime, pair
+from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, pair
 from ..registry import register_layer
 
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
 
-def _loss(lua: Lua) -> Call:
-    """Map to the identity: the layer only records a loss."""
-    return Call("torch.nn.Identity")
-
-
+@becomes("style.GenNoise", "style.LeadingNoise")
 def _noise(lua: Lua) -> Call:
     """texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
     if not lua.has("num_planes"):

@@ -12,8 +12,8 @@ from ...data import define
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ..fields import Fields, items_of
-from ..mapping import LAYERS, Call, Lua, flag, integer, of_runtime, of_torch
-from ..registry import Child, Param, buffer, modules, param, register_layer
+from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, of_runtime, of_torch
+from ..registry import Child, Param, buffer, keeps, modules, param, register_layer
 from ..weights.layouts import REST, Permute, Reshape, permute
 
 
@@ -78,6 +78,7 @@ register_layer(
 )
 
 
+@becomes("conv.ConvMap2d")
 def _connections(lua: Lua) -> Call:
     """The earlier names of nn.SpatialConvolutionMap."""
     planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
@@ -93,6 +94,7 @@ register_layer(
 )
 
 
+@keeps("kernel", "kernel2")
 def _kernels(fields: Fields) -> tuple[Param, ...]:
     """One kernel, or a row and a column. `nn.LocalNorm` is of 2010."""
     turn = (Permute((1, 0)),) if fields.obj.class_name == "nn.LocalNorm" else ()
@@ -101,6 +103,7 @@ def _kernels(fields: Fields) -> tuple[Param, ...]:
     return (buffer("kernel", *turn, field="kernel.1"), buffer("kernel2", *turn, field="kernel.2"))
 
 
+@becomes("vintage.SpatialNormalization")
 def _normalization(lua: Lua) -> Call:
     shapes = tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes)
     kwargs = {"threshold": float(lua.number("fixedThres"))} if lua.has("fixedThres") else {}

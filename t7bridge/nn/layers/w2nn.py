@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from ..mapping import LAYERS, Call, Lua, dim, integer, number, of_runtime, of_torch, shape
+from ..mapping import LAYERS, Call, Lua, becomes, dim, integer, number, of_runtime, of_torch, shape
 from ..registry import named_modules, param, register_layer
 from .conv import KERNEL_2D, convolution
 
@@ -24,6 +24,7 @@ register_layer(
 )
 
 
+@becomes("w2nn.FixedConv2d")
 def _fixed(lua: Lua) -> Call:
     return evolve(convolution(2)(lua), target=f"{LAYERS}w2nn.FixedConv2d")
 
@@ -39,6 +40,7 @@ register_layer(
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
 
 
+@becomes("w2nn.HuberCriterion")
 def _huber(lua: Lua) -> Call:
     kwargs: dict[str, object] = {"gamma": float(lua.number("gamma", 1.0))}
     if lua.has("clip"):

@@ -19,7 +19,6 @@ from ..traits import traits_of
 from ..weights.state_dict import StateDict, state_dict
 from .graph_spec import graph_spec
 from .places import Place, Places
-from .shapes import expected_shapes
 from .spec import GraphSpec, ModuleSpec, Plan
 from .unknown import unknown_class
 
@@ -27,8 +26,6 @@ MAX_DEPTH = 1_000
 """How deep a module may be for a path of its own; PyTorch calls modules nested a third as deep."""
 _MAX_LISTED = 500
 """How many layers a message lists; the error itself has all of them."""
-_INDEXED = {f"torch.nn.MaxPool{dims}d": f"{LAYERS}pooling.IndexedMaxPool{dims}d" for dims in (2, 3)}
-"""Poolings, and those that remember what unpooling needs."""
 
 
 def build_plan(
@@ -88,6 +85,7 @@ class _Planner:
         self._specs: dict[int, ModuleSpec] = {}
         self._childless: set[int] = set()
         self._refers: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
+        self._remembering: set[int] = set()
         self.unsupported: list[tuple[str, str, str]] = []
         self.unknown = False
         """Whether there is a class without an entry."""
@@ -153,7 +151,7 @@ class _Planner:
         try:
             call: Call = module(lua)
             spec.target, spec.args, spec.kwargs, spec.plain = call.target, call.args, call.kwargs, call.plain
-            if obj.class_name == "nn.gModule":
+            if traits_of(spec.target).is_graph:
                 spec.graph = graph_spec(obj, trail)
                 spec.kwargs = graph_arguments(spec.graph)
         except ModelError as error:
@@ -171,15 +169,16 @@ class _Planner:
         return spec
 
     def _connect(self) -> None:
-        """Resolve what refers to modules elsewhere; poolings that are referred to remember more."""
+        """Resolve references to modules elsewhere; what is referred to becomes the class that remembers more."""
         for spec, refers in self._refers:
             for name, obj in refers.items():
                 other = self._specs.get(id(obj))
-                indexed = _INDEXED.get(other.target, other.target) if other else ""
-                if other is None or indexed not in _INDEXED.values():
+                if other is not None and (remembering := traits_of(other.target).remembering):
+                    other.target = LAYERS + remembering
+                    self._remembering.add(id(other))
+                if other is None or id(other) not in self._remembering:
                     self._reject(spec.trail, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
                     continue
-                other.target = indexed
                 spec.refers[name] = other
 
     def _reject(self, trail: str, class_name: str, reason: str) -> None:
@@ -194,7 +193,7 @@ class _Planner:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
         for key, spec in self._specs.items():
-            wanted = expected_shapes(spec.target, spec.plain, spec.args, spec.kwargs)
+            wanted = traits_of(spec.target).shapes_by(spec.args, spec.kwargs)
             for name, shape in self._found.get(key, {}).items():
                 if wanted.get(name, shape) != shape:
                     raise ModelError(
