@@ -36,7 +36,7 @@ class GRU(nn.Module):
         self.mask_zero = mask_zero
         self.start = start
         self.state = state
-        # Of both gates, reset and update; of the new content.
+        # Of the gates r and z; of n.
         self.weight_ih = nn.Parameter(torch.empty(2 * hidden_size, input_size))
         self.bias_ih = nn.Parameter(torch.empty(2 * hidden_size))
         self.weight_hh = nn.Parameter(torch.empty(2 * hidden_size, hidden_size))
@@ -55,11 +55,11 @@ class GRU(nn.Module):
         gates = F.linear(input, self.weight_ih, self.bias_ih) + F.linear(
             last, self.weight_hh
         )
-        reset, update = gates.sigmoid().chunk(2, -1)
-        new = F.linear(input, self.weight_in, self.bias_in) + F.linear(
-            reset * last, self.weight_hn
+        r, z = gates.sigmoid().chunk(2, -1)
+        n = F.linear(input, self.weight_in, self.bias_in) + F.linear(
+            r * last, self.weight_hn
         )
-        output = (1 - update) * new.tanh() + update * last
+        output = (1 - z) * n.tanh() + z * last
         if self.mask_zero:
             output = output.masked_fill((input == 0).all(-1, keepdim=True), 0)
         self.state = output
@@ -161,8 +161,7 @@ class StepGRU(nn.Module):
         self.sizes = [input_size, hidden_size]
         self.mask_zero = mask_zero
         self.zero_mask: Any = None
-        # Rows of the input, then of the output; columns of the reset gate, the update
-        # gate and the new content.
+        # Rows of the input, then of the output; columns of the gates r, z and n.
         self.weight = nn.Parameter(
             torch.empty(input_size + hidden_size, 3 * hidden_size)
         )
@@ -176,12 +175,12 @@ class StepGRU(nn.Module):
         """
         input, last = inputs
         weight_in, weight_out = torch.split(self.weight, self.sizes)
-        reset, update, new = (input @ weight_in + self.bias).chunk(3, -1)
-        to_reset, to_update, to_new = weight_out.chunk(3, -1)
-        reset = (reset + last @ to_reset).sigmoid()
-        update = (update + last @ to_update).sigmoid()
-        new = (new + (reset * last) @ to_new).tanh()
-        output: Tensor = (1 - update) * new + update * last
+        r, z, n = (input @ weight_in + self.bias).chunk(3, -1)
+        to_r, to_z, to_n = weight_out.chunk(3, -1)
+        r = (r + last @ to_r).sigmoid()
+        z = (z + last @ to_z).sigmoid()
+        n = (n + (r * last) @ to_n).tanh()
+        output: Tensor = (1 - z) * n + z * last
         if self.mask_zero:
             empty = (input == 0).all(-1, keepdim=True)
             if self.mask_zero == "told":
@@ -228,8 +227,7 @@ class SeqGRU(nn.Module):
         self.state = state
         # What is remembered from the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
-        # Rows of the input, then of the output; columns of the reset gate, the update
-        # gate and the new content.
+        # Rows of the input, then of the output; columns of the gates r, z and n.
         self.weight = nn.Parameter(
             torch.empty(input_size + hidden_size, 3 * hidden_size)
         )
@@ -254,14 +252,14 @@ class SeqGRU(nn.Module):
             last = input.new_zeros(len(steps[0]), self.sizes[1])
         last = torch.as_tensor(last).to(input)
         weight_in, weight_out = torch.split(self.weight, self.sizes)
-        to_reset, to_update, to_new = weight_out.chunk(3, -1)
+        to_r, to_z, to_n = weight_out.chunk(3, -1)
         outputs = []
         for number, step in enumerate(steps):
-            reset, update, new = (step @ weight_in + self.bias).chunk(3, -1)
-            reset = (reset + last @ to_reset).sigmoid()
-            update = (update + last @ to_update).sigmoid()
-            new = (new + (reset * last) @ to_new).tanh()
-            last = (1 - update) * new + update * last
+            r, z, n = (step @ weight_in + self.bias).chunk(3, -1)
+            r = (r + last @ to_r).sigmoid()
+            z = (z + last @ to_z).sigmoid()
+            n = (n + (r * last) @ to_n).tanh()
+            last = (1 - z) * n + z * last
             if self.mask_zero:
                 empty = (step == 0).all(-1, keepdim=True)
                 if self.mask_zero == "told":

@@ -54,9 +54,9 @@ class FastLSTM(nn.Module):
         gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
             output, self.weight_hh
         )
-        write, keep, new, show = gates.chunk(4, -1)
-        cell = keep.sigmoid() * cell + write.sigmoid() * new.tanh()
-        output = show.sigmoid() * cell.tanh()
+        i, f, g, o = gates.chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
         if self.mask_zero:
             empty = (input == 0).all(-1, keepdim=True)
             output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
@@ -122,12 +122,10 @@ class LSTM(nn.Module):
             torch.as_tensor(part).to(input)
             for part in self.state or self.start or zeros
         )
-        written = (
-            self._sum("i", input, output, cell).sigmoid()
-            * self._sum("g", input, output).tanh()
-        )
-        kept = self._sum("f", input, output, cell).sigmoid() * cell
-        cell = kept + written
+        i = self._sum("i", input, output, cell).sigmoid()
+        f = self._sum("f", input, output, cell).sigmoid()
+        g = self._sum("g", input, output).tanh()
+        cell = f * cell + i * g
         output = self._sum("o", input, output, cell).sigmoid() * cell.tanh()
         if self.mask_zero:
             empty = (input == 0).all(-1, keepdim=True)
@@ -190,9 +188,9 @@ class StepLSTM(nn.Module):
         gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
             output, self.weight_hh
         )
-        write, keep, new, show = gates.chunk(4, -1)
-        cell = keep.sigmoid() * cell + write.sigmoid() * new.tanh()
-        output = show.sigmoid() * cell.tanh()
+        i, f, g, o = gates.chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
         if self.weight_hr is not None:
             output = F.linear(output, self.weight_hr)
         if self.mask_zero:
@@ -375,9 +373,9 @@ class SteppedLSTM(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         gates = F.linear(input, self.weight_ih_l0, self.bias_ih_l0)
         gates = gates + F.linear(output, self.weight_hh_l0, self.bias_hh_l0)
-        write, keep, new, show = gates.chunk(4, -1)
-        cell = keep.sigmoid() * cell + write.sigmoid() * new.tanh()
-        output = show.sigmoid() * cell.tanh()
+        i, f, g, o = gates.chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
         if self.weight_hr_l0 is not None:
             output = F.linear(output, self.weight_hr_l0)
         return output, cell
