@@ -25,6 +25,7 @@ class Settings:
         to: the name of the format to write; `None` for a `.pt` of a `.t7`, and a `.t7` of everything else.
         module: whether each model becomes a folder with `model.py` and `model.pt`.
         verify: whether each output is read again and compared with its input.
+        draw: whether each output gets a picture of its model beside it.
         options: of `convert`, or of `write_module`.
         limits: resource limits.
         memory: bytes that the work on one file may allocate; `None` for no limit.
@@ -34,6 +35,7 @@ class Settings:
     to: str | None = None
     module: bool = False
     verify: bool = False
+    draw: bool = False
     options: dict[str, Any] = field(factory=dict)
     limits: Limits = DEFAULT_LIMITS
     memory: int | None = None
@@ -52,6 +54,8 @@ class Settings:
     def asked(self) -> dict[str, Any]:
         """Return the settings on which the bytes of the outputs depend, beside the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
+        if self.draw:
+            asked["draw"] = True
         if asked.get("template"):
             asked["template"] = digest(asked["template"])[0]
         return asked
@@ -75,6 +79,15 @@ class Job:
     target: str
     bytes: int = 0
     claimed: bool = True
+
+
+def picture_of(target: str) -> str:
+    """Path or URL of the picture beside an output."""
+    return f"{target}.html"
+
+
+NO_PICTURE = "no picture: "
+"""Begin of the note of a file that cannot be drawn."""
 
 
 def as_line(jobs: list[Job]) -> str:

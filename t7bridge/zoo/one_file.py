@@ -13,7 +13,7 @@ from ..formats import FORMATS, NAMED
 from ..io.disk import flush_to_disk
 from ..report import Note, Report
 from .filesystems import as_local_input, as_local_output
-from .job import DONE, FAILED, FOREIGN, Job, Outcome, Settings, digest
+from .job import DONE, FAILED, FOREIGN, NO_PICTURE, Job, Outcome, Settings, digest, picture_of
 
 _NOTES_KEPT = 50
 
@@ -50,6 +50,8 @@ def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) 
             _take(outcome, _write(settings, source, target))
             if settings.verify:
                 _verify(settings, source, target)
+            if settings.draw:
+                _draw(settings, source, picture_of(job.target), outcome)
         except BaseException:
             _remove(target)  # an older output of ours, or one that is wrong: a file that failed has none
             raise
@@ -77,6 +79,23 @@ def _write(settings: Settings, source: str, target: str) -> Report:
     from ..conversion.convert import convert
 
     return convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
+
+
+def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None:
+    """Draw a model. What cannot be drawn is converted all the same, and noted."""
+    from ..tools.draw.draw import draw
+    from ..tools.draw.page import is_page
+
+    try:
+        with as_local_output(place) as target:
+            if os.path.exists(target) and not is_page(target):
+                raise T7BridgeError("there is a file that is no picture of ours")
+            draw(source, target, force=True, limits=settings.limits)
+            if settings.flush:
+                flush_to_disk(target)
+    except (T7BridgeError, MemoryError) as error:
+        reason = error.message if isinstance(error, T7BridgeError) else "it needs more memory than there is"
+        outcome.notes.append(["info", "", NO_PICTURE + reason, ""])
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
@@ -139,6 +158,7 @@ def warm_up(settings: Settings) -> None:
         "graph.arrays",
     ]
     wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
+    wanted += ["tools.draw.draw"] if settings.draw else []
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")

@@ -18,7 +18,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .job import DONE, FAILED, FOREIGN, PLANNED
+from .job import DONE, FAILED, FOREIGN, NO_PICTURE, PLANNED, picture_of
 from .journal import Row
 
 COLUMNS = {
@@ -175,12 +175,25 @@ def as_page(report: ZooReport) -> str:
         **report.summary(),
         "failures": [{"kind": kind, "message": text, "names": names} for kind, text, names in report.failures],
         "columns": _PAGE_COLUMNS,
-        "rows": [[*_page_columns(row), row.kind, row.reason, _shown_notes(row)] for row in report.rows],
+        "rows": [
+            [*_page_columns(row), row.kind, row.reason, _shown_notes(row), _picture(report, row)] for row in report.rows
+        ],
     }
     # Names of files are data, and must not end the script that they stand in.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = files(__package__).joinpath("report.html").read_text("utf-8")
     return page.replace("/*DATA*/", text, 1)
+
+
+def _picture(report: ZooReport, row: Row) -> str:
+    """Path of a file's picture in the folder; empty where it has none."""
+    if (
+        row.status != DONE
+        or not report.options.get("draw")
+        or any(note[2].startswith(NO_PICTURE) for note in row.notes)
+    ):
+        return ""
+    return picture_of(row.output)
 
 
 def _shown_notes(row: Row) -> str:

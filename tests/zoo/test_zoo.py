@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -353,3 +354,29 @@ def test_each_disk_is_flushed_once(
 
     assert len(asked) == 1
     assert sorted(os.path.basename(path) for path in alone) == (["b.pt", "net.pt"] if one_by_one else [])
+
+
+def test_pictures(small: Path, tmp_path: Path) -> None:
+    """`draw` puts a page beside each output that holds a model; the report links to it, and a run again keeps it."""
+    t7bridge.save(42.0, small / "n.t7")
+    report = convert(small, tmp_path / "out", draw=True)
+    page = (tmp_path / "out/a/net.pt.html").read_text()
+    assert "nn.Linear" in page
+    assert not (tmp_path / "out/n.pt.html").exists()
+    (row,) = [row for row in report.rows if row.output == "n.pt"]
+    assert [note[2] for note in row.notes][-1].startswith("no picture: ")
+    data = re.search(r'id="data">(.*?)</script>', (tmp_path / "out/report.html").read_text())
+    assert data is not None
+    rows = {row[0]: row[-1] for row in json.loads(data.group(1))["rows"]}
+    assert {name: picture for name, picture in rows.items() if picture} == {
+        "a/net.t7": "a/net.pt.html",
+        "b.dat": "b.pt.html",
+    }
+    t7bridge.convert(small / "a/net.t7", tmp_path / "alone.pt")
+    assert (tmp_path / "alone.pt").read_bytes() == (tmp_path / "out/a/net.pt").read_bytes()
+
+    assert convert(small, tmp_path / "out", draw=True).now.get("done", 0) == 0
+    put(tmp_path / "other/a/net.pt.html", b"<p>mine")
+    (row, *_) = convert(small, tmp_path / "other", draw=True).rows
+    assert (row.status, row.notes[-1][2]) == ("done", "no picture: there is a file that is no picture of ours")
+    assert (tmp_path / "other/a/net.pt.html").read_bytes() == b"<p>mine"

@@ -21,6 +21,9 @@ MAX_CHARS = 2_500_000
 """Of the graph as JSON."""
 
 
+_GENERATOR = '<meta name="generator" content="t7bridge draw">'
+
+
 def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
     """HTML of the picture.
 
@@ -51,12 +54,18 @@ def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
+        f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
         f"<style>{style}</style>\n</head>\n"
         f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
         f"<!-- dagre:\n{licence.strip()}\n-->\n"
         f"<script>{dagre}</script>\n<script>{script}</script>\n</body>\n</html>\n"
     )
+
+
+def is_page(path: str) -> bool:
+    """Return whether a file is a page of ours."""
+    with open(path, "rb") as file:
+        return _GENERATOR.encode() in file.read(1000)
 
 
 def _json(graph: dict[str, Any]) -> str:
