@@ -1,4 +1,7 @@
-"""Write a PyTorch module as a Lua Torch model: model.t7, and model.lua, the source that builds it."""
+"""Write a PyTorch module as a Lua Torch model: model.t7, and model.lua, the source that builds it.
+
+With --loader: write loader.lua, which puts a state dict into a Lua model that exists, by name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import sys
 
 from .shared import print_notes
 
-EXAMPLES = ("t7bridge lua torchvision.models:resnet18 resnet18.pt --input 1x3x224x224 -o resnet/",)
+EXAMPLES = (
+    "t7bridge lua torchvision.models:resnet18 resnet18.pt --input 1x3x224x224 -o resnet/",
+    "t7bridge lua --loader weights.pt -o lua/",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,27 +23,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "factory",
         metavar="PACKAGE:FACTORY",
+        nargs="?",
         help="what makes the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
     )
     parser.add_argument("weights", metavar="WEIGHTS.pt", nargs="?", help="its state dict; random weights if not given")
     parser.add_argument(
         "--input",
         action="append",
-        required=True,
+        default=[],
         metavar="SIZES",
         help="sizes of an example input, 1x3x224x224 or 2x7:int64; once for each input",
+    )
+    parser.add_argument(
+        "--loader",
+        action="store_true",
+        help="write loader.lua instead, and the state dict of a .pt that is named as weights.t7",
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="a Lua package that may be needed")
     parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
-    parser.add_argument("--force", action="store_true", help="replace model.t7 and model.lua if they exist")
-    parser.add_argument("--sync", action="store_true", help="return only when both files are on the disk")
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--sync", action="store_true", help="return only when the files are on the disk")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write both files, and print the report."""
-    from ..errors import UnsupportedError
+    """Write the files, and print the report."""
+    if options.loader:
+        return _write_loader(options)
+    from ..errors import ModelError, UnsupportedError
+
+    if options.factory is None or not options.input:
+        raise ModelError(
+            "what makes the module, and the sizes of its inputs, are needed",
+            expected="PACKAGE:FACTORY --input SIZES",
+            hint=EXAMPLES[0],
+        )
     from ..tools.save_module import write_lua
 
     try:
@@ -63,4 +84,19 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print_notes(report)
     print(f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua")
+    return 0
+
+
+def _write_loader(options: argparse.Namespace) -> int:
+    """Write loader.lua, and the weights as a table of tensors where they are named."""
+    from ..tools.save_module import write_loader
+
+    weights = options.weights or options.factory
+    report = write_loader(options.output, weights, force=options.force, sync=options.sync)
+    if options.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    print_notes(report)
+    beside = f"; its table is weights.t7, {report.tensors} tensors" if weights else ""
+    print(f"{os.path.join(options.output, 'loader.lua')}: puts a state dict into a Lua model by name{beside}")
     return 0

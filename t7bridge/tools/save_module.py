@@ -1,4 +1,4 @@
-"""PyTorch modules as Lua models: `save_module` and `write_lua`."""
+"""PyTorch modules as Lua models: `save_module` and `write_lua`; and `write_loader` for state dicts without code."""
 
 from __future__ import annotations
 
@@ -89,11 +89,7 @@ def write_lua(
         WriteError: the directory or a file cannot be written.
     """
     model = lua_model(module, example_inputs, allow)
-    folder = os.fspath(directory)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
+    folder = _made(directory)
     report = Report(source or type(module).__name__, folder, "pt", "t7", "lua", notes=list(model.notes))
     text = model.source(source or type(module).__name__)
     with (
@@ -124,6 +120,49 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
     if not inputs:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
     return convert_module(module, inputs, allow)
+
+
+def loader_source() -> str:
+    """Return `loader.lua`: Lua source that puts a state dict into an nn or nngraph model that exists, by name."""
+    from importlib.resources import files
+
+    return (files("t7bridge.lua") / "loader.lua").read_text(encoding="utf-8")
+
+
+def write_loader(
+    directory: PathLike, weights: PathLike | None = None, *, force: bool = False, sync: bool = False
+) -> Report:
+    """Write `loader.lua`, and a state dict as the table of tensors that it takes, `weights.t7`.
+
+    Args:
+        directory: where the files go; it is made if need be.
+        weights: a file with a state dict, of any format; the loader alone where not given.
+        force: whether existing files are replaced.
+        sync: whether to return only when the files are on the disk.
+
+    Raises:
+        FormatError: the weights are damaged, or are something else.
+        TargetExistsError: a file exists and `force` is not set.
+        WriteError: the directory or a file cannot be written.
+    """
+    from ..conversion.convert import convert
+
+    folder = _made(directory)
+    report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
+    with FileOutput(os.path.join(folder, "loader.lua"), force=force, sync=sync) as code:
+        code.write(loader_source().encode())
+        if weights is not None:
+            report = convert(weights, os.path.join(folder, "weights.t7"), force=force, sync=sync)
+    return report
+
+
+def _made(directory: PathLike) -> str:
+    folder = os.fspath(directory)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
+    return folder
 
 
 def _write(output: FileOutput, model: LuaModel) -> None:
