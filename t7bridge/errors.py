@@ -19,7 +19,7 @@ class T7BridgeError(Exception):
         message: what is wrong, in one sentence.
         file: name of the file, where there is one.
         offset: byte offset in the file, 0-based, where it is known.
-        trail: path inside the value, `root.modules[3].weight`.
+        path: path inside the value, `root.modules[3].weight`.
         expected: what the format promises here.
         found: what stands there instead.
         hint: what the reader of the message can do next.
@@ -31,7 +31,7 @@ class T7BridgeError(Exception):
         *,
         file: str = "",
         offset: int | None = None,
-        trail: str = "",
+        path: str = "",
         expected: str = "",
         found: str = "",
         hint: str = "",
@@ -40,7 +40,7 @@ class T7BridgeError(Exception):
         self.message = message
         self.file = file
         self.offset = offset
-        self.trail = trail
+        self.path = path
         self.expected = expected
         self.found = found
         self.hint = hint
@@ -48,8 +48,8 @@ class T7BridgeError(Exception):
     def __str__(self) -> str:
         where = [self.file] if self.file else []
         place = [f"byte {self.offset:,}".replace(",", " ")] if self.offset is not None else []
-        if self.trail:
-            place.append(self.trail)
+        if self.path:
+            place.append(self.path)
         if place:
             where.append(", ".join(place))
         text = ": ".join([*where, self.message])

@@ -90,12 +90,12 @@ class Budget:
         self._task = task
         self._limit = limits.work
 
-    def spend(self, steps: int = 1, trail: str = "") -> None:
+    def spend(self, steps: int = 1, path: str = "") -> None:
         """Charge steps.
 
         Args:
             steps: how many.
-            trail: path inside the value, for the error.
+            path: path inside the value, for the error.
 
         Raises:
             LimitError: more than the limit in total.
@@ -104,22 +104,22 @@ class Budget:
         if self.left < 0:
             raise LimitError(
                 f"{self._task} takes more work than the size of the file explains",
-                trail=trail,
+                path=path,
                 limit="work",
                 value=self._limit,
                 expected=f"at most {self._limit:,} steps beyond it (the limit work)".replace(",", " "),
             )
 
-    def allocate(self, nbytes: int, stored: int = 0, trail: str = "") -> None:
+    def allocate(self, nbytes: int, stored: int = 0, path: str = "") -> None:
         """Charge bytes that are about to be made in memory.
 
         Args:
             nbytes: how many will be made.
             stored: how many of them the file holds; these are free.
-            trail: path inside the value, for the error.
+            path: path inside the value, for the error.
 
         Raises:
             LimitError: more than the limit in total, at 64 bytes a step.
         """
         if nbytes > stored:
-            self.spend((nbytes - stored) // BYTES_PER_STEP + 1, trail)
+            self.spend((nbytes - stored) // BYTES_PER_STEP + 1, path)

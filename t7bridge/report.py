@@ -16,7 +16,7 @@ class Note:
 
     Attributes:
         level: `info`, or `warning` where the result holds less than the source.
-        trail: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
+        path: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
         message: one sentence.
         loss: what the target could not keep: `type`, `precision` or `sharing`; empty where nothing was lost.
         code: which kind of note it is, for programs: `unmapped` for a class without an entry; empty for others.
@@ -25,20 +25,15 @@ class Note:
     """
 
     level: str
-    trail: str
+    path: str
     message: str
     loss: str = ""
     code: str = ""
     class_name: str = ""
     count: int = 1
 
-    @property
-    def path(self) -> str:
-        """The same as `trail`."""
-        return self.trail
-
     def __str__(self) -> str:
-        where = f"{self.trail}: " if self.trail else ""
+        where = f"{self.path}: " if self.path else ""
         return printable_lines(f"{self.level}: {where}{self.message}")
 
 
@@ -71,9 +66,9 @@ class Report:
     target_bytes: int = 0
     notes: list[Note] = field(factory=list)
 
-    def note(self, level: str, message: str, trail: str = "", loss: str = "") -> None:
+    def note(self, level: str, message: str, path: str = "", loss: str = "") -> None:
         """Add a note."""
-        self.notes.append(Note(level, trail, message, loss))
+        self.notes.append(Note(level, path, message, loss))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as data for JSON."""

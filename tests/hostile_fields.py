@@ -130,7 +130,7 @@ def outcome(obj: TorchObject) -> str:
     try:
         made = generate(obj, "root")
     except T7BridgeError as error:
-        return "refused" if error.trail or getattr(error, "layers", ()) else f"refused without a path: {error}"
+        return "refused" if error.path or getattr(error, "layers", ()) else f"refused without a path: {error}"
     module = types.ModuleType("model")
     module.__file__ = str(TESTFILES / "none.py")
     with warnings.catch_warnings():

@@ -13,10 +13,10 @@ from t7bridge.torchmodules.build import materialize
 
 
 def run_source(
-    value: TorchObject, folder: Path, trail: str = "root", **options: int
+    value: TorchObject, folder: Path, path: str = "root", **options: int
 ) -> tuple[Generated, torch.nn.Module]:
     """Write the source of a module and load what it says, with its weights, strictly."""
-    made = generate(value, trail, **options)
+    made = generate(value, path, **options)
     torch.save(materialize(made.tensors), folder / "model.pt")
     (folder / "model.py").write_text(made.text)
     module = types.ModuleType("model")

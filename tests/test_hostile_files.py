@@ -129,7 +129,7 @@ def test_no_verb_prints_what_a_terminal_obeys(tmp_path, capsys) -> None:
 
 def test_errors_and_notes_are_printable() -> None:
     """What Python prints of an error, a note or a difference is escaped as well."""
-    error = t7bridge.T7BridgeError("no \x1b[2J", file="a\u202eb", trail="root.\x9b")
+    error = t7bridge.T7BridgeError("no \x1b[2J", file="a\u202eb", path="root.\x9b")
     assert str(error) == "a\\u202eb: root.\\x9b: no \\x1b[2J"
     assert error.message == "no \x1b[2J"
     assert not FORBIDDEN.search(str(t7bridge.report.Note("info", "\x85", "\u2028")))
@@ -183,8 +183,8 @@ def test_deep_values_have_short_paths() -> None:
     start = time.process_time()
     (found,) = differences(a, b)
     assert time.process_time() - start < 1
-    assert found.trail.startswith("root….inside")
-    assert found.trail.endswith(".inside.x")
+    assert found.path.startswith("root….inside")
+    assert found.path.endswith(".inside.x")
 
 
 def test_pairs_of_shared_values_meet_the_limit() -> None:

@@ -90,7 +90,7 @@ def _check_modules(spec: ModuleSpec, found: Mapping[str, Made], wanted: Mapping[
         if found.get(name) is not wanted.get(name) and name not in spec.refers:
             raise ModelError(
                 f"a {spec.class_name} does not hold the modules that a {spec.target.removeprefix(LAYERS)} takes",
-                trail=spec.trail,
+                path=spec.path,
                 expected=f"the modules {', '.join(found) or 'none'}",
                 found=", ".join(wanted) or "none",
             )
@@ -101,7 +101,7 @@ def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping
         if wanted.get(name) != found.get(name):
             raise ModelError(
                 f"the weights do not fit the layer: {spec.class_name} as {spec.target.removeprefix(LAYERS)}",
-                trail=f"{spec.trail}.{name}",
+                path=f"{spec.path}.{name}",
                 expected=f"the shape {wanted[name]}" if name in wanted else "no such tensor",
                 found=f"{found[name]}" if name in found else "no such tensor",
             )
@@ -125,7 +125,7 @@ def _construct(spec: ModuleSpec, made: dict[int, Made]) -> Made:
             except (ArithmeticError, AttributeError, LookupError, Refused, TypeError, ValueError) as error:
                 raise ModelError(
                     f"a {spec.class_name} cannot be made a {spec.target.removeprefix(LAYERS)}: {error}",
-                    trail=spec.trail,
+                    path=spec.path,
                 ) from error
     return made[id(spec)]
 

@@ -124,7 +124,7 @@ class Builder:
         if call.depth > _MOST_NESTED:
             raise UnsupportedError(
                 "the modules of this model are nested too deep to be written down",
-                trail=call.spec.trail if call.spec else "",
+                path=call.spec.path if call.spec else "",
                 expected=f"at most {_MOST_NESTED} modules inside one another",
                 hint="`t7bridge convert` converts the weights.",
             )
@@ -175,7 +175,7 @@ class Builder:
         else:
             dotted(spec.target)
             if self.foreign.setdefault(name, home) != home or not home:
-                raise ModelError(f"two classes are called {name}", trail=spec.trail, found=spec.target)
+                raise ModelError(f"two classes are called {name}", path=spec.path, found=spec.target)
         known = self.copied.get(name)
         call = Call(name, defaults=defaults_of(known) if known else {}, spec=spec)
         for key, child in spec.children.items():

@@ -59,7 +59,7 @@ class Generated:
 
 def generate(
     value: TorchObject,
-    trail: str = "root",
+    path: str = "root",
     *,
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
@@ -70,7 +70,7 @@ def generate(
 
     Args:
         value: the module or criterion.
-        trail: its path, for messages.
+        path: its path, for messages.
         index_base: what the first element, class or row is called: 1 as in Lua, or 0.
         limits: resource limits.
         source: the name of the file it comes from, for the source's first line.
@@ -82,21 +82,21 @@ def generate(
         LimitError: the model is nested or shared too much.
     """
     try:
-        return _generate(value, trail, index_base, limits, source, weights)
+        return _generate(value, path, index_base, limits, source, weights)
     except RecursionError as error:
         raise UnsupportedError(
             "the modules of this model are nested too deep to be written down",
-            trail=trail,
+            path=path,
             hint="`t7bridge convert` converts the weights.",
         ) from error
 
 
-def _generate(value: TorchObject, trail: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
+def _generate(value: TorchObject, path: str, index_base: int, limits: Limits, source: str, weights: str) -> Generated:
     if not isinstance(value, TorchObject):
-        raise ModelError("source is made from an nn module", trail=trail, found=type(value).__name__)
-    check_depth(value, trail, limits)
-    state = state_dict(value, trail, limits, own_keys=True)
-    plan = build_plan(value, trail, index_base, limits, state)
+        raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
+    check_depth(value, path, limits)
+    state = state_dict(value, path, limits, own_keys=True)
+    plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits)
     owned = owned_tensors(plan, state.tensors)
     computed = {id(state.tensors[key]) for key, origin in state.origins.items() if origin.tensor is None}

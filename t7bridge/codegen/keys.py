@@ -202,7 +202,7 @@ def check_tensors(
         if not found or not all(other is not None and _same(tensor, other) for other in found):
             raise ModelError(
                 "a tensor would be lost or replaced by another one in model.pt",
-                trail=f"{spec.trail}.{name}",
+                path=f"{spec.path}.{name}",
                 expected=f"the values of {key}",
                 found="another tensor" if found else "no place for it in the source",
             )

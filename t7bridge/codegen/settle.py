@@ -15,17 +15,17 @@ MOST_DEEP = 250
 """How deep modules may be nested."""
 
 
-def check_depth(value: TorchObject, trail: str, limits: Limits) -> None:
+def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
     """Refuse a model whose modules are nested so deep that Python could not read what is written of them.
 
     Raises:
         UnsupportedError: they are.
     """
-    for place in Places(value, trail, limits):
+    for place in Places(value, path, limits):
         if place.depth >= MOST_DEEP:
             raise UnsupportedError(
                 "the modules of this model are nested too deep to be written down",
-                trail=trail,
+                path=path,
                 expected=f"at most {MOST_DEEP} modules inside one another",
                 hint="`t7bridge convert` converts the weights.",
             )

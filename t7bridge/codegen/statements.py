@@ -299,7 +299,7 @@ class Writer:
         if not name:
             raise LimitError(
                 f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
-                trail=self._block.spec.trail,
+                path=self._block.spec.path,
             )
         self._busy[name] = self._last.get(number, number)
         return name

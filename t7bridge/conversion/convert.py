@@ -403,7 +403,7 @@ class _Modules:
         from ..nn.weights.state_dict import find_modules
 
         self._report = report
-        self._trails = {id(module): trail for root in roots for trail, module in find_modules(root)}
+        self._paths = {id(module): path for root in roots for path, module in find_modules(root)}
         self.found: list[tuple[TorchObject, StateDict]] = []
 
     def replace(self, obj: TorchObject) -> Any:
@@ -411,7 +411,7 @@ class _Modules:
 
         if not is_module(obj):
             return None
-        result = state_dict(obj, self._trails.get(id(obj), "root"))
+        result = state_dict(obj, self._paths.get(id(obj), "root"))
         self._report.notes += result.notes
         self.found.append((obj, result))
         return OrderedDict(result.tensors)
@@ -469,20 +469,20 @@ def _value_of(document: Document, report: Report) -> Any:
 
 
 def state_dict_of(
-    obj: TorchObject, report: Report | None = None, trail: str = "root"
+    obj: TorchObject, report: Report | None = None, path: str = "root"
 ) -> OrderedDict[str, Tensor] | None:
     """The state dict of an nn module as `auto` mode writes it; `None` for an object of another kind.
 
     Args:
         obj: any Torch object.
         report: takes the notes.
-        trail: path of the object, for the notes.
+        path: path of the object, for the notes.
     """
     from ..nn.weights.state_dict import is_module, state_dict
 
     if not is_module(obj):
         return None
-    result = state_dict(obj, trail)
+    result = state_dict(obj, path)
     if report is not None:
         report.notes.extend(result.notes)
     return OrderedDict(result.tensors)

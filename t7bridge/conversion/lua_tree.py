@@ -29,7 +29,7 @@ from ..errors import CorruptError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, PACKED
 from ..graph.lua import COMPOSITE, Table, Value
 from ..graph.order import in_order
-from ..graph.paths import NAMED, ROOT, Trail, inner, key_text, name_text, path_text
+from ..graph.paths import NAMED, ROOT, Location, inner, key_text, name_text, path_text
 from ..graph.python import (
     UNSET,
     NumpyArray,
@@ -80,25 +80,25 @@ class _Builder:
         self._kept: list[Any] = []
         self._ratios: dict[int, int] = {}
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
-        self._open: list[tuple[list[Any], int, Any, Trail]] = []
+        self._open: list[tuple[list[Any], int, Any, Location]] = []
         """What is still to convert: a list of values, the place in it, the value, its path; the next one last."""
 
     def run(self, root: Any) -> LuaTree:
         result: list[Any] = [None]
         self._open.append((result, 0, root, ROOT))
         while self._open:
-            target, place, value, trail = self._open.pop()
-            target[place] = self._convert(value, trail)
+            target, place, value, path = self._open.pop()
+            target[place] = self._convert(value, path)
         self.tree.value = result[0]
         self._count_notes()
         return self.tree
 
-    def _note(self, level: str, trail: Trail, message: str, about: str = "", *, loss: str = "") -> None:
+    def _note(self, level: str, path: Location, message: str, about: str = "", *, loss: str = "") -> None:
         """Add a note, unless there are enough of those that are `about` the same."""
         about = f"{level}: {loss}: {about or message}"
         self._alike[about] += 1
         if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
-            self.tree.notes.append(Note(level, path_text(trail), message, loss))
+            self.tree.notes.append(Note(level, path_text(path), message, loss))
 
     def _count_notes(self) -> None:
         """Say what was not said: how often more each thing was so."""
@@ -107,44 +107,44 @@ class _Builder:
                 level, loss, message = about.split(": ", 2)
                 self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places", loss))
 
-    def _convert(self, value: Any, trail: Trail) -> Value:
+    def _convert(self, value: Any, path: Location) -> Value:
         if isinstance(value, _SCALARS):
-            return self._scalar(value, trail)
+            return self._scalar(value, path)
         built = self._built.get(id(value))
         if built is None:
             self._kept.append(value)  # so that no other value gets its identity
-            built = self._built[id(value)] = self._object(value, trail)
+            built = self._built[id(value)] = self._object(value, path)
         return built
 
-    def _scalar(self, value: Any, trail: Trail) -> Value:
+    def _scalar(self, value: Any, path: Location) -> Value:
         if isinstance(value, str):
             return _text_bytes(value)
         if isinstance(value, int) and not isinstance(value, bool):
             try:
                 number = float(value)
             except OverflowError:
-                self._note("info", trail, "an integer beyond Lua's numbers is written as text", loss="precision")
+                self._note("info", path, "an integer beyond Lua's numbers is written as text", loss="precision")
                 return str(value).encode()
             if number != value:
                 message = f"the integer {value} is the nearest Lua number, {number:.17g}"
-                self._note("info", trail, message, "an integer beyond 2^53 is the nearest Lua number", loss="precision")
+                self._note("info", path, message, "an integer beyond 2^53 is the nearest Lua number", loss="precision")
             return number
         return value
 
-    def _object(self, value: Any, trail: Trail) -> Value:
+    def _object(self, value: Any, path: Location) -> Value:
         if isinstance(value, dict):
-            return self._dict(value, trail)
+            return self._dict(value, path)
         if isinstance(value, (set, frozenset)):
-            return self._list(in_order(value), trail)
+            return self._list(in_order(value), path)
         if isinstance(value, (list, tuple)):
-            return self._list(list(value), trail)
+            return self._list(list(value), path)
         if isinstance(value, Tensor):
-            return self._tensor(value, trail)
+            return self._tensor(value, path)
         if isinstance(value, Storage):
             return self._storage(value)[0]
-        return self._other(value, trail)
+        return self._other(value, path)
 
-    def _other(self, value: Any, trail: Trail) -> Value:
+    def _other(self, value: Any, path: Location) -> Value:
         """Convert a value that neither Lua nor numpy has, to a table or to its name."""
         if isinstance(value, UntypedStorage):
             return self._storage(value.storage)[0]
@@ -153,24 +153,24 @@ class _Builder:
         if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, QuantizedTensor):
-            return self._quantized(value, trail)
+            return self._quantized(value, path)
         if isinstance(value, SparseTensor):
             names = ("layout", "indices", "plain_indices", "values", "size")
-            return self._dict({name: getattr(value, name) for name in names}, trail)
+            return self._dict({name: getattr(value, name) for name in names}, path)
         if isinstance(value, (NumpyArray, NumpyScalar)):
-            return self._numpy(value, trail)
+            return self._numpy(value, path)
         if isinstance(value, NAMED):
             return _text_bytes(name_text(value))
         if isinstance(value, PythonObject):
-            return self._python_object(value, trail)
+            return self._python_object(value, path)
         is_lua = isinstance(value, COMPOSITE)
         raise UnsupportedError(
             f"a value of type {type(value).__name__} cannot be written to a .t7",
-            trail=path_text(trail),
+            path=path_text(path),
             hint="Lua objects go into a Table, Table.of({…}), not into a dict or list." if is_lua else "",
         )
 
-    def _quantized(self, value: QuantizedTensor, trail: Trail) -> Table:
+    def _quantized(self, value: QuantizedTensor, path: Location) -> Table:
         tensor = value.tensor
         parts = {
             "values": tensor,
@@ -180,38 +180,38 @@ class _Builder:
         }
         if tensor.element.name in PACKED and tensor.storage is not None:
             self._note(
-                "info", trail, f"{tensor.element.name} is written as its bytes, each with several numbers", loss="type"
+                "info", path, f"{tensor.element.name} is written as its bytes, each with several numbers", loss="type"
             )
             parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
             parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
-        return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, trail)
+        return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, path)
 
     # Containers
 
-    def _list(self, items: list[Any], trail: Trail) -> Table:
+    def _list(self, items: list[Any], path: Location) -> Table:
         present = [number for number, item in enumerate(items) if item is not None]  # nil ends a Lua list
         table = Table([float(number + 1) for number in present], [None] * len(present))
-        self._later(table, [(items[number], inner(trail, number)) for number in present])
+        self._later(table, [(items[number], inner(path, number)) for number in present])
         return table
 
-    def _later(self, table: Table, items: list[tuple[Any, Trail]]) -> None:
+    def _later(self, table: Table, items: list[tuple[Any, Location]]) -> None:
         places = list(enumerate(items))
-        self._open.extend((table.raw_values, place, item, trail) for place, (item, trail) in reversed(places))
+        self._open.extend((table.raw_values, place, item, path) for place, (item, path) in reversed(places))
 
-    def _dict(self, value: dict[Any, Any], trail: Trail) -> Table:
+    def _dict(self, value: dict[Any, Any], path: Location) -> Table:
         if self._nested and (split := _split_keys(value)) is not None:
-            return self._dict_entries(split, trail)
+            return self._dict_entries(split, path)
         if self._nested and any(isinstance(key, str) and "." in key for key in value):
-            self._note("info", trail, "the keys are not nested, as one of them is the start of another, or has no end")
-        return self._dict_entries(value, trail)
+            self._note("info", path, "the keys are not nested, as one of them is the start of another, or has no end")
+        return self._dict_entries(value, path)
 
-    def _dict_entries(self, value: dict[Any, Any], trail: Trail) -> Table:
+    def _dict_entries(self, value: dict[Any, Any], path: Location) -> Table:
         table = Table()
-        inside: list[tuple[Any, Trail]] = []
+        inside: list[tuple[Any, Location]] = []
         for key, item in value.items():
             if item is None:
                 continue
-            step = inner(trail, key)
+            step = inner(path, key)
             name = self._key(key, step)
             if name in table:
                 self._note(
@@ -223,28 +223,28 @@ class _Builder:
         self._later(table, inside)
         return table
 
-    def _key(self, key: Any, trail: Trail) -> Value:
+    def _key(self, key: Any, path: Location) -> Value:
         if key is None or (isinstance(key, float) and key != key):
-            self._note("info", trail, f"the key {key} is text in Lua", loss="type")
+            self._note("info", path, f"the key {key} is text in Lua", loss="type")
             return str(key).encode()
         if isinstance(key, _SCALARS):
-            return self._scalar(key, trail)
+            return self._scalar(key, path)
         if isinstance(key, Tensor):
-            return self._convert(key, trail)
+            return self._convert(key, path)
         if isinstance(key, NAMED):
-            return self._convert(key, trail)
-        self._note("info", trail, "a key that Lua cannot look up is written as its text", loss="type")
+            return self._convert(key, path)
+        self._note("info", path, "a key that Lua cannot look up is written as its text", loss="type")
         return _text_bytes(key_text(key))
 
-    def _python_object(self, value: PythonObject, trail: Trail) -> Value:
+    def _python_object(self, value: PythonObject, path: Location) -> Value:
         from ..formats.pt.modules import is_module, module_state_dict
         from ..formats.pt.pickle.plain import plain_data
 
         if is_module(value):
-            self._note("info", trail, f"the {value.path} is written as its state dict", loss="type")
-            return self._dict(module_state_dict(value), trail)
-        self._note("warning", trail, f"an object of class {value.path} is a table of what it holds", loss="type")
-        return self._dict_entries(plain_data(value), trail)
+            self._note("info", path, f"the {value.path} is written as its state dict", loss="type")
+            return self._dict(module_state_dict(value), path)
+        self._note("warning", path, f"an object of class {value.path} is a table of what it holds", loss="type")
+        return self._dict_entries(plain_data(value), path)
 
     # Tensors
 
@@ -268,35 +268,35 @@ class _Builder:
         """Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
-    def _tensor(self, tensor: Tensor, trail: Trail) -> Tensor:
+    def _tensor(self, tensor: Tensor, path: Location) -> Tensor:
         extras = tensor.extras
         source = tensor.storage
         if extras and source is not None and (extras.conj or extras.neg):
-            self._note("info", trail, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
+            self._note("info", path, "a conjugated or negated view has memory of its own in Lua", loss="sharing")
             source = self._resolve(source, extras.conj, extras.neg)
         if extras and (extras.state is not UNSET or extras.hooks is not None or extras.subclass is not None):
             self._note(
-                "warning", trail, "a tensor's Python attributes, hooks and class are not in the Lua value", loss="type"
+                "warning", path, "a tensor's Python attributes, hooks and class are not in the Lua value", loss="type"
             )
         if source is None:
             return Tensor(tensor.element, None, device=self._device(tensor.device))
         if source.base is not None:
             self._note(
-                "info", trail, "memory that is seen as two types, or in part, is two storages in Lua", loss="sharing"
+                "info", path, "memory that is seen as two types, or in part, is two storages in Lua", loss="sharing"
             )
         storage, ratio = self._storage(source)
         if storage.element.name == "float64" and tensor.element.name == "uint64":
             self._note(
                 "warning",
-                trail,
+                path,
                 "uint64 is written as float64, as a number is beyond int64: exact to 2^53",
                 loss="precision",
             )
         elif storage.element.name != tensor.element.name:
-            self._note("info", trail, f"{tensor.element.name} is written as {storage.element.name}", loss="type")
+            self._note("info", path, f"{tensor.element.name} is written as {storage.element.name}", loss="type")
         if 0 in tensor.size:
             if len(tensor.size) > 1:
-                self._note("info", trail, "a tensor without elements has no dimensions in Lua", loss="type")
+                self._note("info", path, "a tensor without elements has no dimensions in Lua", loss="type")
             return Tensor(storage.element, storage, device=self._device(tensor.device))
         size, stride = tensor.size, tensor.stride
         if tensor.is_scalar and ratio == 1:
@@ -314,27 +314,25 @@ class _Builder:
             self._resolved[name] = resolved(storage, conj, neg)
         return self._resolved[name]
 
-    def _numpy(self, value: NumpyArray | NumpyScalar, trail: Trail) -> Value:
+    def _numpy(self, value: NumpyArray | NumpyScalar, path: Location) -> Value:
         from ..formats.pt.numpy_tensors import tensor_of_array, text_items
 
         is_array = isinstance(value, NumpyArray)
         array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (), False, value.data)
         if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
-            raise CorruptError("a numpy scalar's bytes do not fit its type", trail=path_text(trail))
+            raise CorruptError("a numpy scalar's bytes do not fit its type", path=path_text(path))
         if isinstance(array.data, list):
-            self._note("info", trail, "a numpy array of objects is a table in Lua, without its shape", loss="type")
-            return self._list(array.data, trail)
+            self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
+            return self._list(array.data, path)
         items = text_items(array)
         if items is not None:
-            return self._list(items, trail) if array.shape else self._scalar(items[0], trail)
+            return self._list(items, path) if array.shape else self._scalar(items[0], path)
         element = _NUMPY_ELEMENTS.get(value.dtype.code)
         tensor = tensor_of_array(array, element, "cpu") if element else None
         if tensor is None:
-            self._note(
-                "warning", trail, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type"
-            )
+            self._note("warning", path, f"numpy elements of type {value.dtype.code[:20]} are bytes in Lua", loss="type")
             return value.data if isinstance(value.data, bytes) else None
-        return self._tensor(tensor, trail) if is_array else self._convert(tensor.array.item(), trail)
+        return self._tensor(tensor, path) if is_array else self._convert(tensor.array.item(), path)
 
 
 def _text_bytes(text: str) -> bytes:

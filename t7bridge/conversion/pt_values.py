@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..formats.pt.modules import is_module, module_state_dict
 from ..formats.pt.pickle.names import is_torch
-from ..graph.paths import ROOT, Trail, inner, path_text
+from ..graph.paths import ROOT, Location, inner, path_text
 from ..graph.python import PythonObject
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
@@ -45,48 +45,48 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
     """
     wanted = {id(item) for items in writer.plain.values() for item in items[:1]}
     wanted |= {id(item) for item in writer.blocking.values()}
-    trails = _trails(value, wanted) if wanted else {}
+    paths = _paths(value, wanted) if wanted else {}
     for name, items in list(writer.plain.items())[:_MOST_NOTES]:
         more = f", and {len(items) - 1} more" if len(items) > 1 else ""
         report.note(
             "warning",
             f"{name[:_SHOWN]} is not written as a name that a reader imports: plain data that names it{more}",
-            trails.get(id(items[0]), ""),
+            paths.get(id(items[0]), ""),
             "type",
         )
     for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
         report.note(
             "info",
             f"torch.load(weights_only=True) refuses the file, as it names {name[:_SHOWN]}",
-            trails.get(id(item), ""),
+            paths.get(id(item), ""),
         )
 
 
-def _trails(value: Any, wanted: set[int]) -> dict[int, str]:
+def _paths(value: Any, wanted: set[int]) -> dict[int, str]:
     """Return the paths to values, by identity."""
     found: dict[int, str] = {}
-    for trail, item in _walk(value):
+    for path, item in _walk(value):
         if id(item) in wanted and id(item) not in found:
-            found[id(item)] = path_text(trail)
+            found[id(item)] = path_text(path)
             if len(found) == len(wanted):
                 break
     return found
 
 
-def _walk(value: Any) -> Iterator[tuple[Trail, Any]]:
+def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
     """Yield every value inside a value once, with the place where it is met first."""
-    stack: list[tuple[Trail, Any]] = [(ROOT, value)]
+    stack: list[tuple[Location, Any]] = [(ROOT, value)]
     seen: set[int] = set()
     while stack:
-        trail, item = stack.pop()
+        path, item = stack.pop()
         if id(item) in seen:
             continue
         seen.add(id(item))
-        yield trail, item
+        yield path, item
         inside: list[tuple[Any, Any]] = []
         if isinstance(item, dict):
             inside = list(item.items())
-            stack += [(inner(trail, key), key) for key in item if isinstance(key, (PythonObject, tuple))]
+            stack += [(inner(path, key), key) for key in item if isinstance(key, (PythonObject, tuple))]
         elif isinstance(item, (list, tuple)):
             inside = list(enumerate(item))
         elif isinstance(item, (set, frozenset)):
@@ -95,7 +95,7 @@ def _walk(value: Any) -> Iterator[tuple[Trail, Any]]:
             parts = ("args", "kwargs", "state", "items", "pairs")
             inside = [(f"<{part}>", getattr(item, part)) for part in parts if part != "state"]
             inside += list(item.attributes.items()) or [("<state>", item.state)]
-        stack += [(inner(trail, key), part) for key, part in reversed(inside)]
+        stack += [(inner(path, key), part) for key, part in reversed(inside)]
 
 
 def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -114,48 +114,48 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
     """
     made: dict[int, Any] = {}
 
-    def replaced(item: Any, trail: Trail) -> Any:
+    def replaced(item: Any, path: Location) -> Any:
         if not is_module(item):
             return item
         if id(item) not in made:
             made[id(item)] = module_state_dict(item, limits=limits)
-            report.note("info", f"the {item.path[:_SHOWN]} is written as its state dict", path_text(trail), "type")
+            report.note("info", f"the {item.path[:_SHOWN]} is written as its state dict", path_text(path), "type")
         return made[id(item)]
 
     if is_module(value):
         return replaced(value, ROOT)
-    for trail, item in list(_walk_outside(value)):
+    for path, item in list(_walk_outside(value)):
         if isinstance(item, dict):
             for key, part in item.items():
-                item[key] = _in_tuples(part, inner(trail, key), replaced)
+                item[key] = _in_tuples(part, inner(path, key), replaced)
         else:
-            item[:] = [_in_tuples(part, inner(trail, number), replaced) for number, part in enumerate(item)]
+            item[:] = [_in_tuples(part, inner(path, number), replaced) for number, part in enumerate(item)]
     return _in_tuples(value, ROOT, replaced)
 
 
-def _walk_outside(value: Any) -> Iterator[tuple[Trail, Any]]:
+def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:
     """Yield the dicts and lists of a value that are in no module."""
-    stack: list[tuple[Trail, Any]] = [(ROOT, value)]
+    stack: list[tuple[Location, Any]] = [(ROOT, value)]
     seen: set[int] = set()
     while stack:
-        trail, item = stack.pop()
+        path, item = stack.pop()
         if id(item) in seen or is_module(item):
             continue
         seen.add(id(item))
         if isinstance(item, dict):
-            yield trail, item
-            stack += [(inner(trail, key), part) for key, part in item.items()]
+            yield path, item
+            stack += [(inner(path, key), part) for key, part in item.items()]
         elif isinstance(item, (list, tuple)):
             if isinstance(item, list):
-                yield trail, item
-            stack += [(inner(trail, number), part) for number, part in enumerate(item)]
+                yield path, item
+            stack += [(inner(path, number), part) for number, part in enumerate(item)]
         elif isinstance(item, PythonObject):
-            stack += [(trail, item.state), (trail, item.items), (trail, item.args)]
+            stack += [(path, item.state), (path, item.items), (path, item.args)]
 
 
-def _in_tuples(value: Any, trail: Trail, replaced: Callable[[Any, Trail], Any], depth: int = 0) -> Any:
+def _in_tuples(value: Any, path: Location, replaced: Callable[[Any, Location], Any], depth: int = 0) -> Any:
     """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are."""
     if type(value) is not tuple or depth > _TUPLES_DEEP:
-        return replaced(value, trail)
-    parts = [_in_tuples(part, inner(trail, number), replaced, depth + 1) for number, part in enumerate(value)]
+        return replaced(value, path)
+    parts = [_in_tuples(part, inner(path, number), replaced, depth + 1) for number, part in enumerate(value)]
     return tuple(parts) if any(new is not old for new, old in zip(parts, value)) else value

@@ -19,12 +19,12 @@ def check_strict(report: Report, strict: bool) -> None:
     lost = [note for note in report.notes if note.level == "warning" or note.loss] if strict else []
     if lost:
         first = lost[0]
-        more = [f"{note.trail}: {note.message}" if note.trail else note.message for note in lost[1:_SHOWN]]
+        more = [f"{note.path}: {note.message}" if note.path else note.message for note in lost[1:_SHOWN]]
         rest = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
         raise StrictError(
             "; ".join([first.message, *more]) + rest,
             file=report.source,
-            trail=first.trail,
+            path=first.path,
             hint="Without --strict (strict=True) this is a note in the report.",
             notes=tuple(lost),
         )

@@ -45,18 +45,18 @@ class _Model:
     Attributes:
         obj: the module.
         result: its state dict: what is wanted.
-        trail: its first place.
+        path: its first place.
         states: the state dicts that the `.pt` has for it; several where it stands at several places.
     """
 
     obj: TorchObject
     result: StateDict = field(repr=False)
-    trail: str = "root"
+    path: str = "root"
     states: list[dict[str, Any]] = field(factory=list, repr=False)
 
     def label(self, key: str) -> str:
         """A key as messages name it."""
-        return key if self.trail == "root" else f"{self.trail}: {key}"
+        return key if self.path == "root" else f"{self.path}: {key}"
 
     @property
     def has_tensors(self) -> bool:
@@ -113,7 +113,7 @@ class _Spot:
     parent: _Spot | None = None
 
     @property
-    def trail(self) -> str:
+    def path(self) -> str:
         """Its path in Lua."""
         steps: list[str] = []
         spot: _Spot | None = self
@@ -154,7 +154,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
     while stack:
         spot = stack.pop()
         if isinstance(spot.wanted, _Model):
-            spot.wanted.trail = spot.wanted.trail or spot.trail
+            spot.wanted.path = spot.wanted.path or spot.path
             state = None if spot.found is _ABSENT else state_dict_in(spot.found)
             if state is not None and not any(state is known for known in spot.wanted.states):
                 spot.wanted.states.append(state)
@@ -167,8 +167,8 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
             stack.extend(reversed(list(spot.inside())))
     for spot, keys in used.values():
         if isinstance(spot.found, dict):
-            trail = spot.trail.removeprefix("root")
-            ignored += [f"{trail}.{_name(key)}".lstrip(".") for key in spot.found if key not in keys]
+            path = spot.path.removeprefix("root")
+            ignored += [f"{path}.{_name(key)}".lstrip(".") for key in spot.found if key not in keys]
     return list(models.values()), ignored
 
 
@@ -226,7 +226,7 @@ class _Filling:
             candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
         state = state_dict_in(value)
         if state is None or len(candidates) > 1:
-            places = ", ".join(model.trail for model in candidates[:10])
+            places = ", ".join(model.path for model in candidates[:10])
             raise ModelError(
                 "the .pt holds no state dict" if state is None else "the template holds several modules",
                 expected=f"state dicts where the template has modules: {places}"
@@ -237,7 +237,7 @@ class _Filling:
         candidates[0].states.append(state)
         for model in models:
             if not model.states and model.has_tensors:
-                self._note("info", f"{model.trail} keeps its values")
+                self._note("info", f"{model.path} keeps its values")
                 model.result = StateDict()
         return _beside(value, state)
 
@@ -321,9 +321,9 @@ class _Filling:
                     self._sums.append(model.label(key))
         for key, tensor in given.items():
             self._items.append(assignment(model.label(key), origins[key], tensor, converted[key]))
-        for key, trail, origin, copy in learned_copies(model.obj):
+        for key, path, origin, copy in learned_copies(model.obj):
             if key in given and given[key].shape == copy.shape:
-                self._items.append(assignment(f"{model.label(key)} (copy {trail})", origin, given[key], copy))
+                self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, given[key], copy))
 
     def _update_derived(self) -> None:
         """Compute anew what Lua keeps although it follows from other tensors."""

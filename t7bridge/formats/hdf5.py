@@ -106,10 +106,10 @@ class _Reader:
             for step in steps[:-1]:
                 inner = holder.setdefault(step, {})
                 if not isinstance(inner, dict):
-                    raise CorruptError("two data sets have one name", file=self._source.name, trail=".".join(steps))
+                    raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
                 holder = inner
             if steps[-1] in holder:
-                raise CorruptError("two data sets have one name", file=self._source.name, trail=".".join(steps))
+                raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
             holder[steps[-1]] = same.setdefault(id(tensor), tied[steps])
         return [made]
 
@@ -159,7 +159,7 @@ class _Reader:
         names, view = _attribute(data, self._source.name)
         steps = names.get("/".join(path), path)
         if steps in self._tensors:
-            raise CorruptError("two data sets have one name", file=self._source.name, trail=".".join(steps))
+            raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
         self._tensors[steps] = tensor
         if view is not None:
             self._views[steps] = view
@@ -175,20 +175,20 @@ class _Reader:
         nbytes = numel * element.itemsize
         if data.is_virtual or data.external:
             raise UnsupportedError("a data set's elements are in another file", file=self._source.name,
-                                   trail=".".join(path))  # fmt: skip
+                                   path=".".join(path))  # fmt: skip
         offset = data.id.get_offset() if numel else None
         if not numel:
             storage = Storage.empty(element)
         elif offset is not None:
             if offset + nbytes > self._source.size or data.id.get_storage_size() < nbytes:
                 raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
-                                   offset=offset, trail=".".join(path))  # fmt: skip
+                                   offset=offset, path=".".join(path))  # fmt: skip
             storage = Storage(element, numel, Span(self._source, offset, element.itemsize, order))
         else:
             allowed = max(self._limits.inflate_bytes, self._limits.inflate_ratio * self._source.size)
             if nbytes > allowed:
                 raise LimitError("a data set would grow too large when read", file=self._source.name,
-                                 trail=".".join(path), found=f"{nbytes} bytes", limit="inflate_bytes",
+                                 path=".".join(path), found=f"{nbytes} bytes", limit="inflate_bytes",
                                  value=self._limits.inflate_bytes)  # fmt: skip
             # In chunks, or compressed: read by h5py as it is asked for, in the machine's byte order.
             chunks = _DatasetSource(self._source.name, data, nbytes)
@@ -223,7 +223,7 @@ def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
             raise ValueError("a name is empty")
         return names, View.from_list(found["view"]) if "view" in found else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptError("our attribute of a data set cannot be read", file=file, trail=data.name) from error
+        raise CorruptError("our attribute of a data set cannot be read", file=file, path=data.name) from error
 
 
 class _Bytes:
@@ -314,7 +314,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     named = NamedTensors.of(value)
     for steps, tensor in named.tensors.items():
         if not tensor.element.native:
-            raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", trail=".".join(steps))
+            raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", path=".".join(steps))
     try:
         with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
             places = list(_lay_out(h5py, file, named))

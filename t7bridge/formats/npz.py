@@ -71,7 +71,7 @@ class _Reader:
             if name == member:
                 self._notes.append(Note("warning", name, "a member that is not an array is left out"))
             elif name in tensors:
-                raise CorruptError("two arrays have one name", file=self._archive.source.name, trail=name)
+                raise CorruptError("two arrays have one name", file=self._archive.source.name, path=name)
             else:
                 tensor = self._array(member, name)
                 if tensor is not None:
@@ -89,7 +89,7 @@ class _Reader:
             self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type"))
             return None
         if len(shape) > self._limits.dimensions:
-            raise CorruptError("an array has too many dimensions", file=source.name, offset=start, trail=name)
+            raise CorruptError("an array has too many dimensions", file=source.name, offset=start, path=name)
         stride, count = [0] * len(shape), 1
         for place in range(len(shape)) if fortran else reversed(range(len(shape))):
             stride[place] = count
@@ -97,7 +97,7 @@ class _Reader:
         numel = 0 if 0 in shape else count
         if end - start != numel * element.itemsize:
             raise CorruptError(
-                "an array does not have the bytes of its shape", file=source.name, offset=start, trail=name,
+                "an array does not have the bytes of its shape", file=source.name, offset=start, path=name,
                 expected=f"{numel * element.itemsize}", found=f"{end - start}",
             )  # fmt: skip
         storage = Storage(element, numel, Span(source, start, element.itemsize, order))
@@ -108,7 +108,7 @@ def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[A
     """Element type, order, shape, and where the elements begin."""
 
     def wrong(found: str) -> CorruptError:
-        return CorruptError("is not a numpy array", file=source.name, offset=start, trail=name, found=found)
+        return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
 
     head = source.read(start, min(12, end - start))
     if head[:6] != _MAGIC or len(head) < 10:
@@ -170,7 +170,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     for steps in order:
         tensor, name = named.tensors[steps], ".".join(steps)
         if not tensor.element.native:
-            raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", trail=name)
+            raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
         _add(writer, f"{name}.npy", tensor)
     writer.finish(_comment(named))
     output.flush()

@@ -47,7 +47,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     header, start = _read_header(opened)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise CorruptError("the metadata are not strings", file=opened.name, offset=8, trail=_METADATA)
+        raise CorruptError("the metadata are not strings", file=opened.name, offset=8, path=_METADATA)
     tensors: dict[str, Tensor] = {}
     ends: list[tuple[int, int, str]] = []
     for name, entry in header.items():
@@ -91,7 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
     """A tensor of the header, and where its bytes begin and end behind the header."""
-    wrong = CorruptError("the header's entry is not a tensor", file=source.name, offset=8, trail=name)
+    wrong = CorruptError("the header's entry is not a tensor", file=source.name, offset=8, path=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -101,7 +101,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
         raise UnsupportedError(
-            f"elements of type {str(dtype)[:40]} are not known", file=source.name, offset=8, trail=name,
+            f"elements of type {str(dtype)[:40]} are not known", file=source.name, offset=8, path=name,
             expected=", ".join(_ELEMENTS),
         )  # fmt: skip
     if len(shape) > limits.dimensions:
@@ -115,7 +115,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     begin, end = offsets
     if end - begin != numel * element.itemsize:
         raise CorruptError(
-            "a tensor does not have the bytes of its shape", file=source.name, offset=start + begin, trail=name,
+            "a tensor does not have the bytes of its shape", file=source.name, offset=start + begin, path=name,
             expected=f"{numel * element.itemsize}", found=f"{end - begin}",
         )  # fmt: skip
     storage = Storage(element, numel, Span(source, start + begin, element.itemsize))
@@ -128,7 +128,7 @@ def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]
     for begin, end, name in sorted(ends):
         if begin != position:
             what = "tensors overlap" if begin < position else "there are bytes between tensors"
-            raise CorruptError(what, file=source.name, offset=start + begin, trail=name)
+            raise CorruptError(what, file=source.name, offset=start + begin, path=name)
         position = end
     if start + position > source.size:
         raise TruncatedError(
@@ -151,9 +151,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     for name, steps in names.items():
         if named.tensors[steps].element.name not in DTYPES:
             message = f"safetensors has no elements of type {named.tensors[steps].element.name}"
-            raise UnsupportedError(message, trail=name)
+            raise UnsupportedError(message, path=name)
         if name == _METADATA:
-            raise UnsupportedError("safetensors keeps this name for itself", trail=name)
+            raise UnsupportedError("safetensors keeps this name for itself", path=name)
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})

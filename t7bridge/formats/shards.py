@@ -68,7 +68,7 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
         tensor = values[file].get(name)
         if not isinstance(tensor, Tensor):
             raise CorruptError(
-                "the file has no tensor that the index names", file=os.path.join(folder, file), trail=name
+                "the file has no tensor that the index names", file=os.path.join(folder, file), path=name
             )
         found[name] = tensor
     for file, value in values.items():

@@ -98,37 +98,37 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
     pairs: dict[int, int] = {}
     stack: list[tuple[str, Value, Any]] = [("root", mine, theirs)]
     while stack:
-        trail, a, b = stack.pop()
+        path, a, b = stack.pop()
         if id(a) in pairs:
             if pairs[id(a)] != id(b):
-                found.append(f"{trail}: an object that is shared here is another one for torchfile")
+                found.append(f"{path}: an object that is shared here is another one for torchfile")
             continue
         if isinstance(a, (Table, TorchObject, Tensor, Storage)):
             pairs[id(a)] = id(b)
         if isinstance(a, (Tensor, Storage)):
             array = a.array
             if not isinstance(b, np.ndarray) or array.dtype != b.dtype or array.shape != b.shape:
-                found.append(f"{trail}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
+                found.append(f"{path}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
             elif array.size and (
                 array.strides != b.strides or not np.array_equal(array, b, equal_nan=array.dtype.kind == "f")
             ):
-                found.append(f"{trail}: torchfile has other elements or strides")
+                found.append(f"{path}: torchfile has other elements or strides")
         elif isinstance(a, TorchObject):
             if not isinstance(b, torchfile.TorchObject) or b.torch_typename() != a.class_name.encode():
-                found.append(f"{trail}: torchfile has another class")
+                found.append(f"{path}: torchfile has another class")
             else:
-                stack += _entries(trail, a.fields or Table(), b._obj, found)
+                stack += _entries(path, a.fields or Table(), b._obj, found)
         elif isinstance(a, Table):
             if isinstance(b, dict):
-                stack += _entries(trail, a, b, found)
+                stack += _entries(path, a, b, found)
             else:
-                found.append(f"{trail}: torchfile has {type(b).__name__} for a table")
+                found.append(f"{path}: torchfile has {type(b).__name__} for a table")
         elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
-            found.append(f"{trail}: torchfile has {b!r} for {a!r}")
+            found.append(f"{path}: torchfile has {b!r} for {a!r}")
     return found
 
 
-def _entries(trail: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
+def _entries(path: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
     """The entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
     inside = []
     ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
@@ -136,7 +136,7 @@ def _entries(trail: str, table: Table, other: dict[Any, Any], found: list[str]) 
     for key, value in table.raw_items():
         if isinstance(key, (float, bytes)) and not (confused and key in (0, 1)):
             if key in other:
-                inside.append((trail + step_name(key), value, other[key]))
+                inside.append((path + step_name(key), value, other[key]))
             else:
-                found.append(f"{trail}{step_name(key)}: torchfile has no such entry")
+                found.append(f"{path}{step_name(key)}: torchfile has no such entry")
     return inside

@@ -154,13 +154,13 @@ class Builder:
             if len(value.size) > _MOST_DIMENSIONS:
                 raise UnsupportedError(
                     f"a tensor of {len(value.size)} dimensions is not a numpy array",
-                    trail=visit.path,
+                    path=visit.path,
                     expected=f"at most {_MOST_DIMENSIONS}",
                 )
             try:
                 return self._view(value)
             except (ValueError, OverflowError) as error:
-                raise UnsupportedError(f"a tensor is not a numpy array: {error}", trail=visit.path) from error
+                raise UnsupportedError(f"a tensor is not a numpy array: {error}", path=visit.path) from error
         return None
 
     def _array(self, storage: Storage) -> np.ndarray:

@@ -8,9 +8,9 @@ from .order import in_order
 from .python import Device, NumpyDtype, PythonGlobal, TorchConstant
 from .walk import step_name
 
-Trail = tuple[Any, Any]
+Location = tuple[Any, Any]
 """A place inside a value: the place that it is in, and its key there. It costs no text."""
-ROOT: Trail = (None, None)
+ROOT: Location = (None, None)
 NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
 """The kinds of value that are no more than a name."""
 
@@ -20,20 +20,20 @@ _SHOWN_LETTERS = 60
 _SHOWN_PARTS = 100
 
 
-def inner(trail: Trail, key: Any) -> Trail:
+def inner(path: Location, key: Any) -> Location:
     """The place under a key."""
-    return trail, key
+    return path, key
 
 
-def path_text(trail: Trail) -> str:
+def path_text(path: Location) -> str:
     """`root.model["0.weight"]`; the last steps only of a place very deep inside."""
     steps: list[str] = []
-    while trail[0] is not None and len(steps) < _SHOWN_STEPS:
-        key = trail[1]
+    while path[0] is not None and len(steps) < _SHOWN_STEPS:
+        key = path[1]
         step = step_name(key) if isinstance(key, _SCALARS) else f"[{key_text(key)}]"
         steps.append(step[:_SHOWN_LETTERS])
-        trail = trail[0]
-    return ("root" if trail[0] is None else "root…") + "".join(reversed(steps))
+        path = path[0]
+    return ("root" if path[0] is None else "root…") + "".join(reversed(steps))
 
 
 def name_text(value: Any) -> str:

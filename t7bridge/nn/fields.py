@@ -36,7 +36,7 @@ def lookup(value: Value, path: str) -> Value:
     return value
 
 
-def path_trail(path: str) -> str:
+def path_steps(path: str) -> str:
     """A path of `lookup` as an error message writes it: `network.modules.1` is `.network.modules[1]`."""
     return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))
 
@@ -64,7 +64,7 @@ class Fields:
 
     Attributes:
         obj: the object.
-        trail: its path, `root.modules[3]`, for messages.
+        path: its path, `root.modules[3]`, for messages.
         defaults: what fields mean that an older release did not write.
 
     Example:
@@ -74,7 +74,7 @@ class Fields:
     """
 
     obj: TorchObject
-    trail: str = "root"
+    path: str = "root"
     defaults: Mapping[str, Any] = field(default=_NO_FIELDS, repr=False)
 
     def get(self, path: str) -> Value:
@@ -90,7 +90,7 @@ class Fields:
         """The error for a field that is not what its class needs."""
         return ModelError(
             f"a field of {self.obj.class_name} is not what the class needs",
-            trail=self.trail + path_trail(path),
+            path=self.path + path_steps(path),
             expected=expected,
             found="nothing" if found is None else type(found).__name__ if not isinstance(found, float) else f"{found}",
         )

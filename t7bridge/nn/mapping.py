@@ -50,7 +50,7 @@ class Lua(Fields):
         """
         found = self.shapes.get(name)
         if found is None:
-            raise NotMappedError(f"the file has no {name} for it", trail=self.trail)
+            raise NotMappedError(f"the file has no {name} for it", path=self.path)
         return found
 
     def optional(self, path: str) -> int | None:

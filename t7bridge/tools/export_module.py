@@ -65,10 +65,10 @@ def write_module(
 
         load_classes(classes)
     with ByteSource.from_path(src) as source:
-        trail, module = one_module(source, at, limits)
+        path, module = one_module(source, at, limits)
         made = generate(
             module,
-            trail,
+            path,
             index_base=index_base,
             limits=limits,
             source=os.path.basename(source.name),

@@ -96,9 +96,9 @@ def export_hub(
         raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     folder = os.fspath(directory)
     with ByteSource.from_path(path) as source, ExitStack() as stack:
-        trail, module = one_module(source, at, limits)
+        inside, module = one_module(source, at, limits)
         name = os.path.basename(source.name)
-        made = generate(module, trail, index_base=index_base, limits=limits, source=name, weights=WEIGHTS)
+        made = generate(module, inside, index_base=index_base, limits=limits, source=name, weights=WEIGHTS)
         tensors = compacted(made.tensors)
         report = Report(source.name, folder, "t7", "safetensors", notes=list(made.notes))
         named = name_tensors(dict(tensors), formats.FORMATS["safetensors"], report)
@@ -112,9 +112,9 @@ def export_hub(
             "tensors": len(tensors),
             "index_base": index_base,
             "origin": {
-                "file": printable(name), "path": printable(trail), "bytes": source.size, "sha256": sha256(source)
+                "file": printable(name), "path": printable(inside), "bytes": source.size, "sha256": sha256(source)
             },
-            "checked": _checked(path, trail, limits),
+            "checked": _checked(path, inside, limits),
             "converter": f"t7bridge {__version__}",
         }  # fmt: skip
         stack.enter_context(new_folder(folder))
@@ -126,7 +126,7 @@ def export_hub(
         write_safetensors(outputs[WEIGHTS], named)
         outputs[CONFIG].write((json.dumps(facts, indent=2) + "\n").encode())
         outputs[SOURCE].write(made.text.encode())
-        outputs[CARD].write(("\n".join(_card(facts, module, trail, limits)) + "\n").encode())
+        outputs[CARD].write(("\n".join(_card(facts, module, inside, limits)) + "\n").encode())
         size = sum(output.position for output in outputs.values())
     return HubReport(
         os.fspath(path),
@@ -163,17 +163,17 @@ def _dtype(tensors: dict[str, Tensor]) -> str:
     return max(counts, key=lambda name: counts[name], default="")
 
 
-def _checked(path: PathLike, trail: str, limits: Limits) -> str:
+def _checked(path: PathLike, inside: str, limits: Limits) -> str:
     """The sentence of `prove`."""
     try:
         from .prove.prove import prove
 
-        return prove(path, trail, limits=limits).sentence()
+        return prove(path, inside, limits=limits).sentence()
     except UnsupportedError as error:
         return f"not checked: {error.message}"
 
 
-def _card(facts: dict[str, Any], module: TorchObject, trail: str, limits: Limits) -> Iterator[str]:
+def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> Iterator[str]:
     """The lines of the model card."""
     origin = facts["origin"]
     yield from ("---", "library_name: pytorch", "tags:", "- lua-torch", "- t7bridge", "---", "")
@@ -190,12 +190,12 @@ def _card(facts: dict[str, Any], module: TorchObject, trail: str, limits: Limits
     yield from ("", "## Use", "", "```python", "from model import from_pretrained", "")
     yield from ('model = from_pretrained(".")', "```", "", "It needs PyTorch and safetensors, and nothing else.")
     yield from ("", "## Classes", "", "```")
-    for number, place in enumerate(Places(module, trail, limits)):
+    for number, place in enumerate(Places(module, inside, limits)):
         if number == _LINES:
             yield "…"
             break
         indent = "  " * min(place.depth, 20)
-        yield f"{indent}{_plain(place.path) or _plain(trail)}: {_plain(place.obj.class_name)}"
+        yield f"{indent}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
     yield "```"
 
 

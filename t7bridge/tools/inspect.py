@@ -91,7 +91,7 @@ def value_at(roots: list[Value], path: str) -> Value:
         if not found:
             steps = ", ".join(step for step, _ in list(children(value))[:12])
             done = path[: len(path) - len(rest)] or "root"
-            raise ModelError(f"nothing stands at {path}", trail=done, expected=steps or "no further step")
+            raise ModelError(f"nothing stands at {path}", path=done, expected=steps or "no further step")
         step, value = max(found, key=lambda pair: len(pair[0]))
         rest = rest[len(step) :]
     return value

@@ -68,8 +68,8 @@ def load_module(
 
         location = map_location if callable(map_location) or isinstance(map_location, Mapping) else str(map_location)
         place = placed(location, keep_device=False)
-    trail, module = one_module(source, at, limits)
-    return live_module(module, trail, index_base, limits, place)
+    path, module = one_module(source, at, limits)
+    return live_module(module, path, index_base, limits, place)
 
 
 def one_module(

@@ -31,19 +31,19 @@ class Finding:
             Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
             whose own code would read it; `unread`, bytes behind the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
-        trail: path inside the value, where it is known.
+        path: path inside the value, where it is known.
         upvalues: names of a function's upvalues.
         code_bytes: length of a function's bytecode.
     """
 
     kind: str
     name: str
-    trail: str = ""
+    path: str = ""
     upvalues: tuple[str, ...] = ()
     code_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.name}" + (f" at {self.trail}" if self.trail else "")
+        return f"{self.kind}: {self.name}" + (f" at {self.path}" if self.path else "")
 
 
 @define
@@ -181,7 +181,7 @@ def _add_lua(roots: list[Any], report: ScanReport) -> None:
                     report.findings.append(Finding("foreign class", value.class_name, visit.path))
 
 
-def _function(value: LuaFunction, trail: str) -> Finding:
+def _function(value: LuaFunction, path: str) -> Finding:
     names = tuple(entry.name.decode("utf-8", "backslashreplace") or "?" for entry in value.upvalue_list())
     text = f"{len(value.code)} bytes of bytecode, upvalues: {', '.join(names) or 'none'}"
-    return Finding("function", text, trail, names, len(value.code))
+    return Finding("function", text, path, names, len(value.code))

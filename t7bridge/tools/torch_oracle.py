@@ -52,43 +52,43 @@ class _Comparer:
     def run(self, mine: Any, theirs: Any) -> list[str]:
         stack = [("root", mine, theirs)]
         while stack:
-            trail, a, b = stack.pop()
+            path, a, b = stack.pop()
             if isinstance(a, Tensor):
-                self._tensor(trail, a, b)
+                self._tensor(path, a, b)
             elif isinstance(a, (dict, list, tuple)):
                 if id(a) in self._seen:
                     continue
                 self._seen.add(id(a))
-                stack += self._inside(trail, a, b)
+                stack += self._inside(path, a, b)
             elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
-                self._found.append(f"{trail}: PyTorch has {b!r:.60} for {a!r:.60}")
+                self._found.append(f"{path}: PyTorch has {b!r:.60} for {a!r:.60}")
         return self._found
 
-    def _inside(self, trail: str, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    def _inside(self, path: str, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
         kind = dict if isinstance(a, dict) else list if isinstance(a, list) else tuple
         if not isinstance(b, kind) or len(a) != len(b):
-            self._found.append(f"{trail}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
+            self._found.append(f"{path}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
             return []
         if isinstance(a, dict):
             keys = zip(a, b)
-            return [(trail + step_name(key), a[key], b[other]) for key, other in keys]
-        return [(f"{trail}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b))]
+            return [(path + step_name(key), a[key], b[other]) for key, other in keys]
+        return [(f"{path}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b))]
 
-    def _tensor(self, trail: str, a: Tensor, b: Any) -> None:
+    def _tensor(self, path: str, a: Tensor, b: Any) -> None:
         if not isinstance(b, self._torch.Tensor):
-            self._found.append(f"{trail}: PyTorch has a {type(b).__name__} for a tensor")
+            self._found.append(f"{path}: PyTorch has a {type(b).__name__} for a tensor")
             return
         extras = a.extras or TensorExtras()
         mine = (a.element.name, a.shape, a.requires_grad, extras.conj, extras.neg)
         theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
         if mine != theirs:
-            self._found.append(f"{trail}: PyTorch has {theirs} for {mine}")
+            self._found.append(f"{path}: PyTorch has {theirs} for {mine}")
         elif a.storage is not None and a.numel:
             if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
-                self._found.append(f"{trail}: PyTorch has another stride or offset")
-            self._storage(trail, a.storage, b.untyped_storage())
+                self._found.append(f"{path}: PyTorch has another stride or offset")
+            self._storage(path, a.storage, b.untyped_storage())
 
-    def _storage(self, trail: str, a: Storage, b: Any) -> None:
+    def _storage(self, path: str, a: Storage, b: Any) -> None:
         known = self._memory.get(id(a))
         if known is None:
             self._memory[id(a)] = b.data_ptr()
@@ -97,6 +97,6 @@ class _Comparer:
             for chunk in a.chunks():
                 digest.update(chunk)
             if digest.digest() != hashlib.sha256(view).digest():
-                self._found.append(f"{trail}: PyTorch has other elements")
+                self._found.append(f"{path}: PyTorch has other elements")
         elif known != b.data_ptr():
-            self._found.append(f"{trail}: memory that is shared here is not for PyTorch")
+            self._found.append(f"{path}: memory that is shared here is not for PyTorch")

@@ -28,7 +28,7 @@ from .recorded import keep_keys
 
 def live_module(
     value: TorchObject,
-    trail: str = "root",
+    path: str = "root",
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
     place: Callable[[str], str] | None = None,
@@ -37,7 +37,7 @@ def live_module(
 
     Args:
         value: the module or criterion.
-        trail: its path, for messages.
+        path: its path, for messages.
         index_base: what the first element, class or row is called: 1 as in Lua, or 0.
         limits: resource limits.
         place: the device for tensors that were on a device; without it all are on the CPU.
@@ -47,13 +47,13 @@ def live_module(
         UnsupportedLayerError: there are layers without a PyTorch equivalent.
         ModelError: the weights do not fit the layers' own fields.
     """
-    state = state_dict(value, trail, limits, own_keys=True)
-    plan = build_plan(value, trail, index_base, limits, state)
-    check_size(state.tensors, limits, f"loading {trail}")
+    state = state_dict(value, path, limits, own_keys=True)
+    plan = build_plan(value, path, index_base, limits, state)
+    check_size(state.tensors, limits, f"loading {path}")
     module = construct(plan.root)
     try:
         module = _with_copies(module)
-        fill(module, state.tensors, plan, trail, place)
+        fill(module, state.tensors, plan, path, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if record is not None:
             keep_keys(module, record, materialize(record.other))
@@ -61,7 +61,7 @@ def live_module(
     except RecursionError as error:
         raise UnsupportedError(
             "the modules of this model are nested too deep for PyTorch",
-            trail=trail,
+            path=path,
             hint="A higher sys.setrecursionlimit may do; `t7bridge convert` converts the weights in any case.",
         ) from error
 
@@ -121,10 +121,10 @@ def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
             module = target(*numbered, *spec.args, **named, **spec.kwargs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(
-            f"a {spec.class_name} cannot be made a {spec.target}: {error}", trail=spec.trail
+            f"a {spec.class_name} cannot be made a {spec.target}: {error}", path=spec.path
         ) from error
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{spec.target} is not a class of modules", trail=spec.trail, found=type(module).__name__)
+        raise ModelError(f"{spec.target} is not a class of modules", path=spec.path, found=type(module).__name__)
     return module
 
 
@@ -134,14 +134,14 @@ def _imported(spec: ModuleSpec) -> Any:
     try:
         return getattr(importlib.import_module(home), name)
     except (AttributeError, ImportError, ValueError) as error:
-        raise ModelError(f"{spec.target} cannot be imported: {error}", trail=spec.trail) from error
+        raise ModelError(f"{spec.target} cannot be imported: {error}", path=spec.path) from error
 
 
 def fill(
     module: nn.Module,
     tensors: dict[str, Tensor],
     plan: Plan,
-    trail: str = "root",
+    path: str = "root",
     place: Callable[[str], str] | None = None,
 ) -> None:
     """Load the tensors of a state dict into a module, strictly, and tie the parameters that are one in Lua."""
@@ -151,7 +151,7 @@ def fill(
     except RecursionError:
         raise
     except RuntimeError as error:
-        raise ModelError(f"the weights do not fit the layers: {error}", trail=trail) from error
+        raise ModelError(f"the weights do not fit the layers: {error}", path=path) from error
     _tie(module, tensors, plan)
 
 

@@ -251,7 +251,7 @@ def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shap
         where = f"layer {layer[0]} ({layer[1]})" if layer else "the model"
         raise UnsupportedError(
             f"PyTorch's exporter refuses {where}: {_first_line(layer[2] if layer else error)}",
-            trail=layer[0] if layer else "",
+            path=layer[0] if layer else "",
         ) from error
 
 

@@ -15,13 +15,13 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def output_shapes(
-    module: TorchObject, trail: str, input_shape: tuple[int, ...], limits: Limits = DEFAULT_LIMITS
+    module: TorchObject, path: str, input_shape: tuple[int, ...], limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, Shapes]:
     """Run a model and record what each module in it returns.
 
     Args:
         module: the nn module.
-        trail: its path in the file.
+        path: its path in the file.
         input_shape: of its one input, with the batch dimension.
         limits: resource limits.
 
@@ -32,7 +32,7 @@ def output_shapes(
         ModelError: the model does not take such an input, or needs values that the meta device does not have.
         UnsupportedLayerError: layers of the model have no PyTorch module.
     """
-    live = live_module(module, trail, 1, limits).to("meta")
+    live = live_module(module, path, 1, limits).to("meta")
     found: dict[str, Shapes] = {}
 
     def record(name: str) -> Any:
@@ -50,7 +50,7 @@ def output_shapes(
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
             "the model cannot be run for its shapes",
-            trail=trail,
+            path=path,
             found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
             hint=f"The input was {'x'.join(map(str, input_shape))}; give another with --input-shape.",
         ) from error

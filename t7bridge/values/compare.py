@@ -51,15 +51,15 @@ class Difference:
     """One difference.
 
     Attributes:
-        trail: path to it, `root.modules[3].weight`.
+        path: path to it, `root.modules[3].weight`.
         message: what differs, the first graph's side first.
     """
 
-    trail: str
+    path: str
     message: str
 
     def __str__(self) -> str:
-        return printable(f"{self.trail}: {self.message}")
+        return printable(f"{self.path}: {self.message}")
 
 
 @define(eq=False)

@@ -19,13 +19,13 @@ _BLOCK_ELEMENTS = 1 << 18
 _WIDENED = ("bfloat16", "float8")
 
 
-def deviation(trail: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
+def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
     """Return the difference of two tensors of one shape, `None` where it is within the tolerance.
 
     Elements are compared as numbers, whatever their types: a nan is equal to a nan, and 0.0 to -0.0.
 
     Args:
-        trail: path to them.
+        path: path to them.
         a: a tensor.
         b: one of the same shape.
         rtol: how far an element may be from the second's, as a share of the second's.
@@ -34,10 +34,10 @@ def deviation(trail: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Dif
     first, second = np.atleast_1d(_array(a)), np.atleast_1d(_array(b))
     if prod(first.shape) > 2 * max(_count(a), _count(b)):
         if (a.stride, a.offset) != (b.stride, b.offset):
-            return Difference(trail, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
+            return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         first, second = (each.storage.array if each.storage else np.empty(0) for each in (a, b))
         if len(first) != len(second):
-            return Difference(trail, f"views of storages with {len(first)} and {len(second)} elements")
+            return Difference(path, f"views of storages with {len(first)} and {len(second)} elements")
     differing, largest, index, values = 0, -1.0, tuple[int, ...](), tuple[Any, ...]()
     for block in _blocks(first.shape):
         x, y = _numbers(first[block], a), _numbers(second[block], b)
@@ -62,7 +62,7 @@ def deviation(trail: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Dif
     message = (
         f"{differing} of {first.size} elements differ, {how}{where}: {_shown(values[0])} against {_shown(values[1])}"
     )
-    return TensorDifference(trail, message, first.size, differing, largest, index)
+    return TensorDifference(path, message, first.size, differing, largest, index)
 
 
 def _count(tensor: Tensor) -> int:

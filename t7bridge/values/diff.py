@@ -83,7 +83,7 @@ class ValueComparer(Comparer):
                 self._views[name] = deviation(path_text(path), a, b, self.rtol, self.atol)
             found = self._views[name]
             if found is not None:
-                self.found.append(evolve(found, trail=path_text(path)))
+                self.found.append(evolve(found, path=path_text(path)))
 
     def _charge(self, a: Tensor, b: Tensor) -> None:
         """Charge the elements of views that lie over one another more often than a model's do."""

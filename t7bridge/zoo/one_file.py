@@ -115,12 +115,12 @@ def _take(outcome: Outcome, report: Report) -> None:
     outcome.mode, outcome.tensors = report.mode, report.tensors
     for note in report.notes:
         if note.code == "unmapped":
-            outcome.layers.append([note.trail, note.class_name, note.message])
+            outcome.layers.append([note.path, note.class_name, note.message])
     _keep_notes(outcome, report.notes)
 
 
 def _keep_notes(outcome: Outcome, notes: list[Note]) -> None:
-    outcome.notes = [[note.level, note.trail, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
+    outcome.notes = [[note.level, note.path, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
     if len(notes) > _NOTES_KEPT:
         outcome.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes", ""])
 

@@ -26,8 +26,8 @@ def sources() -> dict[str, str]:
     found = {f"{name}.py": generate(module, name).text for name, module in ARCHITECTURES.items()}
     for path in corpus("models/*.t7") + corpus("nn/*.t7"):
         if not path.name.endswith((".io.t7", ".grad.t7")):
-            for trail, module in find_modules(read(path)):
-                found[f"{path.stem}_{trail}.py".replace("root.", "")] = generate(module, trail).text
+            for inside, module in find_modules(read(path)):
+                found[f"{path.stem}_{inside}.py".replace("root.", "")] = generate(module, inside).text
     for name, case in read(TESTFILES / "nn_options.t7").raw_items():
         found[f"option_{name.decode()}.py"] = generate(case[b"module"]).text
     return found

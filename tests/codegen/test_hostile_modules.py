@@ -55,7 +55,7 @@ def test_what_cannot_be_constructed_is_refused(name, tmp_path):
     """The error says why and where, and neither a file nor a folder is left."""
     with pytest.raises(ModelError, match=REFUSED[name]) as caught:
         write_module(HOSTILE / name, tmp_path / "made" / "here")
-    assert caught.value.trail.startswith("root")
+    assert caught.value.path.startswith("root")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +227,7 @@ def test_tensors_that_do_not_fit_are_refused():
     model = container("nn.Sequential", obj("nn.Linear", weight=tensor((4, 3)), bias=tensor((7,))))
     with pytest.raises(ModelError, match="fit") as caught:
         generate(model)
-    assert caught.value.trail == "root.modules[1].bias"
+    assert caught.value.path == "root.modules[1].bias"
 
 
 # The page is checked

@@ -273,7 +273,7 @@ def test_damaged_source_leaves_nothing(target: str, tmp_path: Path) -> None:
         t7bridge.convert(tmp_path / "bad.t7", tmp_path / target)
 
     assert caught.value.offset is not None
-    assert caught.value.trail.startswith("root.modules[")
+    assert caught.value.path.startswith("root.modules[")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.t7"]
 
 

@@ -729,7 +729,7 @@ def test_many_notes(tmp_path: Path) -> None:
     notes = [note for note in report.notes if "nearest" in note.message]
 
     assert len(notes) < 50
-    assert notes[0].trail == "root.ints[1]"
+    assert notes[0].path == "root.ints[1]"
     assert "4970 more" in notes[-1].message
 
 

@@ -85,7 +85,7 @@ def test_integers_beyond_doubles_are_noted() -> None:
 
     assert tree.value["near"] == 2.0**53
     assert tree.value["huge"] == str(10**400).encode()
-    assert [(note.trail, note.level) for note in tree.notes] == [("root.near", "info"), ("root.huge", "info")]
+    assert [(note.path, note.level) for note in tree.notes] == [("root.near", "info"), ("root.huge", "info")]
     assert str(2**53 + 1) in tree.notes[0].message
     assert "9007199254740992" in tree.notes[0].message
 
@@ -261,7 +261,7 @@ def test_changed_types_are_noted() -> None:
     bits = Storage(ELEMENT_TYPES["bfloat16"], 2, np.zeros(2, "u2"))
     tree = to_lua({"a": Tensor(bits.element, bits, (2,), (1,)), "b": Tensor.from_numpy(np.ones(2))})
 
-    assert [(note.trail, note.message) for note in tree.notes] == [("root.a", "bfloat16 is written as float32")]
+    assert [(note.path, note.message) for note in tree.notes] == [("root.a", "bfloat16 is written as float32")]
 
 
 def test_no_storage_and_no_elements() -> None:
@@ -432,15 +432,15 @@ def test_unknown_values_are_refused() -> None:
 
 
 def test_places_very_deep_inside() -> None:
-    """A note about something very deep inside has a short trail, and gathering it takes no time."""
+    """A note about something very deep inside has a short path, and gathering it takes no time."""
     value: Any = 2**53 + 1
     for _ in range(50_000):
         value = {"key " * 100: [value]}
     tree = to_lua(value)
 
     assert len(tree.notes) == 1
-    assert tree.notes[0].trail.startswith("root…")
-    assert len(tree.notes[0].trail) < 5000
+    assert tree.notes[0].path.startswith("root…")
+    assert len(tree.notes[0].path) < 5000
     assert isinstance(tree.value, Table)
 
 

@@ -94,7 +94,7 @@ def test_what_is_no_tensor(tmp_path: Path) -> None:
         metadata = file.metadata()
         assert "inner.x/y" in metadata.pop("t7bridge")
         assert metadata == {"format": "pt", "epoch": "3", "name": '"net"'}
-    assert [note.trail for note in report.notes if note.level == "warning"] == ["raw"]
+    assert [note.path for note in report.notes if note.level == "warning"] == ["raw"]
     with h5py.File(tmp_path / "x.h5") as file:
         assert (sorted(file), sorted(file["inner"]), file.attrs["epoch"]) == (["inner", "w"], ["x_y"], "3")
 

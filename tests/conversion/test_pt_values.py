@@ -90,7 +90,7 @@ def test_foreign_objects_are_plain_data(tmp_path: pathlib.Path) -> None:
     assert torch.equal(value["t"]["weights"], torch.ones(2))
     assert value["again"][0] is value["t"]
     (note,) = [note for note in report.notes if "plain data" in note.message]
-    assert (note.level, note.trail, note.loss) == ("warning", "root.t", "type")
+    assert (note.level, note.path, note.loss) == ("warning", "root.t", "type")
 
     t7bridge.convert(tmp_path / "x.pt", tmp_path / "z.pt", allow_foreign=True)
     back = torch.load(tmp_path / "z.pt", weights_only=False)
@@ -129,7 +129,7 @@ def test_harmless_classes_are_kept(tmp_path: pathlib.Path) -> None:
     assert {key: back[key] for key in value if key != "array"} == {key: value[key] for key in value if key != "array"}
     assert back["array"].tolist() == [0, 1, 2]
     assert not [note for note in report.notes if note.level == "warning"]
-    named = {note.trail: note.message for note in report.notes if "weights_only=True" in note.message}
+    named = {note.path: note.message for note in report.notes if "weights_only=True" in note.message}
     assert "argparse.Namespace" in named["root.args"]
 
 

@@ -169,7 +169,7 @@ def test_numpy_archives(tmp_path: Path) -> None:
         found = torch.load(tmp_path / "x.pt", weights_only=True)
         assert list(found) == ["c", "f", "big"]
         assert all(found[key].tolist() == arrays[key].tolist() for key in found)
-        assert {note.path if hasattr(note, "path") else note.trail for note in report.notes} >= {"text", "objects"}
+        assert {note.path for note in report.notes} >= {"text", "objects"}
 
 
 def test_damaged_numpy_archives(tmp_path: Path) -> None:

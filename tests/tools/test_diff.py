@@ -50,7 +50,7 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype, tmp_path: Path) -> Non
     found = only(t7bridge.diff(save(tmp_path / "a.pt", {"w": a}), save(tmp_path / "b.pt", {"w": b})))
 
     assert isinstance(found, TensorDifference)
-    assert found.trail == "root.w"
+    assert found.path == "root.w"
     assert (found.elements, found.differing) == (1001, int((apart > 0).sum()))
     assert found.largest == apart.max().item()
     assert apart[found.index] == apart.max()
@@ -124,7 +124,7 @@ def test_a_shared_tensor_is_named_at_each_place(tmp_path: Path) -> None:
     report = t7bridge.diff(
         save(tmp_path / "a.pt", {"x": base, "y": base}), save(tmp_path / "b.pt", {"x": other, "y": other})
     )
-    assert [found.trail for found in report.differences] == ["root.x", "root.y"]
+    assert [found.path for found in report.differences] == ["root.x", "root.y"]
 
 
 def test_a_scalar_has_no_index(tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ def test_structure(tmp_path: Path) -> None:
 def test_nothing_in_common(tmp_path: Path) -> None:
     """More differences than values."""
     first, second = save(tmp_path / "a.pt", {"a": 1, "b": 2}), save(tmp_path / "b.pt", {"c": 1})
-    assert [each.trail for each in t7bridge.diff(first, second).differences] == ["root.a", "root.b", "root.c"]
+    assert [each.path for each in t7bridge.diff(first, second).differences] == ["root.a", "root.b", "root.c"]
 
 
 def test_other_weights_against_a_lua_model(tmp_path: Path) -> None:
     """A state dict of another model is compared with the state dict, key by key, though most keys are not there."""
     source = FILES / "models" / "resnet_small.t7"
     report = t7bridge.diff(source, save(tmp_path / "b.pt", OrderedDict({"0.bias": torch.zeros(4), "x": torch.ones(2)})))
-    trails = {found.trail for found in report.differences}
+    paths = {found.path for found in report.differences}
     assert report.tensors == 1
-    assert {"root['0.bias']", "root['0.weight']", "root.x"} <= trails
+    assert {"root['0.bias']", "root['0.weight']", "root.x"} <= paths
 
 
 def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:
     for pair in ((source, tmp_path / "tuned.pt"), (tmp_path / "tuned.pt", source)):
         found = only(t7bridge.diff(*pair))
         assert isinstance(found, TensorDifference)
-        assert key in found.trail
+        assert key in found.path
         assert found.differing == 1
         assert found.largest == pytest.approx(0.5)
 

@@ -61,7 +61,7 @@ def test_functions():
     report = scan(TESTFILES / "format/function_upvalues.t7")
 
     (found,) = report.findings
-    assert (found.kind, found.trail) == ("function", "root")
+    assert (found.kind, found.path) == ("function", "root")
     assert found.upvalues == ("x", "y")
     assert found.code_bytes == len(t7bridge.load(TESTFILES / "format/function_upvalues.t7").code)
     assert str(found.code_bytes) in str(found)
@@ -74,7 +74,7 @@ def test_classes_and_records(tmp_path):
     t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt", mode="tree")
     wanted = [("foreign class", "root.a"), ("function", "root.c")]
     for name in ("x.t7", "x.pt"):
-        assert [(found.kind, found.trail) for found in scan(tmp_path / name).findings] == wanted
+        assert [(found.kind, found.path) for found in scan(tmp_path / name).findings] == wanted
 
     t7bridge.convert(pt(b"\x80\x02]cmy.models\nNet\na.", tmp_path / "y.pt"), tmp_path / "y.t7")
     assert [found.name for found in scan(tmp_path / "y.t7").findings] == ["my.models.Net"]

@@ -53,7 +53,7 @@ def test_pytorch_agrees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "trail"),
+    ("change", "path"),
     [
         ({"w": torch.ones(3)}, "root.w.storage"),
         ({"w": torch.zeros(4)}, "root.w"),
@@ -67,7 +67,7 @@ def test_pytorch_agrees() -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_differences(change: object, trail: str, tmp_path: Path) -> None:
+def test_differences(change: object, path: str, tmp_path: Path) -> None:
     """A difference of any kind is found where it is."""
     torch.save({"w": torch.zeros(3)}, tmp_path / "a.pt")
     torch.save(change, tmp_path / "b.pt")
@@ -75,7 +75,7 @@ def test_differences(change: object, trail: str, tmp_path: Path) -> None:
     report = t7bridge.verify(tmp_path / "a.pt", tmp_path / "b.pt")
 
     assert not report.same
-    assert trail in {found.trail for found in report.differences}
+    assert path in {found.path for found in report.differences}
 
 
 def test_sharing_is_a_difference(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_one_weight(tmp_path: Path) -> None:
 
     report = t7bridge.verify(tmp_path / "y.pt", ROOT / "models/lenet_mm.t7")
 
-    assert [found.trail for found in report.differences] == ["root.modules[3].weight.storage"]
+    assert [found.path for found in report.differences] == ["root.modules[3].weight.storage"]
 
 
 def test_wrong_crc(tmp_path: Path) -> None:

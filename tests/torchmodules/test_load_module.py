@@ -92,7 +92,7 @@ def test_all_unsupported_layers_at_once():
     data = written(sequence(linear(), stranger, sequence(stranger, broken)))
     with pytest.raises(UnsupportedLayerError, match="2 layers") as caught:
         t7bridge.load_module(data)
-    assert [(trail, name) for trail, name, _ in caught.value.layers] == [
+    assert [(path, name) for path, name, _ in caught.value.layers] == [
         ("root.modules[2]", "nn.Strange"),
         ("root.modules[3].modules[2].index", "nn.Narrow"),
     ]

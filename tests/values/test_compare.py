@@ -32,7 +32,7 @@ def test_file_equals_itself(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "trail"),
+    ("a", "b", "path"),
     [
         (1.0, 2.0, "root"),
         (0.0, -0.0, "root"),
@@ -63,10 +63,10 @@ def test_file_equals_itself(path: Path) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_differences(a: object, b: object, trail: str) -> None:
+def test_differences(a: object, b: object, path: str) -> None:
     """A difference is found where it is, in both directions."""
-    assert trail in {found.trail for found in differences(a, b)}
-    assert trail in {found.trail for found in differences(b, a)}
+    assert path in {found.path for found in differences(a, b)}
+    assert path in {found.path for found in differences(b, a)}
 
 
 def test_nan_equals_nan() -> None:

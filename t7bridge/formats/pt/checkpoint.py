@@ -116,7 +116,7 @@ class PtArchive:
                     "has a member in another case than PyTorch writes, which finds it all the same",
                     file=self._source.name,
                     offset=member.header,
-                    trail=name,
+                    path=name,
                 )
 
     def _byte_order(self) -> str:
@@ -263,7 +263,7 @@ class _Storages:
                 "a storage has fewer bytes than the pickle says",
                 file=self.zip.source.name,
                 offset=member.header,
-                trail=name,
+                path=name,
                 expected=f"{nbytes} bytes",
                 found=f"{member.size}",
             )

@@ -107,7 +107,7 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
         path = f"root['state'][{number!r}]"
         node = states.modules[_number(number, path)] = Node()
         if not isinstance(state, Mapping):
-            raise ModelError("is no state of an optimizer", trail=path, found=shown(state))
+            raise ModelError("is no state of an optimizer", path=path, found=shown(state))
         for name, kind in known.state.items():
             if state.get(name) is not None:
                 node.values[name] = (_converted(state[name], kind, f"{path}[{name!r}]"), kind)
@@ -123,7 +123,7 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
         options = node.modules["options"] = Node()
         for name, kind in known.options.items():
             if name not in group:
-                raise ModelError("a group has no such option", trail=path, expected=name)
+                raise ModelError("a group has no such option", path=path, expected=name)
             options.values[name] = (_converted(group[name], kind, f"{path}[{name!r}]"), kind)
         _refuse_rest(group, {"params": "", **known.options}, path)
     return root
@@ -136,7 +136,7 @@ def _kind_of(value: Mapping[str, Any]) -> _Optimizer:
     if not found:
         raise UnsupportedError(
             "the C++ API has no optimizer with these options",
-            trail="root['param_groups']",
+            path="root['param_groups']",
             expected=", ".join(_OPTIMIZERS),
             found=", ".join(sorted(map(str, names)))[:200],
         )
@@ -150,7 +150,7 @@ def _refuse_rest(values: Mapping[Any, Any], known: dict[str, str], path: str) ->
             continue
         if name == "momentum" and value == 0:
             continue
-        raise UnsupportedError("C++'s optimizer has no place for this", trail=f"{path}[{name!r}]", found=shown(value))
+        raise UnsupportedError("C++'s optimizer has no place for this", path=f"{path}[{name!r}]", found=shown(value))
 
 
 def _converted(value: Any, kind: str, path: str) -> Any:
@@ -171,13 +171,13 @@ def _converted(value: Any, kind: str, path: str) -> Any:
                 return float(value)
             if int(value) == value:
                 return int(value)
-    raise ModelError("is not of the type that PyTorch's optimizers have", trail=path, expected=kind, found=shown(value))
+    raise ModelError("is not of the type that PyTorch's optimizers have", path=path, expected=kind, found=shown(value))
 
 
 def _number(parameter: Any, path: str) -> str:
     """Return the number of a parameter: in C++ an address, so that 0 is invalid."""
     if type(parameter) is not int or not 0 <= parameter < 1 << 62:
-        raise UnsupportedError("a parameter has no number", trail=path, found=shown(parameter))
+        raise UnsupportedError("a parameter has no number", path=path, found=shown(parameter))
     return str(parameter + 1)
 
 

@@ -118,11 +118,11 @@ class DistributedReader:
             file, start, length = (_field(info, word) for word in _PLACE)
             path = f"{METADATA_MEMBER}: storage_data of {shown(name)}"
             if not isinstance(name, str) or not isinstance(file, str) or not _natural(start) or not _natural(length):
-                raise CorruptError("is not a place in a file", trail=path)
+                raise CorruptError("is not a place in a file", path=path)
             if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
-                raise CorruptError("names a file outside the folder", trail=path, found=ascii(file)[:80])
+                raise CorruptError("names a file outside the folder", path=path, found=ascii(file)[:80])
             if _field(info, "transform_descriptors", None):
-                raise UnsupportedError("is compressed or encrypted by an extension", trail=path)
+                raise UnsupportedError("is compressed or encrypted by an extension", path=path)
             places[(name, None if offset is None else _indices(offset, path))] = _Place(file, start, length)
         return places
 
@@ -137,14 +137,14 @@ class DistributedReader:
             tensor = self._at(places, (name, first) if (name, first) in places else (name, None), path)
             if not isinstance(tensor, Tensor) or tensor.shape != extent or len(first) != len(size):
                 found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
-                raise CorruptError("a chunk is not the tensor it is said to be", trail=path, found=str(found))
+                raise CorruptError("a chunk is not the tensor it is said to be", path=path, found=str(found))
             parts.append((first, tensor))
         return _whole(size, parts, path)
 
     def _at(self, places: dict[Any, _Place], index: tuple[Any, Any], path: str) -> Any:
         place = places.get(index)
         if place is None:
-            raise CorruptError("stands in no file", trail=path)
+            raise CorruptError("stands in no file", path=path)
         source = self._files.get(place.file)
         if source is None:
             source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
@@ -167,14 +167,14 @@ def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], p
     kinds = {part.element.name for _, part in parts}
     inside = all(at + n <= extent for first, part in parts for at, n, extent in zip(first, part.shape, size))
     if len(kinds) != 1 or not inside or sum(math.prod(part.shape) for _, part in parts) != math.prod(size):
-        raise CorruptError("its chunks do not make up the tensor", trail=path, expected=str(list(size)))
+        raise CorruptError("its chunks do not make up the tensor", path=path, expected=str(list(size)))
     boxes = sorted((first, part.shape) for first, part in parts)
     for number, (first, extent) in enumerate(boxes):
         for other, other_extent in boxes[number + 1 :]:
             if other[0] >= first[0] + extent[0]:
                 break
             if all(a < b + m and b < a + n for a, n, b, m in zip(first, extent, other, other_extent)):
-                raise CorruptError("two of its chunks overlap", trail=path)
+                raise CorruptError("two of its chunks overlap", path=path)
     element = parts[0][1].element
     storage = Storage(element, math.prod(size), Assembled(size, tuple(parts)))
     return Tensor(element, storage, size, tuple(math.prod(size[axis + 1 :]) for axis in range(len(size))))
@@ -191,13 +191,13 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
     for key, following in zip(keys, [*keys[1:], None]):
         if isinstance(home, list):
             if not _natural(key) or key > most:
-                raise CorruptError("is not the place of an item in a list", trail=path, found=shown(key))
+                raise CorruptError("is not the place of an item in a list", path=path, found=shown(key))
             home += [None] * (key + 1 - len(home))
             known = home[key]
         elif isinstance(home, dict) and isinstance(key, (str, int)):
             known = home.get(key)
         else:
-            raise CorruptError("is inside of another value", trail=path, found=shown(key))
+            raise CorruptError("is inside of another value", path=path, found=shown(key))
         if following is None:
             home[key] = value
         elif known is None:
@@ -212,18 +212,18 @@ def _field(value: Any, name: str, *default: Any) -> Any:
         return fields[name]
     if default:
         return default[0]
-    raise CorruptError(f"has no field {name}", trail=METADATA_MEMBER, found=shown(value))
+    raise CorruptError(f"has no field {name}", path=METADATA_MEMBER, found=shown(value))
 
 
 def _dict(value: Any, name: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise CorruptError(f"has {name} that are not a dictionary", trail=METADATA_MEMBER, found=shown(value))
+        raise CorruptError(f"has {name} that are not a dictionary", path=METADATA_MEMBER, found=shown(value))
     return value
 
 
 def _indices(value: Any, path: str) -> tuple[int, ...]:
     if not isinstance(value, tuple) or not all(map(_natural, value)):
-        raise CorruptError("has no sizes", trail=path, found=shown(value))
+        raise CorruptError("has no sizes", path=path, found=shown(value))
     return tuple(value)
 
 

@@ -244,22 +244,22 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
     key = payload.get("path_name")
     member = archive.zip.members.get(f"{archive.root}{folder.name}{key}") if isinstance(key, str) else None
     if member is None:
-        raise CorruptError("a tensor's member is not in the archive", trail=path, found=shown(key))
+        raise CorruptError("a tensor's member is not in the archive", path=path, found=shown(key))
     if payload.get("use_pickle"):
         tensor = read(f"{folder.name}{key}")
         if not is_tensor(tensor):
-            raise CorruptError("a tensor's member holds another value", trail=path, found=shown(tensor))
+            raise CorruptError("a tensor's member holds another value", path=path, found=shown(tensor))
         return tensor
     meta = _dict(payload.get("tensor_meta"), path)
     element = _element(meta.get("dtype"), path)
     if meta.get("layout", _STRIDED) != _STRIDED:
-        raise UnsupportedError("a tensor is not strided", trail=path, found=f"layout {shown(meta.get('layout'))}")
+        raise UnsupportedError("a tensor is not strided", path=path, found=f"layout {shown(meta.get('layout'))}")
     meaning = archive.meaning(folder.name)
     known = meaning.storages.roots.get(key)
     if known is None:
         if member.size % element.itemsize:
             raise CorruptError(
-                "a storage has no whole number of elements", trail=path, found=f"{member.size} bytes of {element.name}"
+                "a storage has no whole number of elements", path=path, found=f"{member.size} bytes of {element.name}"
             )
         known = meaning.storages.get(key, element, member.size // element.itemsize, _device(meta))
     size, stride = ([_integer(item, path) for item in _list(meta.get(word), path)] for word in ("sizes", "strides"))
@@ -300,11 +300,11 @@ def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[No
     """The tensors of a dictionary that `torch.save` wrote."""
     for name, value in _dict(values, member).items():
         if not isinstance(name, str):
-            raise CorruptError("a tensor's name is not text", trail=member, found=shown(name))
+            raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
         if is_tensor(value):
             yield ScriptEntry(prefix + name, value, in_state)
         elif in_state:
-            raise UnsupportedError("a weight is not a tensor", trail=f"{member}: {name}", found=shown(value))
+            raise UnsupportedError("a weight is not a tensor", path=f"{member}: {name}", found=shown(value))
         else:
             _note_object(prefix + name, shown(value), notes)
 
@@ -313,25 +313,25 @@ def _json(archive: PtArchive, member: str) -> Any:
     try:
         return json.loads(archive.small(member) or b"")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("is not the JSON that PyTorch writes", trail=member, found=str(error)[:80]) from error
+        raise CorruptError("is not the JSON that PyTorch writes", path=member, found=str(error)[:80]) from error
 
 
 def _element(number: Any, path: str) -> ElementType:
     name = _ELEMENTS.get(number) if type(number) is int else None
     if name is None or name not in ELEMENT_TYPES:
-        raise UnsupportedError("a tensor is of an unknown type", trail=path, found=f"dtype {shown(number)}")
+        raise UnsupportedError("a tensor is of an unknown type", path=path, found=f"dtype {shown(number)}")
     return ELEMENT_TYPES[name]
 
 
 def _dict(value: Any, path: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise CorruptError("is not what PyTorch writes", trail=path, expected="an object", found=shown(value))
+        raise CorruptError("is not what PyTorch writes", path=path, expected="an object", found=shown(value))
     return value
 
 
 def _list(value: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise CorruptError("is not what PyTorch writes", trail=path, expected="a list", found=shown(value))
+        raise CorruptError("is not what PyTorch writes", path=path, expected="a list", found=shown(value))
     return value
 
 
@@ -339,5 +339,5 @@ def _integer(value: Any, path: str) -> int:
     """A symbolic integer that is known: `{"as_int": 3}`."""
     number = value.get("as_int") if isinstance(value, dict) else value
     if type(number) is not int:
-        raise UnsupportedError("a tensor's size is not a number", trail=path, found=shown(value))
+        raise UnsupportedError("a tensor's size is not a number", path=path, found=shown(value))
     return number

@@ -141,22 +141,22 @@ class ScriptWriter(PtWriter):
             module, item, path = stack.pop()
             if not isinstance(item, Mapping):
                 raise UnsupportedError(
-                    "TorchScript archives hold named tensors only", trail=path, found=shown(item), expected="a tensor"
+                    "TorchScript archives hold named tensors only", path=path, found=shown(item), expected="a tensor"
                 )
             for key, inner in item.items():
                 if not isinstance(key, str) or not all(key.split(".")):
-                    raise ModelError("is not the name of a tensor", trail=path, found=shown(key))
+                    raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
                 if len(parents) > self._limits.module_depth:
                     raise LimitError(
-                        "modules are nested too deep", trail=path, limit="module_depth", value=self._limits.module_depth
+                        "modules are nested too deep", path=path, limit="module_depth", value=self._limits.module_depth
                     )
                 home = module
                 for parent in parents:
                     home = self._inside(home, parent, f"{path}[{key!r}]")
                 if isinstance(inner, Tensor):
                     if name in home.modules or name in home.tensors:
-                        raise ModelError("two values have one name", trail=f"{path}[{key!r}]")
+                        raise ModelError("two values have one name", path=f"{path}[{key!r}]")
                     home.tensors[name] = self._tensor(inner, trained=not is_buffer(name, inner))
                 else:
                     stack.append((self._inside(home, name, f"{path}[{key!r}]"), inner, f"{path}[{key!r}]"))
@@ -186,7 +186,7 @@ class ScriptWriter(PtWriter):
 
     def _inside(self, home: _Module, name: str, path: str) -> _Module:
         if name in home.tensors:
-            raise ModelError("is the name of a tensor and of a module", trail=path, found=name)
+            raise ModelError("is the name of a tensor and of a module", path=path, found=name)
         if name not in home.modules:
             home.modules[name] = self._new()
         return home.modules[name]

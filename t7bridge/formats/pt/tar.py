@@ -54,7 +54,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 "ends inside a member of the archive",
                 file=source.name,
                 offset=place,
-                trail=name,
+                path=name,
                 expected=f"{size} bytes",
                 found=f"{source.size - place}",
             )
@@ -114,7 +114,7 @@ def _doubt(
         f"has {reason}",
         file=source.name,
         offset=place - _BLOCK,
-        trail=name,
+        path=name,
         expected="sys_info, pickle, tensors and storages",
         hint="Do not unpack it: such archives are made to deceive.",
     )

@@ -79,7 +79,7 @@ class ObjectReader:
         self._unnumbered = 0
         self._unowned: list[int] = []
         self._alike: Alike | None = None
-        self._trail: list[Any] = []
+        self._path: list[Any] = []
         """The objects that are being read, the outermost first."""
 
     def anew(self, owner: T7Reader, position: int, layout: T7Layout) -> ObjectReader:
@@ -108,15 +108,15 @@ class ObjectReader:
                 error.file = self.stream.source.name
             if error.offset is None:
                 error.offset = self.stream.position
-            if not error.trail and not self.payload_depth:
-                error.trail = "root" + "".join(map(unfinished_step, self._trail))
+            if not error.path and not self.payload_depth:
+                error.path = "root" + "".join(map(unfinished_step, self._path))
             raise
 
     def _read_tree(self) -> Value:
         """Read a value with an explicit stack: nesting is as deep as the file likes."""
         if not self.payload_depth:
-            self._trail.clear()
-        base = len(self._trail)
+            self._path.clear()
+        base = len(self._path)
         pair: tuple[list[Any], list[Any]] = ([0.0], [])  # one scalar is the value of an entry whose key is known
         self._scalars(*pair, 1)
         if pair[1]:
@@ -125,7 +125,7 @@ class ObjectReader:
         if filler is None:
             return value
         stack: list[tuple[Any, Filler]] = [(value, filler)]
-        self._trail.append(value)
+        self._path.append(value)
         done: Value = None
         while stack:
             value, filler = stack[-1]
@@ -133,7 +133,7 @@ class ObjectReader:
                 tag = filler.send(done)
             except StopIteration:
                 stack.pop()
-                self._trail.pop()
+                self._path.pop()
                 done = value
                 continue
             done, inner = self._open(tag)
@@ -141,9 +141,9 @@ class ObjectReader:
                 if len(stack) >= self._limits.depth:
                     raise LimitError("values are nested too deep", limit="depth", value=self._limits.depth)
                 stack.append((done, inner))
-                self._trail.append(done)
+                self._path.append(done)
                 done = None
-        del self._trail[base:]
+        del self._path[base:]
         return done
 
     def _open(self, tag: int) -> tuple[Value, Filler | None]:
@@ -188,7 +188,7 @@ class ObjectReader:
         )
 
     def _tag_hint(self) -> str:
-        for found in reversed(self._trail):
+        for found in reversed(self._path):
             if isinstance(found, TorchObject):
                 return (
                     f"If the class {found.class_name} has a write method of its own, register its layout with "
@@ -291,9 +291,9 @@ class ObjectReader:
 
     def _start_table(self, table: Table, count: int) -> Filler | None:
         """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
-        self._trail.append(table)
+        self._path.append(table)
         self._scalars(table.raw_keys, table.raw_values, count)
-        self._trail.pop()
+        self._path.pop()
         return self._fill_table(table, count) if len(table.raw_values) < count else None
 
     def _fill_table(self, table: Table, count: int) -> Filler:

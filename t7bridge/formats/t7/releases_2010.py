@@ -145,8 +145,8 @@ class _Class:
             try:
                 value = item.kind.read(reader)
             except FormatError as error:
-                if error.trail:  # the outermost object, which no path names yet
-                    error.trail = f"root.{item.name}{error.trail[len('root') :]}"
+                if error.path:  # the outermost object, which no path names yet
+                    error.path = f"root.{item.name}{error.path[len('root') :]}"
                 raise
             if not isinstance(value, item.kind.types):
                 raise CorruptError(f"is no {item.name} of a {obj.class_name}", found=type(value).__name__)

@@ -58,7 +58,7 @@ class T7Writer:
         self._kept: list[Any] = []
         """The objects whose identity numbers them, so that none of them dies and its identity is used again."""
         self._count = 0
-        self._trail: list[tuple[Value, str]] = []
+        self._path: list[tuple[Value, str]] = []
         self._payload_depth = 0
 
     @property
@@ -140,13 +140,13 @@ class T7Writer:
             if can_be_headless(value):
                 write_headless(self, value)
                 return
-        base = len(self._trail) if self._payload_depth else 0
-        del self._trail[base:]
+        base = len(self._path) if self._payload_depth else 0
+        del self._path[base:]
         try:
             self._write_tree(value, base)
         except T7BridgeError as error:
-            if not error.trail:
-                error.trail = "root" + "".join(step for _, step in self._trail)
+            if not error.path:
+                error.path = "root" + "".join(step for _, step in self._path)
             raise
         self._done()
 
@@ -154,26 +154,26 @@ class T7Writer:
         """Write with an explicit stack: nesting is as deep as the value likes."""
         inside = self._open(value)
         stack: list[Iterator[_Step]] = []
-        within = set() if self._referenced else {id(parent) for parent, _ in self._trail}
+        within = set() if self._referenced else {id(parent) for parent, _ in self._path}
         if inside is not None:
             stack.append(inside)
-            self._trail.append((value, ""))
+            self._path.append((value, ""))
             within.add(id(value))
         while stack:
             for step, item in stack[-1]:
-                self._trail[-1] = (self._trail[-1][0], step)
+                self._path[-1] = (self._path[-1][0], step)
                 if not self._referenced and id(item) in within:
                     raise WriteError("a cycle cannot be written without references")
                 inside = self._open(item)
                 if inside is not None:
                     stack.append(inside)
-                    self._trail.append((item, ""))
+                    self._path.append((item, ""))
                     within.add(id(item))
                     break
             else:
                 stack.pop()
-                within.discard(id(self._trail.pop()[0]))
-        del self._trail[base:]
+                within.discard(id(self._path.pop()[0]))
+        del self._path[base:]
 
     def _open(self, value: Value) -> Iterator[_Step] | None:
         """Write a value, or its start; returns what is to be written inside it."""

@@ -44,7 +44,7 @@ def _response(across: bool) -> Choice:
     @becomes("ccn2.SpatialResponseNormalization")
     def module(lua: Lua) -> Call:
         if lua.flag("blocked"):
-            raise NotMappedError("normalizes blocks of planes", trail=lua.trail)
+            raise NotMappedError("normalizes blocks of planes", path=lua.path)
         kwargs = {"beta": float(lua.number("powScale", 0.75)), "k": float(lua.number("minDiv", 1.0)), "across": across}
         arguments = (lua.integer("size"), float(lua.number("addScale")))
         return Call(f"{LAYERS}ccn2.SpatialResponseNormalization", arguments, kwargs)

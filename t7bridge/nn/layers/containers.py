@@ -178,7 +178,7 @@ def _weight_norm(lua: Lua) -> Call:
         else:
             views.append(last)
         if not all(isinstance(step, Reshape) for step in views):
-            raise NotMappedError(f"normalizes the weight of a {child.class_name}", trail=lua.trail)
+            raise NotMappedError(f"normalizes the weight of a {child.class_name}", path=lua.path)
     return Call(f"{LAYERS}containers.WeightNorm", (), kwargs)
 
 

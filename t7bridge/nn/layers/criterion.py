@@ -158,7 +158,7 @@ def _weights(lua: Lua) -> tuple[float, ...]:
         return tuple(float(weight) for weight in elements(value).reshape(-1))
     found = items_of(value)
     if found is None or not all(isinstance(weight, (int, float)) for weight in found):
-        raise NotMappedError("its weights are not a list of numbers", trail=f"{lua.trail}.weights")
+        raise NotMappedError("its weights are not a list of numbers", path=f"{lua.path}.weights")
     return tuple(float(weight) for weight in found)
 
 

@@ -98,7 +98,7 @@ def _zeros(value: Any) -> Any:
 def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
     """A layer without matrices for its input, as DeepSpeech has them behind a batch normalization."""
     if _gates(lua) != 1 or layers != 1 or lua.flag("rememberStates") or lua.find_tensor("hiddenInput") is not None:
-        raise NotMappedError("has no weights for its input", trail=lua.trail)
+        raise NotMappedError("has no weights for its input", path=lua.path)
     kwargs: dict[str, Any] = {}
     if directions == 2:
         kwargs["bidirectional"] = True
@@ -113,7 +113,7 @@ def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
 def _module(lua: Lua) -> Call:
     """torch.nn.LSTM, GRU or RNN, of which the outputs are returned."""
     if "weight_hh_l0" not in lua.shapes:
-        raise NotMappedError("its flat weights do not have the length that its fields imply", trail=lua.trail)
+        raise NotMappedError("its flat weights do not have the length that its fields imply", path=lua.path)
     layers, directions = lua.integer("numLayers", 1), lua.integer("numDirections", 1)
     if _skips_input(lua):
         return _bare_rnn(lua, layers, directions)

@@ -30,7 +30,7 @@ def _options(**options: object) -> dict[str, object]:
 @becomes("dpnn.SpatialGlimpse")
 def _glimpse(lua: Lua) -> Call:
     if lua.number("scale", 2.0) != 2:
-        raise NotMappedError("resamples its crops by another factor than 2", trail=lua.trail)
+        raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
     return Call(f"{_LAYERS}SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3)))
 
 

@@ -25,7 +25,7 @@ def _language_model(lua: Lua) -> Call:
     if lua.has("net"):
         return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
     if not lua.has("core"):
-        raise NotMappedError("has neither a core nor a net", trail=lua.trail)
+        raise NotMappedError("has neither a core nor a net", path=lua.path)
     kwargs = {
         "state_size": lua.integer("rnn_size"),
         "states": 2 * lua.integer("num_layers", 1),
@@ -114,7 +114,7 @@ def _net(obj: TorchObject) -> Iterator[Child]:
 @becomes("language.Wrapper")
 def _network(lua: Lua) -> Call:
     if not any(True for _ in _net(lua.obj)):
-        raise NotMappedError("has no network, as nothing is passed on", trail=lua.trail)
+        raise NotMappedError("has no network, as nothing is passed on", path=lua.path)
     return Call(f"{LAYERS}language.Wrapper")
 
 

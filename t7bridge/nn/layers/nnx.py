@@ -26,7 +26,7 @@ def _resampling(lua: Lua) -> Call:
 def _resampling_ex(lua: Lua) -> Call:
     mode = lua.text("mode", "simple")
     if mode not in ("simple", "average", "bilinear"):
-        raise NotMappedError("its mode is unknown", trail=lua.trail, found=mode)
+        raise NotMappedError("its mode is unknown", path=lua.path, found=mode)
     kwargs = _size(lua)
     rows = lua.index0("yDim", 1)
     if rows != 1:

@@ -228,7 +228,7 @@ def _border(name: str) -> Row:
 def _shave(lua: Lua) -> Call:
     size = lua.integer("size")
     if size < 0:
-        raise NotMappedError("its border is negative", trail=lua.trail)
+        raise NotMappedError("its border is negative", path=lua.path)
     return Call(f"{LAYERS}shape.ShaveImage", (size,))
 
 

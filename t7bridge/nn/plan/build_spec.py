@@ -30,7 +30,7 @@ _MAX_LISTED = 500
 
 def build_plan(
     value: TorchObject,
-    trail: str = "root",
+    path: str = "root",
     index_base: int = 1,
     limits: Limits = DEFAULT_LIMITS,
     state: StateDict | None = None,
@@ -39,7 +39,7 @@ def build_plan(
 
     Args:
         value: the module or criterion.
-        trail: its path, for messages.
+        path: its path, for messages.
         index_base: what users of the module call the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
         state: its state dict, where the caller has it.
@@ -49,9 +49,7 @@ def build_plan(
         ModelError: the tensors of a layer do not fit each other.
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(
-        Places(value, trail, limits), state or state_dict(value, trail, limits, own_keys=True), index_base
-    )
+    planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
     root = planner.run()
     if planner.unsupported:
         raise _error(planner.unsupported, planner.unknown)
@@ -60,20 +58,20 @@ def build_plan(
 
 
 def sketch(
-    value: TorchObject, state: StateDict, trail: str = "root", limits: Limits = DEFAULT_LIMITS
+    value: TorchObject, state: StateDict, path: str = "root", limits: Limits = DEFAULT_LIMITS
 ) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
     """Return as much of a plan as there is, and path, class and reason of each layer without a PyTorch module.
 
     Args:
         value: the module or criterion.
         state: its state dict.
-        trail: its path, for messages.
+        path: its path, for messages.
         limits: resource limits.
 
     Raises:
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(Places(value, trail, limits), state, 1)
+    planner = _Planner(Places(value, path, limits), state, 1)
     return planner.run(), planner.unsupported
 
 
@@ -114,10 +112,10 @@ class _Planner:
             if place.parent is not None:
                 self._specs[id(place.parent.obj)].children.setdefault(place.name, spec)
         for place, child in self._places.cycles:
-            self._reject(place.trail + child.path, child.value.class_name, "contains itself")
+            self._reject(place.path + child.path, child.value.class_name, "contains itself")
         for place, child in self._places.strangers:
             reason = f"holds a {type(child.value).__name__} where a module belongs"
-            self._reject(place.trail + child.path, place.obj.class_name, reason)
+            self._reject(place.path + child.path, place.obj.class_name, reason)
         self._connect()
         self._overlap()
         assert root is not None
@@ -135,32 +133,32 @@ class _Planner:
 
     def _plan(self, place: Place) -> ModuleSpec:
         obj = place.obj
-        trail = place.trail if place.depth <= MAX_DEPTH else f"{self._places.trail}…{place.path} ({place.depth} deep)"
-        spec = ModuleSpec("", class_name=obj.class_name, obj=obj, trail=trail)
+        path = place.path if place.depth <= MAX_DEPTH else f"{self._places.path}…{place.step} ({place.depth} deep)"
+        spec = ModuleSpec("", class_name=obj.class_name, obj=obj, path=path)
         module = place.layer.module_of(obj.class_name) if place.layer else None
         if place.layer is None or module is None:
             shapes = self._shapes.get(id(obj), {})
             reason = unknown_class(obj, shapes) if place.layer is None else "has no PyTorch module yet"
-            self._reject(trail, obj.class_name, reason)
+            self._reject(path, obj.class_name, reason)
             self.unknown = self.unknown or place.layer is None
             return spec
         shapes = self._shapes.get(place.prefix if place.depth <= MAX_DEPTH else id(obj), {})
         self._found[id(obj)] = shapes
         above = Above(place)
-        lua = Lua(obj, trail, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
+        lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
             call: Call = module(lua)
             spec.target, spec.args, spec.kwargs, spec.plain = call.target, call.args, call.kwargs, call.plain
             if traits_of(spec.target).is_graph:
-                spec.graph = graph_spec(obj, trail)
+                spec.graph = graph_spec(obj, path)
                 spec.kwargs = graph_arguments(spec.graph)
         except ModelError as error:
             detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
             reason = f"{error.message} ({detail})" if detail else error.message
-            self._reject(error.trail or trail, obj.class_name, reason)
+            self._reject(error.path or path, obj.class_name, reason)
             return spec
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            self._reject(trail, obj.class_name, f"has fields that do not fit together: {error}")
+            self._reject(path, obj.class_name, f"has fields that do not fit together: {error}")
             return spec
         if call.childless:
             self._childless.add(id(obj))
@@ -177,12 +175,12 @@ class _Planner:
                     other.target = LAYERS + remembering
                     self._remembering.add(id(other))
                 if other is None or id(other) not in self._remembering:
-                    self._reject(spec.trail, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
+                    self._reject(spec.path, spec.class_name, f"belongs to a {obj.class_name} outside of the model")
                     continue
                 spec.refers[name] = other
 
-    def _reject(self, trail: str, class_name: str, reason: str) -> None:
-        row = (trail, class_name, reason)
+    def _reject(self, path: str, class_name: str, reason: str) -> None:
+        row = (path, class_name, reason)
         if row not in self.unsupported:
             self.unsupported.append(row)
 
@@ -198,7 +196,7 @@ class _Planner:
                 if wanted.get(name, shape) != shape:
                     raise ModelError(
                         f"the {name} of a {spec.class_name} does not fit its other tensors",
-                        trail=f"{spec.trail}.{name}",
+                        path=f"{spec.path}.{name}",
                         expected=f"the shape {list(wanted[name])}",
                         found=f"{list(shape)}",
                     )
@@ -244,7 +242,7 @@ class Above(Sequence[TorchObject]):
 
 def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLayerError:
     classes = sorted({class_name for _, class_name, _ in layers})
-    lines = [f"{trail}: {class_name} {reason}" for trail, class_name, reason in layers[:_MAX_LISTED]]
+    lines = [f"{path}: {class_name} {reason}" for path, class_name, reason in layers[:_MAX_LISTED]]
     if len(layers) > _MAX_LISTED:
         lines.append(f"and {len(layers) - _MAX_LISTED} more")
     have = "layer has" if len(layers) == 1 else "layers have"

@@ -12,14 +12,14 @@ from ..registry import graph_modules
 from .spec import GraphNode, GraphSpec, Link
 
 
-def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
+def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     """The steps of an `nn.gModule`, in the order of its `forwardnodes`.
 
     A node that only picks an element of another's output, as `split` makes them, becomes part of the links to it.
 
     Args:
         obj: the graph; the names of its modules are those of `graph_modules`.
-        trail: its path, for messages.
+        path: its path, for messages.
 
     Raises:
         NotMappedError: the nodes are not there, or do not follow one another.
@@ -33,20 +33,20 @@ def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
     begin = lookup(obj, "innode.data")
     forward = items_of(obj.get("forwardnodes"))
     if not isinstance(out, Table) or not isinstance(begin, Table) or not forward:
-        raise NotMappedError("its nodes are not in the file", trail=trail)
+        raise NotMappedError("its nodes are not in the file", path=path)
     made[id(begin)] = (0, ())
     for number, node in enumerate(forward, 1):
         data = lookup(node, "data")
-        place = f"{trail}.forwardnodes[{number}]"
+        place = f"{path}.forwardnodes[{number}]"
         if data is begin or data is out:
             continue
         if not isinstance(data, Table):
-            raise NotMappedError("a node has no data", trail=place)
+            raise NotMappedError("a node has no data", path=place)
         takes = _links(data, made, place)
         select = data.get("selectindex")
         if select is not None:
             if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
-                raise NotMappedError("a node picks what is not an element", trail=place, found=f"{select!r:.40}")
+                raise NotMappedError("a node picks what is not an element", path=place, found=f"{select!r:.40}")
             made[id(data)] = (takes[0][0], (*takes[0][1], int(select) - 1))
             continue
         module = data.get("module")
@@ -54,24 +54,24 @@ def graph_spec(obj: TorchObject, trail: str) -> GraphSpec:
             made[id(data)] = takes[0]
             continue
         if module is not None and id(module) not in names:
-            raise NotMappedError("a node has a module that the graph does not list", trail=place)
+            raise NotMappedError("a node has a module that the graph does not list", path=place)
         label = lookup(data, "annotations.name")
         label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
         nodes.append(GraphNode(None if module is None else names[id(module)], takes, label))
         made[id(data)] = (len(nodes), ())
-    gives = _links(out, made, f"{trail}.outnode")
+    gives = _links(out, made, f"{path}.outnode")
     if not gives:
-        raise NotMappedError("nothing leads to its output", trail=trail)
+        raise NotMappedError("nothing leads to its output", path=path)
     return GraphSpec(tuple(nodes), gives, len(gives) > 1)
 
 
-def _links(data: Table, made: dict[int, Link], trail: str) -> tuple[Link, ...]:
+def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:
     """Return the inputs of a node, in order. Those nodes are run before it."""
     links: list[Link] = []
     sources: list[Value] = items_of(data.get("mapindex")) or []
     for source in sources:
         link = made.get(id(source))
         if link is None:
-            raise NotMappedError("a node takes what is not computed before it", trail=trail)
+            raise NotMappedError("a node takes what is not computed before it", path=path)
         links.append(link)
     return tuple(links)

@@ -83,7 +83,7 @@ class Place:
         obj: the module.
         layer: the entry of its class; `None` for an unknown class.
         name: its name in its parent, in PyTorch.
-        path: its step from its parent, in Lua.
+        step: its step from its parent, in Lua.
         parent: the place it is in; `None` for the model itself.
         entered: number of the place in the order of the walk.
         depth: how many places it is in.
@@ -92,7 +92,7 @@ class Place:
     obj: TorchObject
     layer: Layer | None
     name: str
-    path: str
+    step: str
     parent: Place | None
     entered: int = 0
     depth: int = 0
@@ -110,9 +110,9 @@ class Place:
         return "".join(f"{name}." for name in reversed(names))
 
     @property
-    def trail(self) -> str:
+    def path(self) -> str:
         """Its path in Lua: `root.modules[2].modules[1]`."""
-        return "".join(reversed([place.path for place in self._steps()]))
+        return "".join(reversed([place.step for place in self._steps()]))
 
 
 @define(eq=False)
@@ -220,12 +220,12 @@ class Places:
 
     Attributes:
         root: the model.
-        trail: its path.
+        path: its path.
         limits: resource limits.
     """
 
     root: TorchObject
-    trail: str = "root"
+    path: str = "root"
     limits: Limits = DEFAULT_LIMITS
     searcher: Searcher = field(factory=Searcher)
     cycles: list[tuple[Place, Child]] = field(factory=list)
@@ -238,9 +238,9 @@ class Places:
         on_path: set[int] = set()
         stack: list[tuple[Place, Iterator[Child]]] = []
 
-        def enter(obj: TorchObject, name: str, path: str, parent: Place | None) -> Place:
+        def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
             layer = layer_of(obj.class_name)
-            place = Place(obj, layer, name, path, parent, next(clock), parent.depth + 1 if parent else 0)
+            place = Place(obj, layer, name, step, parent, next(clock), parent.depth + 1 if parent else 0)
             self.last[id(obj)] = place.entered
             if place.entered - len(self.last) > self.limits.work // STEPS_PER_NODE:
                 raise LimitError(
@@ -254,7 +254,7 @@ class Places:
             stack.append((place, self._children(place)))
             return place
 
-        yield enter(self.root, "", self.trail, None)
+        yield enter(self.root, "", self.path, None)
         while stack:
             place, rest = stack[-1]
             child = next(rest, None)

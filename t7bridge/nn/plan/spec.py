@@ -64,7 +64,7 @@ class ModuleSpec:
         plain: the class of `torch.nn` that does as well where every input is a tensor with a batch dimension.
         class_name: the class in Lua.
         obj: the object in Lua.
-        trail: its path there, for messages.
+        path: its path there, for messages.
     """
 
     target: str
@@ -76,7 +76,7 @@ class ModuleSpec:
     plain: str = ""
     class_name: str = ""
     obj: TorchObject | None = field(default=None, repr=False)
-    trail: str = ""
+    path: str = ""
 
 
 @define(eq=False)

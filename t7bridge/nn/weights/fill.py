@@ -112,7 +112,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
             found = state_dict(child.value, own_keys=True)
             for key, origin in found.origins.items():
                 if origin.param is not None and origin.param.kind == "parameter":
-                    yield f"{place.prefix}0.{key}", place.trail + child.path, origin, found.tensors[key]
+                    yield f"{place.prefix}0.{key}", place.path + child.path, origin, found.tensors[key]
 
 
 def _fields(origin: Origin) -> Fields:

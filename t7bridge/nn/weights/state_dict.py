@@ -14,7 +14,7 @@ from ...graph.show import counted
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
-from ..fields import Fields, path_trail
+from ..fields import Fields, path_steps
 from ..plan.places import Budget, Place, Places, find_modules, is_module, is_scratch
 from ..registry import Layer, Param, Source
 from .compact import compacted
@@ -80,7 +80,7 @@ class StateDict(OrderedDict[str, Tensor]):
 
 def state_dict(
     value: TorchObject,
-    trail: str = "root",
+    path: str = "root",
     limits: Limits = DEFAULT_LIMITS,
     *,
     compact: bool = False,
@@ -94,7 +94,7 @@ def state_dict(
 
     Args:
         value: the module, as `T7Reader` returns it.
-        trail: its path, for notes.
+        path: its path, for notes.
         limits: resource limits.
         compact: whether the tensors get storages that hold no more than they use.
         own_keys: whether the names are those of the Lua model, whatever `save_module` recorded in it.
@@ -110,23 +110,23 @@ def state_dict(
         >>> tensors = state_dict(load("model.t7"))  # doctest: +SKIP
     """
     if not isinstance(value, TorchObject):
-        raise ModelError("a state dict is made from an nn module", trail=trail, found=type(value).__name__)
-    result = _Collector(Places(value, trail, limits)).run()
+        raise ModelError("a state dict is made from an nn module", path=path, found=type(value).__name__)
+    result = _Collector(Places(value, path, limits)).run()
     if not own_keys:
-        _rename(value, trail, result)
+        _rename(value, path, result)
     if compact:
         result.update(compacted(result))
     return result
 
 
-def _rename(value: TorchObject, trail: str, result: StateDict) -> None:
+def _rename(value: TorchObject, path: str, result: StateDict) -> None:
     """Rename the entries of a state dict to the names that the model records, where it does and they fit."""
     if ROOT_FIELD not in value:
         return
     record = recorded(value, result)
     if record is None:
         message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
-        result.notes.append(Note("warning", trail, message))
+        result.notes.append(Note("warning", path, message))
         return
     tensors = record.outer(result)
     origins = {}
@@ -171,24 +171,24 @@ class _Collector:
             found = type(child.value).__name__
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
         self._report_left()
-        for (level, message), (trail, times) in self._notes.items():
+        for (level, message), (path, times) in self._notes.items():
             assert isinstance(times, int)
             more = f" (and at {times - 1} more places)" if times > 1 else ""
             code, class_name = self._about.get((level, message), ("", ""))
             self._result.notes.append(
-                Note(level, str(trail), message + more, code=code, class_name=class_name, count=times)
+                Note(level, str(path), message + more, code=code, class_name=class_name, count=times)
             )
         return self._result
 
-    def _note(self, level: str, place: Place, path: str, message: str, code: str = "") -> None:
+    def _note(self, level: str, place: Place, step: str, message: str, code: str = "") -> None:
         """Add a note once, with the first place it is about and the number of places."""
         if code:
             self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
         if known is None:
-            trail = place.trail + path
-            self._budget.spend(len(trail))
-            self._notes[level, message] = [trail, 1]
+            path = place.path + step
+            self._budget.spend(len(path))
+            self._notes[level, message] = [path, 1]
         else:
             assert isinstance(known[1], int)
             known[1] += 1
@@ -202,7 +202,7 @@ class _Collector:
         try:
             params = layer.params_of(fields)
         except ModelError as error:
-            self._note("warning", place, error.trail, f"{place.obj.class_name}: {error.message}: taken as a new class")
+            self._note("warning", place, error.path, f"{place.obj.class_name}: {error.message}: taken as a new class")
             self._take_unknown(place)
             return
         accounted: set[str] = set()
@@ -222,10 +222,10 @@ class _Collector:
             if found is None:
                 continue
             if param.kind == "unused":
-                self._note("info", place, path_trail(source.path), f"{source.path} of {obj.class_name}: {param.note}")
+                self._note("info", place, path_steps(source.path), f"{source.path} of {obj.class_name}: {param.note}")
                 return None
             if param.note:
-                self._note("info", place, path_trail(source.path), f"{obj.class_name}: {param.note}")
+                self._note("info", place, path_steps(source.path), f"{obj.class_name}: {param.note}")
             try:
                 tensor = apply_layout(source.layout, found, fields)
             except ModelError as error:
@@ -233,7 +233,7 @@ class _Collector:
                 self._note(
                     "warning",
                     place,
-                    path_trail(source.path),
+                    path_steps(source.path),
                     f"{source.path} of {obj.class_name} keeps Lua's layout: {reason}",
                 )
                 return found, Origin(obj, param, None, found)
@@ -324,7 +324,7 @@ class _Collector:
         stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
         searcher, reached = self._places.searcher, self._places.last
         for place, name, value, known in self._left:
-            path = path_trail(name) if known else name
+            path = path_steps(name) if known else name
             for find in searcher.search(value, name, path, name):
                 inside = find.value
                 if isinstance(inside, Tensor):

@@ -137,19 +137,19 @@ class Block:
         return self.flows
 
 
-def blocks_of(module: TorchObject, trail: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
+def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
     """All blocks of a module, each before those inside it; the first is the module itself.
 
     Args:
         module: an nn module or criterion of Lua.
-        trail: its path in the file.
+        path: its path in the file.
         limits: resource limits.
 
     Raises:
         LimitError: the model is nested or shared too much, or there are more than `MAX_BLOCKS` blocks.
     """
     levels = 0
-    for place in Places(module, trail, limits):
+    for place in Places(module, path, limits):
         levels += place.depth
         if levels > _STEPS_PER_WORK * limits.work:
             raise LimitError(
@@ -159,8 +159,8 @@ def blocks_of(module: TorchObject, trail: str, limits: Limits = DEFAULT_LIMITS) 
                 found=f"{place.depth} levels",
                 hint="Draw a part with --at (at=… in Python), or raise it: --limit work=N.",
             )
-    state = state_dict(module, trail, limits, own_keys=True)
-    spec, unmapped = sketch(module, state, trail, limits)
+    state = state_dict(module, path, limits, own_keys=True)
+    spec, unmapped = sketch(module, state, path, limits)
     return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
 
 
@@ -207,7 +207,7 @@ class _Sketcher:
 
     def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
         title = spec.target.rpartition(".")[2] or spec.class_name
-        block = Block(name, title, hint=f"{spec.class_name}, {spec.trail}", key=place, path=spec.trail)
+        block = Block(name, title, hint=f"{spec.class_name}, {spec.path}", key=place, path=spec.path)
         block.class_name, block.target = spec.class_name, spec.target
         block.shape = output_shape(spec.obj)
         if id(spec) in self._drawn:
@@ -219,7 +219,7 @@ class _Sketcher:
             block.kind, block.title = "graph", "Graph"
         elif spec.children:
             block.kind = "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
-        if spec.trail in self._unmapped:
+        if spec.path in self._unmapped:
             block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
         elif spec.graph is None:
             block.arguments = _arguments(spec)

@@ -79,7 +79,7 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
         if place.obj.class_name != "nn.gModule":
             continue
         try:
-            graph = graph_spec(place.obj, place.trail)
+            graph = graph_spec(place.obj, place.path)
         except ModelError:
             continue
         classes = {

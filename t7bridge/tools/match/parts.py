@@ -92,7 +92,7 @@ def graph_runs(root: TorchObject) -> dict[Path, str]:
         if place.obj.class_name != "nn.gModule":
             continue
         try:
-            graph = graph_spec(place.obj, place.trail)
+            graph = graph_spec(place.obj, place.path)
         except ModelError:
             continue
         above = tuple(place.prefix.split(".")[:-1])

@@ -154,9 +154,9 @@ def _same_weights(model: TorchObject, ran: TorchObject, path: str, place: str, l
         if key.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
             continue
         if one is None or other is None or one.shape != other.shape:
-            raise ModelError("the recording is of another model", file=place, trail=key)
+            raise ModelError("the recording is of another model", file=place, path=key)
         if not np.array_equal(one.numpy(), other.numpy().astype(one.numpy().dtype), equal_nan=True):
-            raise ModelError("the recording is of a model with other weights", file=place, trail=key)
+            raise ModelError("the recording is of a model with other weights", file=place, path=key)
 
 
 def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, limits: Limits) -> None:

@@ -179,7 +179,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     first = guess_inputs(model)
     if first is None:
         raise ModelError(
-            "what the model takes cannot be told from its layers", trail=path, hint="Name it: --shape 2x3x224x224."
+            "what the model takes cannot be told from its layers", path=path, hint="Name it: --shape 2x3x224x224."
         )
     try:
         layer = Layer.build(model, path, 2.0**-24, limits)
@@ -229,12 +229,12 @@ def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
                     else None
                 )
                 if not isinstance(key, (bytes, float)):
-                    raise ModelError("no key in Lua leads to the model", trail=path)
+                    raise ModelError("no key in Lua leads to the model", path=path)
                 keys.append(key)
                 value, rest = item, rest[len(step) :]
                 break
         else:
-            raise ModelError("nothing is at this path", trail=path)
+            raise ModelError("nothing is at this path", path=path)
     return keys
 
 

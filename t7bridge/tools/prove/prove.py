@@ -129,8 +129,8 @@ def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limit
     """Verdicts in the order of execution, with the modules that have none yet."""
     found = {layer.path: layer for layer in layers}
     for place in Places(module, path, limits):
-        if place.trail not in found and place.layer is not None and not place.layer.children:
-            found[place.trail] = LayerProof(
-                place.trail, place.obj.class_name, NOT_RECORDED, parameters=own_parameters(place.obj)
+        if place.path not in found and place.layer is not None and not place.layer.children:
+            found[place.path] = LayerProof(
+                place.path, place.obj.class_name, NOT_RECORDED, parameters=own_parameters(place.obj)
             )
     return list(found.values())

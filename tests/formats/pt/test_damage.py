@@ -99,5 +99,5 @@ def test_errors_name_file_and_place(tmp_path):
     path.write_bytes(zipped({**members, "state_dict/data.pkl": members["state_dict/data.pkl"][:50]}))
     with pytest.raises(FormatError) as caught:
         described(path)
-    assert caught.value.trail == "state_dict/data.pkl"
+    assert caught.value.path == "state_dict/data.pkl"
     assert caught.value.offset is not None

@@ -151,7 +151,7 @@ def test_constants_of_other_kinds_are_named(archive):
     reader = PtReader(zipped(members))
 
     assert "first.weight" in reader.read()
-    assert any(note.level == "warning" and note.trail == "constants.lookup" for note in reader.notes)
+    assert any(note.level == "warning" and note.path == "constants.lookup" for note in reader.notes)
 
 
 def changed(archive: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -21,9 +21,9 @@ def refused(data: bytes, kind: type[T7BridgeError], layout=LITTLE8) -> T7BridgeE
     assert error.file == "<bytes>"
     assert error.offset is not None
     assert 0 <= error.offset <= len(data)
-    assert error.trail.startswith("root")
+    assert error.path.startswith("root")
     assert f"{error.file}: byte " in str(error)
-    assert f"{error.trail}: {error.message}" in str(error)
+    assert f"{error.path}: {error.message}" in str(error)
     return error
 
 
@@ -56,7 +56,7 @@ def test_view_outside_its_storage(name, layout):
     size, stride, offset, count, message = BAD_VIEWS[name]
     error = refused(tensor(LAYOUTS[layout], size, stride, offset, count).data, CorruptError, LAYOUTS[layout])
     assert message in str(error)
-    assert error.trail == "root.w.storage"
+    assert error.path == "root.w.storage"
 
 
 @pytest.mark.parametrize("layout", [LITTLE8, BIG8, ASCII], ids=["little8", "big8", "ascii"])
@@ -78,7 +78,7 @@ def test_storage_counts(count, layout):
     kind = CorruptError if count < 0 else TruncatedError
     error = refused(tensor(layout, (1,), (1,), 1, count).data, kind, layout)
     assert str(count) in error.found
-    assert error.trail == "root.w.storage"
+    assert error.path == "root.w.storage"
 
 
 @pytest.mark.parametrize("name", ["tds.Hash", "tds.Vec"])
@@ -96,7 +96,7 @@ def test_table_counts(count, layout):
     """A table that claims more entries than there can be, or fewer than none, is refused at once."""
     data = Parts(LAYOUTS[layout]).ints(3, 1, 1).number(1).ints(3, 2, count).number(1).data
     error = refused(data, CorruptError if count < 0 else TruncatedError, LAYOUTS[layout])
-    assert error.trail == "root[1]"
+    assert error.path == "root[1]"
     assert "entries of a table" in error.message
 
 
@@ -137,7 +137,7 @@ def test_tags_that_do_not_exist(tag, layout):
     layout = LAYOUTS[layout]
     head = Parts(layout).ints(3, 1, 1).string("deep").data
     error = refused(Parts(layout).raw(b"").data + head + Parts(layout).ints(tag, 0, 0, 0).data, CorruptError, layout)
-    assert error.trail == "root.deep"
+    assert error.path == "root.deep"
     assert error.message == f"there is no type tag {tag}"
     if layout is not ASCII:
         assert error.offset == len(head)
@@ -196,7 +196,7 @@ def test_reference_to_nothing(number, layout):
         data = Parts(layout).ints(3, 1, 1).number(1).ints(3, number, 0).data
     error = refused(data, CorruptError, layout)
     assert error.found == str(number)
-    assert error.trail.startswith("root[1]")
+    assert error.path.startswith("root[1]")
 
 
 def test_numbers_from_0():
@@ -258,18 +258,18 @@ def test_tag_behind_a_misread_class_is_explained():
     data = Parts(LITTLE8).torch(1, "my.Class").ints(3, 2, 1).string("a").ints(77).data
     error = refused(data, CorruptError)
     assert "my.Class" in error.hint
-    assert error.trail == "root.a"
+    assert error.path == "root.a"
 
 
-def test_trail_names_every_step():
+def test_the_path_names_every_step():
     """The path to the error goes through objects, tables, collections, keys and functions."""
     parts = Parts(LITTLE8).torch(1, "nn.Sequential").ints(3, 2, 1).string("modules").ints(3, 3, 2)
     parts.number(1).number(0).number(2).torch(4, "tds.Vec", 0).longs(2).number(7).torch(5, "tds.Hash", 0).longs(1)
     parts.string("odd key").ints(8, 6).text(b"code").ints(3, 7, 1).number(1).ints(99, 0, 0)
     error = refused(parts.data, CorruptError)
-    assert error.trail == "root.modules[2][2]['odd key']<upvalues>[1]"
+    assert error.path == "root.modules[2][2]['odd key']<upvalues>[1]"
     parts = Parts(LITTLE8).ints(3, 1, 1).ints(99, 0, 0, 0)
-    assert refused(parts.data, CorruptError).trail == "root<key 1>"
+    assert refused(parts.data, CorruptError).path == "root<key 1>"
 
 
 def test_message_names_the_file(tmp_path):
@@ -348,7 +348,7 @@ def test_errors_cross_processes():
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is CorruptError
     assert str(again) == str(error)
-    assert (again.offset, again.trail, again.hint) == (error.offset, error.trail, error.hint)
+    assert (again.offset, again.path, again.hint) == (error.offset, error.path, error.hint)
 
 
 def test_limit_error_is_a_format_error():

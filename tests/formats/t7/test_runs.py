@@ -25,7 +25,7 @@ def outcome(data: bytes, limits: Limits | None = None) -> Any:
         reader = T7Reader(data, limits=limits) if limits else T7Reader(data)
         return description(reader.read_object())
     except (FormatError, LimitError) as error:
-        return type(error).__name__, error.message, error.offset, error.trail, error.expected, error.found
+        return type(error).__name__, error.message, error.offset, error.path, error.expected, error.found
 
 
 def test_values_are_those_that_lua_saw():

@@ -34,10 +34,10 @@ MODELS = [
 def blocks(path: Path, at: str | None = None) -> list[Block]:
     """All blocks of a model; none of a file without one, or with several."""
     try:
-        trail, module = one_module(path, at)
+        inside, module = one_module(path, at)
     except ModelError:
         return []
-    return blocks_of(module, trail)
+    return blocks_of(module, inside)
 
 
 def boxes(root: Box) -> Iterator[Box]:

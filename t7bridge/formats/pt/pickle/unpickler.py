@@ -125,7 +125,7 @@ class Unpickler:
             return self._run()
         except T7BridgeError as error:
             error.file = error.file or self._source.name
-            error.trail = error.trail or self._member
+            error.path = error.path or self._member
             if error.offset is None:
                 error.offset = self._base + self._at
             raise
@@ -140,7 +140,7 @@ class Unpickler:
             raise self._fault(CorruptError, f"the pickle is damaged: {error!s:.200}") from error
 
     def _fault(self, kind: type[FormatError], message: str) -> FormatError:
-        return kind(message, file=self._source.name, offset=self._base + self._at, trail=self._member)
+        return kind(message, file=self._source.name, offset=self._base + self._at, path=self._member)
 
     def _run(self) -> Any:
         # Names of opcodes are locals, which cost as little as numbers. The order is that of how often they are met.

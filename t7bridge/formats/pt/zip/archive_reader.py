@@ -113,7 +113,7 @@ class ZipArchive:
                 "is too large to be read into memory",
                 file=self.source.name,
                 offset=member.header,
-                trail=name,
+                path=name,
                 found=f"{member.size} bytes",
                 limit="inflate_bytes",
                 value=self._limits.inflate_bytes,
@@ -154,7 +154,7 @@ class ZipArchive:
         return member
 
     def _fault(self, member: Member, message: str, kind: type[FormatError] = CorruptError) -> FormatError:
-        return kind(message, file=self.source.name, offset=member.header, trail=member.name)
+        return kind(message, file=self.source.name, offset=member.header, path=member.name)
 
     def _check(self, member: Member, crc: int) -> None:
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
@@ -163,7 +163,7 @@ class ZipArchive:
                 "does not have its CRC-32",
                 file=self.source.name,
                 offset=member.header,
-                trail=member.name,
+                path=member.name,
                 expected=f"{member.crc:08x}",
                 found=f"{crc:08x}",
                 hint="The file was damaged after it was written.",
@@ -307,13 +307,13 @@ class ZipArchive:
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
         if member.flags & 1:
-            raise UnsupportedError("is encrypted", file=self.source.name, offset=member.header, trail=member.name)
+            raise UnsupportedError("is encrypted", file=self.source.name, offset=member.header, path=member.name)
         if member.method not in (STORED, DEFLATED):
             raise UnsupportedError(
                 f"is compressed by method {member.method}, and only stored and deflated members are known",
                 file=self.source.name,
                 offset=member.header,
-                trail=member.name,
+                path=member.name,
             )
         if member.method == STORED and member.packed != member.size:
             raise self._fault(member, "is stored, but is not as long as its size says")
@@ -332,7 +332,7 @@ class ZipArchive:
                 "would grow too large when inflated",
                 file=self.source.name,
                 offset=member.header,
-                trail=member.name,
+                path=member.name,
                 expected=f"at most {self._limits.inflate_ratio} times the file's size (the limit inflate_ratio), or "
                 f"{self._limits.inflate_bytes} bytes (the limit inflate_bytes), of all members",
                 found=f"{member.size} bytes",
