@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         action="append",
         metavar="[NAME=]SHAPE[:TYPE]",
-        help="shape of the input, 1x3x224x224; may be repeated for a model that takes a table",
+        help="shape of the input, 1x3x224x224, or a .t7 file with one; may be repeated for a model that takes a table, "
+        "or in brackets: [1x4,[1x4,1x8]]",
     )
     parser.add_argument("--output-name", action="append", default=[], metavar="NAME", help="name of an output")
     parser.add_argument(

@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
         default=False, kind="flag", targets=(LUA, PYTHON), group=_PT,
     ),
     Option(
-        "map_location", "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", ("convert",),
+        "map_location", "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", _BOTH,
         targets=(PYTHON,), group=_PT, metavar="DEVICE",
     ),
     Option(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -15,11 +13,11 @@ from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+from .example_inputs import Examples, parse_inputs
 from .hub import HubReport, export_hub
 from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
-_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?\Z", re.ASCII)
 
 
 @define(frozen=True)
@@ -70,7 +68,8 @@ def export(
         path: the `.t7` file.
         dst: the file to write; its suffix names the format. With `hub` the folder.
         input: the shape of the input: `(1, 3, 224, 224)`, `"1x3x224x224"`, `"image=1x3x224x224"`, `"1x20:int64"`.
-            A list of such texts for a model that takes a table.
+            A list of such texts, or brackets, for a model that takes a table: `"[1x4,[1x4,hidden=1x8]]"`. Or a `.t7`
+            file that holds the input itself, a tensor or a table of tensors, where drawn numbers will not do.
         output: names for the outputs.
         dynamic: `("batch",)` where the first dimension of every input may have any size.
         at: the path of the module, where the file holds several.
@@ -98,13 +97,19 @@ def export(
         raise ModelError("no known format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     if os.path.lexists(target) and not force:
         raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
-    shapes = parse_inputs(input)
+    given = parse_inputs(input, limits=limits)
     try:
-        from ..torchmodules.export import Input, export_onnx, export_pt2
+        from ..torchmodules.export import Input, Inputs, export_onnx, export_pt2
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = load_module(path, at, index_base=index_base, limits=limits)
-    inputs = [Input(*each) for each in shapes]
+
+    def converted(each: Examples) -> Inputs:
+        if isinstance(each, list):
+            return [converted(one) for one in each]
+        return Input(each.name, each.shape, each.dtype, None if each.value is None else each.value.torch())
+
+    inputs = converted(given)
     folder = os.path.dirname(os.path.abspath(target))
     try:
         scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
@@ -129,31 +134,3 @@ def export(
     return ExportReport(
         os.fspath(path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
     )
-
-
-def parse_inputs(given: str | Sequence[int] | Sequence[str]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Read the shapes of inputs.
-
-    Returns:
-        Name, sizes and type (empty where none is given) of each.
-
-    Raises:
-        ModelError: a text is not a shape, or two inputs have one name.
-    """
-    if not isinstance(given, str) and all(isinstance(size, int) for size in given):
-        given = "x".join(map(str, given))
-    texts = [given] if isinstance(given, str) else [str(text) for text in given]
-    found = []
-    for number, text in enumerate(texts):
-        match = _INPUT.match(text)
-        shape = tuple(int(size) for size in match["shape"].split("x")) if match else ()
-        if match is None or not all(shape) or math.prod(shape) > 1 << 40:
-            raise ModelError(
-                "an input is not a shape", found=repr(text[:60]), expected="1x3x224x224, image=1x3x224x224, 1x20:int64"
-            )
-        found.append(
-            (match["name"] or ("input" if len(texts) == 1 else f"input{number + 1}"), shape, match["dtype"] or "")
-        )
-    if len({name for name, _, _ in found}) < len(found) or not found:
-        raise ModelError("two inputs have one name" if found else "no input is given")
-    return found

@@ -10,20 +10,21 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, Union
 
 import torch
 from torch import nn
 
 from ..data import define
 from ..errors import ModelError, UnsupportedError
+from .onnx_operations import replaced, translations
 
 OPSET = 18
-"""Version of ONNX's operators: what PyTorch 2.13 exports by default, and runtimes since 2023 know."""
+"""Version of ONNX's operators (`onnxscript.opset18`): the default of PyTorch 2.13, known to runtimes since 2023."""
 
 
-@define(frozen=True)
+@define(frozen=True, eq=False)
 class Input:
     """One example input.
 
@@ -31,11 +32,17 @@ class Input:
         name: its name in the exported file.
         shape: its sizes, the batch first.
         dtype: `float32` and the like; empty for that of the model's parameters.
+        value: the tensor itself; `None` where its numbers are to be drawn.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = ""
+    value: torch.Tensor | None = None
+
+
+Inputs: TypeAlias = Union[Input, "list[Inputs]"]
+"""What a model takes: one input, or a list for a Lua table, in which are lists for tables in it."""
 
 
 @define(eq=False)
@@ -56,14 +63,17 @@ class Exported:
     runner: str
 
 
-def example(module: nn.Module, inputs: Sequence[Input], indices: bool = False, seed: int = 0) -> list[torch.Tensor]:
+def example(module: nn.Module, inputs: Inputs, indices: bool = False, seed: int = 0) -> Any:
     """Make seeded example inputs: normal numbers, or indices that every table of the model has.
 
     Args:
         module: the model, for the type of floats and the sizes of embeddings.
-        inputs: their shapes and types.
+        inputs: their shapes and types; those with a value are that.
         indices: make indices of floats as well: Lua's DoubleTensors often are.
         seed: of the generator.
+
+    Returns:
+        A tensor, or a list of what this function returns.
 
     Raises:
         ModelError: a type has no such name.
@@ -71,21 +81,23 @@ def example(module: nn.Module, inputs: Sequence[Input], indices: bool = False, s
     generator = torch.Generator().manual_seed(seed)
     floats = [parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()]
     rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
-    made = []
-    for each in inputs:
+    most = max(1, min(rows, default=1))
+
+    def made(each: Input) -> torch.Tensor:
         dtype = getattr(torch, each.dtype, None) if each.dtype else (floats or [torch.float32])[0]
         if not isinstance(dtype, torch.dtype):
             raise ModelError("an input has no known type", found=each.dtype, expected="float32, int64 or the like")
+        if each.value is not None:
+            return each.value.to(dtype)
         if dtype.is_floating_point and not indices:
-            made.append(torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype))
-        else:
-            most = max(1, min(rows, default=1))
-            made.append(torch.randint(1, most + 1, each.shape, generator=generator).to(dtype))
-    return made
+            return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randint(1, most + 1, each.shape, generator=generator).to(dtype)
+
+    return _mapped(made, inputs)
 
 
 def export_onnx(
-    module: nn.Module, inputs: Sequence[Input], path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
+    module: nn.Module, inputs: Inputs, path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
 ) -> Exported:
     """Write a module as ONNX and compare what onnxruntime computes with what the module computes.
 
@@ -93,7 +105,7 @@ def export_onnx(
 
     Args:
         module: in evaluation mode.
-        inputs: the example inputs; several are passed as the list that a Lua table is.
+        inputs: the example inputs, in lists where the model takes tables.
         path: the file, which must not exist.
         outputs: names of the outputs; those of the exporter where fewer are given.
         dynamic: `batch` where the first dimension of every input may have any size.
@@ -107,11 +119,13 @@ def export_onnx(
     """
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401  (PyTorch's exporter needs it)
+        from onnxscript import opset18  # PyTorch's exporter needs it too
     except ImportError as error:
         raise UnsupportedError(f"{error.name} is not installed", hint="pip install 't7bridge[onnx]'") from error
-    values, arguments, wanted = _prepared(module, inputs, dynamic)
-    names = [each.name for each in inputs]
+    values, wanted = _prepared(module, inputs, dynamic)
+    module = replaced(module)
+    table = translations(opset18)
+    names = [each.name for each in _flat(inputs)]
     with _quiet():
         program = _exported(
             lambda part, args, shapes: torch.onnx.export(
@@ -122,18 +136,24 @@ def export_onnx(
                 input_names=names if part is module else None,
                 output_names=list(outputs) if outputs and part is module else None,
                 dynamic_shapes=shapes,
+                custom_translation_table=table,
                 verbose=False,
             ),
             module,
-            arguments,
-            _shapes(values, arguments, dynamic),
+            (values,),
+            _shapes(values, dynamic),
         )
+        given = {id(value) for value in program.model.graph.inputs}
+        for value in program.model.graph.outputs:
+            # The exporter calls an output that is an input as `forward` calls that.
+            if value.name in names and id(value) not in given:
+                value.name += "_out"
         program.save(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        found = session.run(None, {name: value.numpy() for name, value in zip(names, values)})
+        found = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
     difference = _difference([torch.from_numpy(each) for each in found], wanted, path)
@@ -141,12 +161,12 @@ def export_onnx(
     return Exported(names, made, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
-def export_pt2(module: nn.Module, inputs: Sequence[Input], path: str, dynamic: Sequence[str] = ()) -> Exported:
+def export_pt2(module: nn.Module, inputs: Inputs, path: str, dynamic: Sequence[str] = ()) -> Exported:
     """Write a module as a `.pt2` archive of torch.export, load that, and compare the outputs.
 
     Args:
         module: in evaluation mode.
-        inputs: the example inputs; several are passed as the list that a Lua table is.
+        inputs: the example inputs, in lists where the model takes tables.
         path: the file, which must not exist.
         dynamic: `batch` where the first dimension of every input may have any size.
 
@@ -154,50 +174,67 @@ def export_pt2(module: nn.Module, inputs: Sequence[Input], path: str, dynamic: S
         UnsupportedError: torch.export refuses the model; the message names the layer.
         ModelError: the module cannot compute the example, or the file computes something else.
     """
-    values, arguments, wanted = _prepared(module, inputs, dynamic)
+    values, wanted = _prepared(module, inputs, dynamic)
     with _quiet():
         program = _exported(
             lambda part, args, shapes: torch.export.export(part, args, dynamic_shapes=shapes),
             module,
-            arguments,
-            _shapes(values, arguments, dynamic),
+            (values,),
+            _shapes(values, dynamic),
         )
         torch.export.save(program, path)
         again = torch.export.load(path)
         with torch.no_grad():
-            found = again.module()(*arguments)
+            found = again.module()(values)
     difference = _difference(_leaves(found), wanted, path)
     names = [spec.arg.name for spec in program.graph_signature.output_specs]
-    return Exported([each.name for each in inputs], names, difference, f"torch {torch.__version__}")
+    return Exported([each.name for each in _flat(inputs)], names, difference, f"torch {torch.__version__}")
 
 
-def _prepared(
-    module: nn.Module, inputs: Sequence[Input], dynamic: Sequence[str]
-) -> tuple[list[torch.Tensor], tuple[Any, ...], list[torch.Tensor]]:
-    """The example inputs, the arguments that they are for the module, and its outputs."""
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree of lists with what a function returns for each leaf."""
+    return [_mapped(function, each) for each in tree] if isinstance(tree, list) else function(tree)
+
+
+def _flat(tree: Any) -> list[Any]:
+    return [leaf for each in tree for leaf in _flat(each)] if isinstance(tree, list) else [tree]
+
+
+def _two(given: Input) -> Input:
+    """The input with at least two examples: torch.export takes a size of 1 for a constant."""
+    if given.shape[0] != 1:
+        return given
+    value = None if given.value is None else given.value.expand(2, *given.shape[1:]).clone()
+    return Input(given.name, (2, *given.shape[1:]), given.dtype, value)
+
+
+def _prepared(module: nn.Module, inputs: Inputs, dynamic: Sequence[str]) -> tuple[Any, list[torch.Tensor]]:
+    """The example inputs as the module takes them, and its outputs."""
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
-    if dynamic:  # torch.export takes a size of 1 for a constant
-        inputs = [Input(each.name, (max(2, each.shape[0]), *each.shape[1:]), each.dtype) for each in inputs]
+    if dynamic:
+        inputs = _mapped(_two, inputs)
     failed: ModelError | None = None
     for indices in (False, True):
         values = example(module, inputs, indices)
-        arguments = (values[0],) if len(values) == 1 else (values,)
         try:
-            return values, arguments, _computed(module, arguments)
+            return values, _computed(module, (values,))
         except ModelError as error:
             failed = failed or error
     assert failed is not None
     raise failed
 
 
-def _shapes(values: list[torch.Tensor], arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
+def _shapes(values: Any, dynamic: Sequence[str]) -> Any:
+    """The dynamic dimensions: inputs with as many examples have one batch, others have their own."""
     if not dynamic:
         return None
-    batch = torch.export.Dim("batch")
-    each: list[Mapping[int, Any]] = [{0: batch} for _ in values]
-    return (each[0],) if len(values) == 1 else (each,)
+    batches: dict[int, Any] = {}
+    for value in _flat(values):
+        count = len(batches)
+        batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
+    return (_mapped(lambda value: {0: batches[len(value)]}, values),)
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:

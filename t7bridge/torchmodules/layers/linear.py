@@ -107,7 +107,8 @@ class SparseLinear(nn.Module):
 
     def _one(self, rows: Tensor) -> Tensor:
         index = rows[:, 0].long() - self.index_base
-        return self.weight[:, index] @ rows[:, 1].to(self.weight.dtype) + self.bias
+        columns = self.weight.index_select(1, index)
+        return columns @ rows[:, 1].to(self.weight.dtype) + self.bias
 
 
 class IndexLinear(nn.Module):

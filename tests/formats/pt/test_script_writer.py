@@ -131,6 +131,7 @@ def test_convert(tmp_path):
 
 PROGRAM = """
 #include <torch/torch.h>
+#include <torch/script.h>
 #include <iostream>
 struct Net : torch::nn::Module {
   torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 3))};
@@ -138,8 +139,12 @@ struct Net : torch::nn::Module {
   torch::nn::Sequential s{register_module("s", torch::nn::Sequential(torch::nn::Linear(2, 2)))};
   torch::Tensor scale{register_buffer("scale", torch::zeros({1}))};
 };
-template <typename Optimizer>
-void report(std::string name, std::vector<torch::Tensor>& parameters, Optimizer& optimizer) {
+template <typename Optimizer, typename Options>
+void check(std::string name, const char* path) {
+  std::vector<torch::Tensor> parameters{
+      torch::ones({3, 4}, torch::requires_grad()), torch::ones({3}, torch::requires_grad())};
+  Optimizer optimizer(parameters, Options(9.0));
+  torch::load(optimizer, path);
   for (int step = 0; step < 2; ++step) {
     optimizer.zero_grad();
     for (auto& each : parameters) (each * each * each).sum().backward();
@@ -160,14 +165,20 @@ int main(int, char** argv) {
   for (auto& each : net->named_buffers())
     std::cout << each.key() << " " << each.value().sum().item<double>() << "\\n";
   std::cout << "one " << one.sum().item<double>() << "\\n";
-  std::vector<torch::Tensor> ps{torch::ones({3, 4}, torch::requires_grad()), torch::ones({3}, torch::requires_grad())};
-  torch::optim::Adam adam(ps, torch::optim::AdamOptions(9.0));
-  torch::load(adam, argv[3]);
-  report("adam", ps, adam);
-  std::vector<torch::Tensor> qs{torch::ones({3, 4}, torch::requires_grad()), torch::ones({3}, torch::requires_grad())};
-  torch::optim::SGD sgd(qs, torch::optim::SGDOptions(9.0));
-  torch::load(sgd, argv[4]);
-  report("sgd", qs, sgd);
+  check<torch::optim::Adam, torch::optim::AdamOptions>("adam", argv[3]);
+  check<torch::optim::AdamW, torch::optim::AdamWOptions>("adamw", argv[4]);
+  check<torch::optim::SGD, torch::optim::SGDOptions>("sgd", argv[5]);
+  check<torch::optim::RMSprop, torch::optim::RMSpropOptions>("rmsprop", argv[6]);
+  check<torch::optim::Adagrad, torch::optim::AdagradOptions>("adagrad", argv[7]);
+  auto script = torch::jit::load(argv[1]);
+  for (const auto& each : script.named_parameters())
+    std::cout << "script:" << each.name << " " << each.value.sum().item<double>() << "\\n";
+  torch::serialize::InputArchive archive, inner;
+  archive.load_from(argv[1]);
+  archive.read("a", inner);
+  torch::Tensor weight;
+  inner.read("weight", weight);
+  std::cout << "archive:a.weight " << weight.sum().item<double>() << "\\n";
 }
 """
 
@@ -180,10 +191,22 @@ def step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter],
         optimizer.step()
 
 
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "adam": (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.1, "amsgrad": True}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.3}),
+    "sgd": (torch.optim.SGD, {"lr": 0.03, "momentum": 0.8, "nesterov": True}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.02, "momentum": 0.7, "centered": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.05, "lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+}
+"""In the order of the program's arguments."""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
-    """A program of C++ loads nested modules with buffers, a single tensor, and optimizers, which go on as Python's."""
+    """C++ loads a tensor, nested modules (as a module, an archive and TorchScript), and its optimizers, which go on as
+    Python's.
+    """
     torch.manual_seed(2)
     net = torch.nn.ModuleDict(
         {"a": torch.nn.Linear(4, 3), "b": torch.nn.BatchNorm1d(3), "s": torch.nn.Sequential(torch.nn.Linear(2, 2))}
@@ -192,10 +215,7 @@ def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
     (tmp_path / "net.pt").write_bytes(archive(state))
     (tmp_path / "one.pt").write_bytes(archive(torch.arange(5.0)))
     trained = {}
-    for name, cls, options in [
-        ("adam", torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.1, "amsgrad": True}),
-        ("sgd", torch.optim.SGD, {"lr": 0.03, "momentum": 0.8, "nesterov": True}),
-    ]:
+    for name, (cls, options) in OPTIMIZERS.items():
         parameters = [torch.nn.Parameter(torch.ones(3, 4)), torch.nn.Parameter(torch.ones(3))]
         optimizer = cls([{"params": parameters}], **options)
         step(optimizer, parameters, 3)
@@ -215,7 +235,7 @@ def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
         cwd=tmp_path, check=True, capture_output=True,
     )  # fmt: skip
     output = subprocess.run(
-        [tmp_path / "load", "net.pt", "one.pt", "adam.pt", "sgd.pt"],
+        [tmp_path / "load", "net.pt", "one.pt", *(f"{name}.pt" for name in OPTIMIZERS)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -225,6 +245,11 @@ def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
 
     for name, wanted in trained.items():
         np.testing.assert_allclose(found.pop(name), wanted, rtol=1e-5)
+    assert found.pop("archive:a.weight") == found["a.weight"]
+    scripted = {name: found.pop(name) for name in list(found) if name.startswith("script:")}
+    # A state dict does not say which of its tensors are buffers.
+    assert {name for name, _ in net.named_parameters()} <= {name.removeprefix("script:") for name in scripted}
+    assert all(total == found[name.removeprefix("script:")] for name, total in scripted.items())
     assert set(found) == {*state, "one"}
     for name, tensor in state.items():
         np.testing.assert_allclose(found[name], float(tensor.double().sum()), rtol=1e-6)

@@ -1,0 +1,75 @@
+"""Example inputs: shapes, tables in brackets and files become the tree of inputs that a model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge.errors import ModelError
+from t7bridge.tools.example_inputs import Examples, leaves, parse_inputs
+
+
+def names(tree: Examples) -> Any:
+    """The names in the tree's lists."""
+    return [names(each) for each in tree] if isinstance(tree, list) else tree.name
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((1, 3), "input"),
+        ("2x3", "input"),
+        (["image=2x3"], "image"),
+        (["2x3", "mask=2"], ["input1", "mask"]),
+        ("[2x3]", ["input1"]),
+        ("[2x3, [4x5,hidden=6:int64]]", ["input1", ["input2_1", "hidden"]]),
+        (["[2x3,2x4]", "[[5]]"], [["input1_1", "input1_2"], [["input2_1_1"]]]),
+    ],
+)
+def test_trees(given, wanted):
+    """One text is a tensor, several or brackets are tables, and each tensor has a name of its own."""
+    assert names(parse_inputs(given)) == wanted
+
+
+def test_shapes_and_types():
+    """Sizes and types are those that were written."""
+    found = list(leaves(parse_inputs("[2x3,[4:int64]]")))
+    assert [(each.shape, each.dtype) for each in found] == [((2, 3), ""), ((4,), "int64")]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("[2x3", "2x3]", "[2x3]]", "[2x3][4]", "[2x3 4]", "[,2]", "[2,]", "[]", "[[],[]]", "[a]", "[0x2]", "2xx3", ""),
+        *("[" * 50 + "2" + "]" * 50, "[2x3,a=1,a=1]", "9" * 5000, "[/etc/passwd]"),
+    ],
+)
+def test_refused(given):
+    """What is no shape and no table of shapes is an error that quotes a part of it."""
+    with pytest.raises(ModelError) as caught:
+        parse_inputs([given])
+    assert len(str(caught.value)) < 400
+
+
+def test_files(tmp_path):
+    """A file's tensor is the input, with its type; a table of tensors is a table of inputs."""
+    record = t7bridge.load(TESTFILES / "nn" / "MixtureTable.io.t7")
+    path = tmp_path / "in.t7"
+    t7bridge.save(record["input"], path)
+    tree = parse_inputs(str(path))
+    assert names(tree) == ["input1", ["input2_1", "input2_2"]]
+    first = next(iter(leaves(tree)))
+    assert first.value is not None
+    np.testing.assert_array_equal(first.value.numpy(), record["input"][1].numpy())
+
+
+def test_files_without_tensors(tmp_path):
+    """A file that holds something else is refused with its name."""
+    path = tmp_path / "in.t7"
+    t7bridge.save({"a": 1}, path)
+    with pytest.raises(ModelError, match=r"in\.t7: the file holds no tensor"):
+        parse_inputs(str(path))
