@@ -12,6 +12,7 @@ from ..formats.pt.modules import is_module, module_state_dict
 from ..formats.pt.pickle.names import is_torch
 from ..graph.paths import ROOT, Location, inner, path_text
 from ..graph.python import PythonObject
+from ..graph.walk import walk
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 
@@ -96,6 +97,11 @@ def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
             inside = [(f"<{part}>", getattr(item, part)) for part in parts if part != "state"]
             inside += list(item.attributes.items()) or [("<state>", item.state)]
         stack += [(inner(path, key), part) for key, part in reversed(inside)]
+
+
+def has_modules(value: Any) -> bool:
+    """Return whether whole modules stand in a value."""
+    return any(isinstance(visit.value, PythonObject) and visit.value.is_module for visit in walk(value))
 
 
 def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:

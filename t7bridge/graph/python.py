@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import field
@@ -26,7 +27,10 @@ from ..data import define
 from .show import Shown, clean, counted, short, sizes
 from .storage import Storage
 from .tensor import Tensor
+from .walk import Holder, step_name
 
+MODULE_PARTS = ("_parameters", "_buffers", "_modules")
+"""The attributes that every `nn.Module` has, in the order of its state dict."""
 _UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()
 UNSET: Any = _UNSET
 """Stands where an object was given no state."""
@@ -115,7 +119,7 @@ class PythonGlobal(Shown):
 
 
 @define(eq=False)
-class PythonObject(Shown):
+class PythonObject(Holder):
     """An object whose class has no meaning here: how the file makes it, and what it holds. Nothing was called.
 
     Attributes:
@@ -160,6 +164,29 @@ class PythonObject(Shown):
             return {**(state[0] if isinstance(state[0], dict) else {}), **slots}
         return state if isinstance(state, dict) else {}
 
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
+        attributes = self.attributes
+        return all(isinstance(attributes.get(name), dict) for name in MODULE_PARTS)
+
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the object holds: of a module its parameters, buffers and modules, then its other attributes."""
+        attributes = self.attributes
+        parts = MODULE_PARTS if self.is_module else ()
+        for part in parts:
+            for name, item in attributes[part].items():
+                yield step_name(name), item
+        for name, item in attributes.items():
+            if name not in parts:
+                yield step_name(name), item
+        if self.state is not UNSET and not attributes:
+            yield ".<state>", self.state
+        held = (("args", self.args), ("kwargs", self.kwargs), ("items", self.items), ("pairs", self.pairs))
+        for name, part in held:
+            if part:
+                yield f".<{name}>", part
+
     def _short(self) -> str:
         named = self.cls
         path = f"{clean(str(named.module))}.{clean(str(named.name), 40)}" if named else "<computed>"
@@ -189,7 +216,7 @@ class TensorExtras(Shown):
 
 
 @define(eq=False)
-class SparseTensor(Shown):
+class SparseTensor(Holder):
     """A sparse tensor.
 
     Attributes:
@@ -212,12 +239,19 @@ class SparseTensor(Shown):
     is_parameter: bool = False
     requires_grad: bool = False
 
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield indices and values."""
+        yield ".indices", self.indices
+        if self.plain_indices is not None:
+            yield ".plain_indices", self.plain_indices
+        yield ".values", self.values
+
     def _short(self) -> str:
         return f"SparseTensor {clean(str(self.layout), 20)} of {short(self.values)}"
 
 
 @define(eq=False)
-class QuantizedTensor(Shown):
+class QuantizedTensor(Holder):
     """A quantized tensor: integers that mean (value - zero_point) * scale.
 
     Attributes:
@@ -234,12 +268,18 @@ class QuantizedTensor(Shown):
     zero_point: Any
     axis: int | None = None
 
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield the integers, and the scales and zero points where there is one for each channel."""
+        yield ".tensor", self.tensor
+        yield ".scale", self.scale
+        yield ".zero_point", self.zero_point
+
     def _short(self) -> str:
         return f"QuantizedTensor {clean(str(self.scheme), 40)} of {short(self.tensor)}"
 
 
 @define(eq=False)
-class UntypedStorage(Shown):
+class UntypedStorage(Holder):
     """A bare `torch.UntypedStorage`.
 
     Attributes:
@@ -247,6 +287,10 @@ class UntypedStorage(Shown):
     """
 
     storage: Storage
+
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield the bytes."""
+        yield ".storage", self.storage
 
     def _short(self) -> str:
         return f"UntypedStorage of {short(self.storage)}"
@@ -278,7 +322,7 @@ class NumpyDtype(Shown):
 
 
 @define(eq=False)
-class NumpyArray(Shown):
+class NumpyArray(Holder):
     """A numpy array.
 
     Attributes:
@@ -294,6 +338,11 @@ class NumpyArray(Shown):
     fortran: bool
     data: Any = field(repr=False)
     cls: str = "numpy.ndarray"
+
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield the elements that are Python objects."""
+        if isinstance(self.data, list):
+            yield ".data", self.data
 
     def _short(self) -> str:
         return f"NumpyArray {clean(self.dtype.code, 40)} {sizes(self.shape)}"

@@ -8,10 +8,21 @@ from typing import Any
 
 from ..data import define
 from .lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from .show import Shown
 from .storage import Storage
 from .tensor import Tensor
 
 _WORD = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+class Holder(Shown):
+    """A Python-side value that holds others: objects of foreign classes, sparse and quantized tensors."""
+
+    __slots__ = ()
+
+    def inside(self) -> Iterator[tuple[str, Any]]:
+        """Yield the values directly inside, each with its step in a path."""
+        raise NotImplementedError
 
 
 def step_name(key: Value) -> str:
@@ -60,6 +71,8 @@ def children(value: Value) -> Iterator[tuple[str, Value]]:
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             yield f"[{number}]", item
+    elif isinstance(value, Holder):
+        yield from value.inside()
 
 
 @define(eq=False)
@@ -90,7 +103,7 @@ class Visit:
 def walk(root: Value, name: str = "root") -> Iterator[Visit]:
     """Yield every value with an identity once, an object before what is inside it."""
     seen: set[int] = set()
-    kinds = (*COMPOSITE, dict, list, tuple)
+    kinds = (*COMPOSITE, dict, list, tuple, Holder)
     stack = [Visit(root, name, None)]
     while stack:
         visit = stack.pop()

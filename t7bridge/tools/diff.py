@@ -69,7 +69,7 @@ def diff(
         FormatError: a file is damaged, or is something else.
     """
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
-        pairs = pairs_of(read_side(first, limits), read_side(second, limits))
+        pairs = pairs_of(read_side(first, limits), read_side(second, limits), limits)
         # Which form fits best is told by structure and shapes, and no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)

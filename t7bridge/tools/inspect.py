@@ -10,6 +10,7 @@ from typing import Any
 from .. import formats
 from ..errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.python import PythonObject
 from ..graph.show import counted
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
@@ -132,9 +133,11 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
             storages[id(value)] = value
         elif is_module(value):
             modules += 1
-            typed = typed or "_type" in value
+            typed = bool(typed) or "_type" in value
+        elif isinstance(value, PythonObject):
+            modules += value.is_module
     found: dict[str, Any] = {}
-    if modules:
+    if typed is not None:
         found["written by"] = _TYPED if typed else _UNTYPED
     found |= {"values": values} | ({"modules": modules} if modules else {}) | {"tensors": tensors}
     held = sum(each.nbytes for each in storages.values())
@@ -238,7 +241,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
     """Return the content beside models: tables opened two levels deep, and how many more entries there are."""
     several = isinstance(value, list) and path == "root" and len(value) > 1
     start = value[0] if isinstance(value, list) and path == "root" and not several else value
-    if is_module(start):
+    if _is_model(start):
         return [], 0
     found: list[tuple[str, str]] = []
     hidden = 0
@@ -247,14 +250,14 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
     while stack:
         visit, depth = stack.pop()
         item = visit.value
-        if is_module(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
+        if _is_model(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
             continue
         inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(_entries(item))
         opened = bool(inside) and (depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(item, inside)))
         if isinstance(item, _MANY):
             seen.add(id(item))
         if not opened or depth:
-            if opened and skip_tensors and all(is_module(each) or isinstance(each, Tensor) for _, each in inside):
+            if opened and skip_tensors and all(_is_model(each) or isinstance(each, Tensor) for _, each in inside):
                 continue
             if len(found) < OTHERS:
                 found.append((visit.path, _described(item, inside)))
@@ -266,7 +269,12 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
     return found, hidden
 
 
-_MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction)
+def _is_model(value: Value) -> bool:
+    """Return whether the table of layers has a value: a module of Lua's, or a pickled one."""
+    return is_module(value) or (isinstance(value, PythonObject) and value.is_module)
+
+
+_MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import asdict, field
@@ -13,9 +13,10 @@ from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
 from ..formats.t7.file import T7File
-from ..graph.lua import Value
+from ..graph.lua import TorchObject, Value
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
 from ..values.compare import Difference, closest
 
 
@@ -92,15 +93,16 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
         one, two = read_side(first, limits), read_side(second, limits)
         for source, side in ((first, one), (second, two)):
             report.readers[source.path] = _ask_others(source, side, report) if independent else []
-        report.differences += closest(pairs_of(one, two))[0].found
+        report.differences += closest(pairs_of(one, two, limits))[0].found
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "other bytes stand behind the last value"))
     return report
 
 
-def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
+def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
     """The forms in which two files can be compared."""
+    _without_modules(a, b, limits)
     if a.named or b.named:
         yield from ((one, other) for one in _named_forms(a) for other in _named_forms(b))
         return
@@ -113,11 +115,10 @@ def pairs_of(a: Side, b: Side) -> Iterator[tuple[Any, Any]]:
         yield a.python, b.python
     from ..conversion.convert import state_dict_of
     from ..conversion.lua_tree import to_lua
-    from ..conversion.tree import to_python
 
     lua, python = (a, b) if a.is_lua else (b, a)
     for replace in (None, state_dict_of):
-        made = to_python(lua.lua, replace)
+        made = _as_python(lua.lua, replace)
         yield (made, python.python) if a.is_lua else (python.python, made)
     made = _as_model_file(lua.lua, python.python)
     if made is not None:
@@ -130,15 +131,30 @@ def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
     """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages."""
     from ..conversion.convert import state_dict_of
     from ..conversion.named_tensors import flatten
-    from ..conversion.tree import to_python
     from ..formats.named import dotted
     from ..nn.weights.compact import compacted
 
     forms = [side.python] if side.has_python else []
     if side.is_lua:
-        forms += [to_python(side.lua, replace) for replace in (state_dict_of, None)]
+        forms += [_as_python(side.lua, replace) for replace in (state_dict_of, None)]
     for form in forms:
         yield dict(sorted(compacted(dotted(flatten(form).tensors)).items()))
+
+
+def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> Any:
+    """The Python-side value of a `.t7`, which is a list where the file holds several."""
+    from ..conversion.tree import to_python
+
+    return [to_python(root, replace) for root in value] if isinstance(value, list) else to_python(value, replace)
+
+
+def _without_modules(a: Side, b: Side, limits: Limits) -> None:
+    """Replace the whole modules of one file by their state dicts, as `convert` does, where the other has none."""
+    from ..conversion.pt_values import has_modules, with_state_dicts
+
+    sides = [side for side in (a, b) if side.has_python and not side.named and has_modules(side.python)]
+    if len(sides) == 1:
+        sides[0].python = with_state_dicts(sides[0].python, Report(), limits)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
@@ -149,7 +165,7 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     from ..nn.plan.places import find_models
     from ..nn.weights.compact import compacted
 
-    found = find_models(lua)
+    found = [] if isinstance(lua, list) else find_models(lua)
     if len(found) != 1:
         return None
     try:

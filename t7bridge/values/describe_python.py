@@ -1,18 +1,23 @@
 """The canonical description of a Python-side value: what PyTorch sees in it, as data that becomes JSON.
 
-Every node is a dict with its kind under `t`: none, bool, int, float, str, bytes, list, tuple, dict, odict, tensor, or
-other with the name of the class. A storage's number is its order of appearance; tensors whose storages begin at the
-same place in memory have the same. What is shared is described where it is met, each time; what contains itself is
-`{"t": "cycle", "up": levels}` where it would begin again.
+Every node is a dict with its kind under `t`: none, bool, int, float, str, bytes, list, tuple, dict, odict, tensor,
+module, or other with the name of the class under `v`. Of a pickled module `parameters`, `buffers`, `modules` and
+`attributes` are pairs of name and node; of another object `args`, `kwargs`, `state`, `items` and `pairs` are the nodes
+of what it was made from, those that are not empty. A storage's number is its order of appearance; tensors whose
+storages begin at the same place in memory have the same. What is shared is described where it is met, each time; what
+contains itself is `{"t": "cycle", "up": levels}` where it would begin again.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from ..graph.python import (
+    MODULE_PARTS,
+    UNSET,
     Device,
     NumpyArray,
     NumpyDtype,
@@ -30,7 +35,7 @@ from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 
 Node = dict[str, Any]
 
-_CONTAINERS = (list, tuple, dict, SparseTensor)
+_CONTAINERS = (list, tuple, dict, SparseTensor, PythonObject)
 _LEAVE = object()
 _NUMPY_SCALARS = {
     "b1": "bool",
@@ -99,9 +104,7 @@ class _Describer:
         if id(value) in self._path:
             return {"t": "cycle", "up": len(self._path) - self._path[id(value)]}
         # Items, not keys: to look a key up costs what the file makes its hash cost.
-        parts: list[Any] = (
-            list(value.items()) if isinstance(value, dict) else [] if isinstance(value, SparseTensor) else list(value)
-        )
+        parts: list[Any] = _parts(value)
         if id(value) in self._seen:
             self._budget.spend(STEPS_PER_NODE * (1 + len(parts)))
         self._seen.add(id(value))
@@ -109,15 +112,33 @@ class _Describer:
         self._open.append((_LEAVE, id(value), None))
         if isinstance(value, SparseTensor):
             return self._sparse(value)
+        if isinstance(value, PythonObject):
+            return self._object(value, parts)
         if isinstance(value, dict):
-            slots: list[Any] = [[None, None] for _ in parts]
-            for slot, (key, item) in zip(reversed(slots), reversed(parts)):
-                self._open.append((slot, 1, item))
-                self._open.append((slot, 0, key))
+            slots = self._pairs(parts)
             return {"t": "odict" if isinstance(value, OrderedDict) else "dict", "v": slots}
         nodes: list[Any] = [None] * len(parts)
         self._open.extend((nodes, place, parts[place]) for place in range(len(parts) - 1, -1, -1))
         return {"t": "tuple" if isinstance(value, tuple) else "list", "v": nodes}
+
+    def _pairs(self, parts: list[Any]) -> list[Any]:
+        """The places of pairs that are still to describe."""
+        slots: list[Any] = [[None, None] for _ in parts]
+        for slot, (key, item) in zip(reversed(slots), reversed(parts)):
+            self._open.append((slot, 1, item))
+            self._open.append((slot, 0, key))
+        return slots
+
+    def _object(self, value: PythonObject, parts: list[Any]) -> Node:
+        if value.is_module:
+            slots = self._pairs(parts)
+            named: Node = {"t": "module", "v": value.path}
+            for name, first, last in _module_parts(value):
+                named[name] = slots[first:last]
+            return named
+        node: Node = {"t": "other", "v": value.path, **dict.fromkeys(name for name, _ in parts)}
+        self._open.extend((node, name, part) for name, part in reversed(parts))
+        return node
 
     def _sparse(self, value: SparseTensor) -> Node:
         node: Node = {"t": "sparse", "layout": value.layout, "size": list(value.size), "indices": None}
@@ -151,6 +172,34 @@ class _Describer:
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
+
+
+def _parts(value: Any) -> list[Any]:
+    """What is directly inside a container: the pairs of a dict or module, the named parts of an object, or items."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, SparseTensor):
+        return []
+    if not isinstance(value, PythonObject):
+        return list(value)
+    if value.is_module:
+        attributes = value.attributes
+        held = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
+        return held + [pair for pair in attributes.items() if pair[0] not in MODULE_PARTS]
+    state = None if value.state is UNSET else value.state
+    named = {"args": value.args, "kwargs": value.kwargs, "state": state, "items": value.items, "pairs": value.pairs}
+    empty = (tuple, list)
+    return [(name, part) for name, part in named.items() if part or not (part is None or isinstance(part, empty))]
+
+
+def _module_parts(value: PythonObject) -> Iterator[tuple[str, int, int]]:
+    """The name of each group of a module's pairs, and where in `_parts` it begins and ends."""
+    place = 0
+    for part in MODULE_PARTS:
+        count = len(value.attributes[part])
+        yield part.removeprefix("_"), place, place + count
+        place += count
+    yield "attributes", place, place + len(value.attributes) - len(MODULE_PARTS)
 
 
 def _numpy_scalar(value: NumpyScalar) -> Node:

@@ -9,7 +9,7 @@ from ..graph.order import in_order
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import children
+from ..graph.walk import Holder, children
 from ..text import printable
 
 
@@ -72,7 +72,7 @@ def _inside(value: Value) -> Iterator[tuple[str, Value]]:
 _SETS = (set, frozenset)
 _UNNUMBERED = (tuple, frozenset)
 """Values without identity: expanded once, however many places share them."""
-_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set)
+_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set, Holder)
 
 
 def summary(value: Value) -> str:
@@ -97,7 +97,7 @@ def summary(value: Value) -> str:
     if isinstance(value, (bytes, str)):
         return _text_summary(value)
     if isinstance(value, PythonObject):
-        return f"object of {value.path}"
+        return f"{'module' if value.is_module else 'object of'} {value.path}"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return "nil" if value is None else str(value)

@@ -6,6 +6,7 @@ import shutil
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import ROOT
@@ -13,6 +14,7 @@ from looping import for_each
 
 import t7bridge
 from t7bridge.cli import main
+from t7bridge.graph.tensor import Tensor
 from t7bridge.tools.diff import DiffReport
 from t7bridge.values.compare import Difference
 from t7bridge.values.deviation import _blocks
@@ -240,3 +242,16 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as stopped:
         main(["diff", "--rtol", "-1", str(first), str(second)])
     assert stopped.value.code == 2
+
+
+@for_each("suffix", [".pt", ".safetensors", ".npz", ".h5"])
+def test_several_values_in_one_file(suffix: str, tmp_path: Path) -> None:
+    """A `.t7` of several values compares with its conversion, in which they are a list."""
+    with open(tmp_path / "two.t7", "wb") as file:
+        writer = t7bridge.T7Writer(file)
+        writer.write_object(t7bridge.Table.of({"w": Tensor.from_numpy(np.arange(3.0))}))
+        writer.write_object(t7bridge.Table.of({"b": Tensor.from_numpy(np.arange(4.0))}))
+    t7bridge.convert(tmp_path / "two.t7", tmp_path / f"o{suffix}", record=False)
+    assert t7bridge.diff(tmp_path / "two.t7", tmp_path / f"o{suffix}").same
+    assert t7bridge.verify(tmp_path / "two.t7", tmp_path / f"o{suffix}").same
+    assert t7bridge.diff(tmp_path / f"o{suffix}", tmp_path / "two.t7").tensors == 2

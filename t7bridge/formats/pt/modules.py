@@ -10,7 +10,7 @@ from typing import Any
 
 from ...data import define
 from ...errors import CorruptError, LimitError, UnsupportedError
-from ...graph.python import PythonObject
+from ...graph.python import MODULE_PARTS, PythonObject
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
 from .storages import shown
 from .torchscript import detached
@@ -18,10 +18,7 @@ from .torchscript import detached
 
 def is_module(value: Any) -> bool:
     """Return whether a value is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
-    if not isinstance(value, PythonObject):
-        return False
-    attributes = value.attributes
-    return all(isinstance(attributes.get(name), dict) for name in ("_parameters", "_buffers", "_modules"))
+    return isinstance(value, PythonObject) and value.is_module
 
 
 @define
@@ -55,7 +52,7 @@ def module_state_dict(
         entry = stack.pop()
         attributes = entry.module.attributes
         if id(entry.module) in seen:
-            repeated += 1 + sum(len(attributes[name]) for name in ("_parameters", "_buffers", "_modules"))
+            repeated += 1 + sum(len(attributes[name]) for name in MODULE_PARTS)
         seen.add(id(entry.module))
         if entry.depth > limits.module_depth:
             raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)

@@ -7,7 +7,7 @@ from typing import Any
 from ...data import define
 from ...errors import LimitError, ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject
-from ...graph.python import UNSET, PythonObject
+from ...graph.python import MODULE_PARTS, UNSET, PythonObject
 from ...graph.show import clean, short
 from ...graph.tensor import Tensor
 from .blocks import MAX_BLOCKS, Block, check_count, count_parameters, mark_weights, weights_by_block
@@ -123,10 +123,7 @@ def _inside(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, PythonObject):
         found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
         listed = [
-            pair
-            for name, group in found
-            if name in ("_parameters", "_buffers", "_modules") and isinstance(group, dict)
-            for pair in group.items()
+            pair for name, group in found if name in MODULE_PARTS and isinstance(group, dict) for pair in group.items()
         ]
         return [(str(name), item) for name, item in listed] or [pair for pair in found if pair[0][:1] != "_"]
     if isinstance(value, dict):

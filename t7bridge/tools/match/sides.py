@@ -15,9 +15,10 @@ from ...data import define
 from ...errors import ModelError
 from ...formats.document import Document
 from ...formats.pt.modules import is_module as is_pickled_module
+from ...formats.pt.modules import module_state_dict
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...graph.walk import walk
+from ...graph.walk import Visit, walk
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.places import find_modules
 from ...nn.weights.state_dict import StateDict, state_dict
@@ -82,7 +83,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             document.warn(3)
             value = _module_in(document.roots, side.name, at)
         else:
-            value = _state_in(document.value, side.name, at)
+            value = _state_in(document.value, side.name, at, limits)
     if isinstance(value, TorchObject):
         side.runs = graph_runs(value)
         side.gates = gate_orders(value)
@@ -134,17 +135,20 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
     return _chosen(found, name, at, "module")
 
 
-def _state_in(value: Any, name: str, at: str | None) -> Any:
+def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
     """The one state dict in a `.pt`, or that at a path."""
     if at is None and (state := state_dict_in(value)):
         return state
-    found: list[tuple[str, Any]] = [
-        (visit.path, visit.value)
-        for visit in walk(value)
-        if isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values())
-    ]
-    if is_pickled_module(value):
-        found.append(("root", state_dict_in(value)))
+    found: list[tuple[str, Any]] = []
+    inside: set[Visit] = set()
+    for visit in walk(value):
+        if visit.parent in inside:
+            inside.add(visit)
+        elif is_pickled_module(visit.value):
+            inside.add(visit)
+            found.append((visit.path, module_state_dict(visit.value, limits=limits)))
+        elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
+            found.append((visit.path, visit.value))
     return _chosen(found, name, at, "state dict")
 
 

@@ -1,0 +1,129 @@
+"""Whole modules that `torch.save` pickled, through the verbs: trees and tensors are those of the live module."""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import t7bridge
+from t7bridge.cli import main
+
+
+class Block(nn.Module):
+    """A module of a class that the reader does not know, with a buffer that is not saved and a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        self.scale = nn.Parameter(torch.tensor([2.0, 3.0]))
+        self.extra = [torch.arange(5.0)]
+
+
+def saved(path: Path, value: object | None = None) -> Block:
+    """Save a module, or a value, and return the module."""
+    torch.manual_seed(0)
+    module = Block()
+    torch.save(module if value is None else {**value, "model": module}, path)  # type: ignore[dict-item]
+    return module
+
+
+def found_tensors(node: Any, path: str = "") -> dict[str, Any]:
+    """The tensors of a description's modules by key, those of attributes left out."""
+    found = {}
+    for group in ("parameters", "buffers", "modules"):
+        for name, inner in node.get(group, ()):
+            key = path + name["v"]
+            found.update({key: inner} if inner["t"] == "tensor" else found_tensors(inner, key + "."))
+    return found
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_describe_has_the_module_tree(tmp_path: Path, wrapped: bool) -> None:
+    """Classes, names, shapes, marks and bytes of every tensor are those that PyTorch has."""
+    module = saved(tmp_path / "m.pt", {"epoch": 3} if wrapped else None)
+    node = t7bridge.describe(tmp_path / "m.pt")
+    if wrapped:
+        node = {key["v"]: value for key, value in node["v"]}["model"]
+
+    assert node["t"] == "module"
+    assert node["v"].endswith(".Block")
+    found = found_tensors(node)
+    parameters = {name for name, _ in module.named_parameters()}
+    assert set(found) == set(module.state_dict())
+    for key, tensor in module.state_dict().items():
+        described = found[key]
+        assert described["size"] == list(tensor.shape)
+        assert described["crc32"] == zlib.crc32(tensor.numpy().tobytes())
+        assert described["parameter"] == (key in parameters)
+    attributes = {key["v"]: value for key, value in node["attributes"]}
+    assert attributes["extra"]["v"][0]["crc32"] == zlib.crc32(torch.arange(5.0).numpy().tobytes())
+    assert attributes["training"] == {"t": "bool", "v": True}
+
+
+def test_describe_of_a_shared_and_a_cyclic_module(tmp_path: Path) -> None:
+    """A module that holds itself in an attribute ends as a cycle; a shared one is described at each place."""
+    shared = nn.Linear(2, 2)
+    module = nn.Sequential(shared, shared)
+    module.__dict__["parent"] = [module]
+    torch.save(module, tmp_path / "m.pt")
+    node = t7bridge.describe(tmp_path / "m.pt")
+
+    (_, first), (_, second) = node["modules"]
+    assert first == second
+    assert {key["v"]: value for key, value in node["attributes"]}["parent"]["v"] == [{"t": "cycle", "up": 2}]
+
+
+def test_inspect_counts_and_shows_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary counts modules and tensors of a pickled module; the outline and `--at` go into it."""
+    module = saved(tmp_path / "m.pt", {"epoch": 3})
+    summary = t7bridge.inspect(tmp_path / "m.pt")
+    assert summary.header["modules"] == len(list(module.modules()))
+    assert summary.header["tensors"] == len(module.state_dict()) + 1  # the one in a plain attribute
+    assert summary.header["parameters"] == sum(each.numel() for each in module.parameters())
+
+    assert main(["inspect", "--all", str(tmp_path / "m.pt")]) == 0
+    shown = capsys.readouterr().out
+    assert "weight: float32 tensor 4 x 3" in shown
+    assert "module torch.nn.modules.batchnorm.BatchNorm1d" in shown
+    assert main(["inspect", "--at", "root.model.scale", "--all", str(tmp_path / "m.pt")]) == 0
+    assert "float32 tensor 2" in capsys.readouterr().out
+
+
+def test_objects_beside_modules_are_described(tmp_path: Path) -> None:
+    """Tensors in objects of other classes stand in the description and count in the summary."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
+    torch.save(optimizer, tmp_path / "o.pt")
+    text = json.dumps(t7bridge.describe(tmp_path / "o.pt"))
+    assert str(zlib.crc32(torch.ones(3).numpy().tobytes())) in text
+    assert t7bridge.inspect(tmp_path / "o.pt").header["tensors"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".npz", ".h5", ".t7"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_verify_and_diff_know_the_conversion(tmp_path: Path, suffix: str, wrapped: bool) -> None:
+    """A conversion of a whole module is its state dict, and compares as that; a changed weight is found."""
+    module = saved(tmp_path / "m.pt", {"epoch": 3} if wrapped else None)
+    t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+    found = t7bridge.diff(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+    assert not found.differences
+    assert found.tensors >= len(module.state_dict())
+    assert t7bridge.diff(tmp_path / f"o{suffix}", tmp_path / "m.pt").same
+    if suffix == ".pt":
+        assert t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.pt", independent=False).same
+    with torch.no_grad():
+        module.scale[1] = 7
+    torch.save({"epoch": 3, "model": module} if wrapped else module, tmp_path / "changed.pt")
+    (difference,) = t7bridge.diff(tmp_path / "changed.pt", tmp_path / f"o{suffix}").differences
+    assert "scale" in difference.trail
+
+
+def test_match_finds_a_module_inside(tmp_path: Path) -> None:
+    """`match` takes the state dict of a module that stands in a table of other things."""
+    module = saved(tmp_path / "m.pt", {"epoch": 3, "net": 1})
+    torch.save({"a": {"b": module}}, tmp_path / "deep.pt")
+    torch.save(module.state_dict(), tmp_path / "s.pt")
+    assert t7bridge.match(tmp_path / "deep.pt", tmp_path / "s.pt").complete
