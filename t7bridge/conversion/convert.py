@@ -248,7 +248,7 @@ def _write_tables(document: Document, output: Output, options: Options, report: 
     from .pt_record import write_pt_record
 
     value = _value_of(document, report)
-    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device)
+    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device, limits=options.limits)
     report.notes += tree.notes
     report.mode = "tree"
     writer = T7Writer(output, T7Layout(**options.layout))

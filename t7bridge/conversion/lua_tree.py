@@ -20,7 +20,7 @@ Indices inside tensors count as they do in PyTorch, from 0: those of sparse tens
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
@@ -41,7 +41,11 @@ from ..graph.python import (
 )
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
+
+if TYPE_CHECKING:
+    from .whole_modules import WholeModules
 
 _NUMPY_ELEMENTS = {
     "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
@@ -71,7 +75,9 @@ class LuaTree:
 class _Builder:
     """Builds the Lua side with an explicit stack; tables exist before what is in them."""
 
-    def __init__(self, nested: bool, keep_device: bool) -> None:
+    def __init__(self, nested: bool, keep_device: bool, limits: Limits) -> None:
+        self._limits = limits
+        self._modules: WholeModules | None = None
         self.tree = LuaTree()
         self._alike: Counter[str] = Counter()
         self._nested = nested
@@ -91,6 +97,8 @@ class _Builder:
             target[place] = self._convert(value, path)
         self.tree.value = result[0]
         self._count_notes()
+        if self._modules is not None:
+            self.tree.notes += self._modules.left_out(root)
         return self.tree
 
     def _note(self, level: str, path: Location, message: str, about: str = "", *, loss: str = "") -> None:
@@ -237,12 +245,13 @@ class _Builder:
         return _text_bytes(key_text(key))
 
     def _python_object(self, value: PythonObject, path: Location) -> Value:
-        from ..formats.pt.modules import is_module, module_state_dict
         from ..formats.pt.pickle.plain import plain_data
+        from .whole_modules import WholeModules
 
-        if is_module(value):
+        if value.is_module:
             self._note("info", path, f"the {value.path} is written as its state dict", loss="type")
-            return self._dict(module_state_dict(value), path)
+            self._modules = self._modules or WholeModules(self._limits)
+            return self._dict(self._modules.state_dict(value, path_text(path)), path)
         self._note("warning", path, f"an object of class {value.path} is a table of what it holds", loss="type")
         return self._dict_entries(plain_data(value), path)
 
@@ -363,12 +372,16 @@ class _Nested(dict[Any, Any]):
     """A dict that splitting keys has made."""
 
 
-def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False) -> LuaTree:
+def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS) -> LuaTree:
     """Convert a Python-side value; see the module's docstring.
 
     Args:
         value: what `PtReader.read` returns.
         nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
         keep_device: whether tensors on a CUDA device are `torch.CudaTensor`s and the like.
+        limits: how often modules that are shared may be repeated.
+
+    Raises:
+        LimitError: modules are repeated too often.
     """
-    return _Builder(nested, keep_device).run(value)
+    return _Builder(nested, keep_device, limits).run(value)

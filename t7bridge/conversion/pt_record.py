@@ -167,7 +167,7 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
     storages = [found for found in content.objects if isinstance(found, Storage)]
     value, foreign, lent = restore_value(record, storages, limits, forbid)
     for nested in (False, True):
-        made = to_lua(value, nested=nested, keep_device=True)
+        made = to_lua(value, nested=nested, keep_device=True, limits=limits)
         known = {(id(lua), id(lent[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in lent}
         if not PlaceComparer(limits=limits, known=known).run(made.value, content.roots[0]):
             return value, foreign

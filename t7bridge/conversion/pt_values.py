@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..formats.pt.modules import is_module, module_state_dict
+from ..formats.pt.modules import is_module
 from ..formats.pt.pickle.names import is_torch
 from ..graph.paths import ROOT, Location, inner, path_text
 from ..graph.python import PythonObject
 from ..graph.walk import walk
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
+from .whole_modules import WholeModules
 
 if TYPE_CHECKING:
     from ..formats.pt.legacy_writer import LegacyPtWriter
@@ -118,25 +119,28 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
     Raises:
         LimitError: modules hold one another without end.
     """
-    made: dict[int, Any] = {}
+    modules = WholeModules(limits)
 
     def replaced(item: Any, path: Location) -> Any:
         if not is_module(item):
             return item
-        if id(item) not in made:
-            made[id(item)] = module_state_dict(item, limits=limits)
+        if item not in modules:
             report.note("info", f"the {item.path[:_SHOWN]} is written as its state dict", path_text(path), "type")
-        return made[id(item)]
+        return modules.state_dict(item, path_text(path))
 
     if is_module(value):
-        return replaced(value, ROOT)
+        result = replaced(value, ROOT)
+        report.notes += modules.left_out(result)
+        return result
     for path, item in list(_walk_outside(value)):
         if isinstance(item, dict):
             for key, part in item.items():
                 item[key] = _in_tuples(part, inner(path, key), replaced)
         else:
             item[:] = [_in_tuples(part, inner(path, number), replaced) for number, part in enumerate(item)]
-    return _in_tuples(value, ROOT, replaced)
+    result = _in_tuples(value, ROOT, replaced)
+    report.notes += modules.left_out(result)
+    return result
 
 
 def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:

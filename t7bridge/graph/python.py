@@ -182,7 +182,12 @@ class PythonObject(Holder):
                 yield step_name(name), item
         if self.state is not UNSET and not attributes:
             yield ".<state>", self.state
-        held = (("args", self.args), ("kwargs", self.kwargs), ("items", self.items), ("pairs", self.pairs))
+        held: tuple[tuple[str, Any], ...] = (
+            ("args", self.args),
+            ("kwargs", self.kwargs),
+            ("items", self.items),
+            ("pairs", self.pairs),
+        )
         for name, part in held:
             if part:
                 yield f".<{name}>", part

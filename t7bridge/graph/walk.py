@@ -100,9 +100,15 @@ class Visit:
         return "".join(reversed(steps))
 
 
-def walk(root: Value, name: str = "root") -> Iterator[Visit]:
-    """Yield every value with an identity once, an object before what is inside it."""
-    seen: set[int] = set()
+def walk(root: Value, name: str = "root", seen: set[int] | None = None) -> Iterator[Visit]:
+    """Yield every value with an identity once, an object before what is inside it.
+
+    Args:
+        root: where the walk begins.
+        name: its path.
+        seen: identities of values to pass over; those that are visited are added.
+    """
+    seen = set() if seen is None else seen
     kinds = (*COMPOSITE, dict, list, tuple, Holder)
     stack = [Visit(root, name, None)]
     while stack:

@@ -123,7 +123,7 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
     made = _as_model_file(lua.lua, python.python)
     if made is not None:
         yield (made, python.python) if a.is_lua else (python.python, made)
-    made = to_lua(python.python).value
+    made = to_lua(python.python, limits=limits).value
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
 
 

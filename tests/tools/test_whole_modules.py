@@ -1,6 +1,7 @@
 """Whole modules that `torch.save` pickled, through the verbs: trees and tensors are those of the live module."""
 
 import json
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 import t7bridge
 from t7bridge.cli import main
+from t7bridge.errors import LimitError, StrictError
 
 
 class Block(nn.Module):
@@ -118,7 +120,7 @@ def test_verify_and_diff_know_the_conversion(tmp_path: Path, suffix: str, wrappe
         module.scale[1] = 7
     torch.save({"epoch": 3, "model": module} if wrapped else module, tmp_path / "changed.pt")
     (difference,) = t7bridge.diff(tmp_path / "changed.pt", tmp_path / f"o{suffix}").differences
-    assert "scale" in difference.trail
+    assert "scale" in difference.path
 
 
 def test_match_finds_a_module_inside(tmp_path: Path) -> None:
@@ -127,3 +129,47 @@ def test_match_finds_a_module_inside(tmp_path: Path) -> None:
     torch.save({"a": {"b": module}}, tmp_path / "deep.pt")
     torch.save(module.state_dict(), tmp_path / "s.pt")
     assert t7bridge.match(tmp_path / "deep.pt", tmp_path / "s.pt").complete
+
+
+class Cached(nn.Linear):
+    """A layer with a buffer that is not saved, and tensors in attributes: one of its own, one of its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("mask", torch.ones(3), persistent=False)
+        self.table = {"own": torch.zeros(4), "tied": self.weight, "outside": torch.ones(5)}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".npz", ".h5", ".t7"])
+def test_what_state_dicts_lack_is_named(tmp_path: Path, suffix: str) -> None:
+    """Tensors that PyTorch's state dict of a module does not have are named with their paths, others are not."""
+    module = Cached()
+    torch.save({"net": module, "outside": module.table["outside"]}, tmp_path / "m.pt")
+    report = t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+    (note,) = [each for each in report.notes if "in no state dict" in each.message]
+    assert note.level == "warning"
+    assert note.message.startswith("2 tensors")
+    assert "root.net.mask" in note.message
+    assert "root.net.table.own" in note.message
+    with pytest.raises(StrictError):
+        t7bridge.convert(tmp_path / "m.pt", tmp_path / f"strict{suffix}", strict=True)
+    torch.save(saved(tmp_path / "plain.pt").inner, tmp_path / "plain.pt")
+    report = t7bridge.convert(tmp_path / "plain.pt", tmp_path / f"plain_out{suffix}")
+    assert not any("in no state dict" in each.message for each in report.notes)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz", ".t7"])
+def test_modules_that_share_a_wide_one_are_refused(tmp_path: Path, suffix: str) -> None:
+    """A small file in which thousands of modules hold one of thousands of tensors costs no more than it should."""
+    wide, tensor = nn.Module(), torch.zeros(1)
+    wide._parameters.update({f"p{number}": tensor for number in range(3000)})  # type: ignore[misc]
+    many = [nn.Module() for _ in range(3000)]
+    for each in many:
+        each.__dict__ = {"_parameters": {}, "_buffers": {}, "_modules": {"a": wide}}
+    torch.save(many, tmp_path / "m.pt")
+    start = time.process_time()
+    with pytest.raises(LimitError, match="work"):
+        t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+    with pytest.raises(LimitError, match="work"):
+        t7bridge.match(tmp_path / "m.pt", tmp_path / "m.pt")
+    assert time.process_time() - start < 4

@@ -71,7 +71,7 @@ def read_json_archive(archive: PtArchive, limits: Limits) -> ScriptModule:
     for number, tensor in enumerate(meaning.tensors):
         if id(tensor) not in named:
             found.inlined[f"constants.{number}"] = tensor
-    found.note_left_out()
+    found.note_inlined()
     return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from attrs import field
+
 from ...data import define
 from ...errors import CorruptError, LimitError, UnsupportedError
 from ...graph.python import MODULE_PARTS, PythonObject
@@ -21,6 +23,34 @@ def is_module(value: Any) -> bool:
     return isinstance(value, PythonObject) and value.is_module
 
 
+@define(eq=False)
+class MetModules:
+    """The modules of a file that state dicts were made of: those met again are charged to `Limits.work`.
+
+    Attributes:
+        limits: resource limits.
+        seen: the identities of the modules.
+        repeated: how many entries were made of modules met again.
+    """
+
+    limits: Limits = DEFAULT_LIMITS
+    seen: set[int] = field(factory=set)
+    repeated: int = 0
+
+    def meet(self, module: PythonObject) -> None:
+        """Count a module.
+
+        Raises:
+            LimitError: modules are repeated too often.
+        """
+        if id(module) in self.seen:
+            attributes = module.attributes
+            self.repeated += 1 + sum(len(attributes[name]) for name in MODULE_PARTS)
+            if self.repeated > self.limits.work // STEPS_PER_NODE:
+                raise LimitError("the modules hold one another too often", limit="work", value=self.limits.work)
+        self.seen.add(id(module))
+
+
 @define
 class _Entry:
     module: PythonObject
@@ -29,7 +59,11 @@ class _Entry:
 
 
 def module_state_dict(
-    module: Any, *, keep_parameters: bool = False, limits: Limits = DEFAULT_LIMITS
+    module: Any,
+    *,
+    keep_parameters: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    met: MetModules | None = None,
 ) -> OrderedDict[str, Any]:
     """The state dict of a pickled `nn.Module`, in PyTorch's order and under PyTorch's names.
 
@@ -37,6 +71,7 @@ def module_state_dict(
         module: what stands in the file: an opaque object.
         keep_parameters: whether the tensors stay parameters; `state_dict()` detaches them.
         limits: how often a shared module may be repeated.
+        met: the modules of the same file that were met before, for one limit over all its state dicts.
 
     Raises:
         UnsupportedError: it is not a module.
@@ -46,20 +81,16 @@ def module_state_dict(
         raise UnsupportedError("the value is not a module", found=shown(module))
     found: OrderedDict[str, Any] = OrderedDict()
     stack = [_Entry(module, "", 0)]
-    seen: set[int] = set()
-    repeated = 0
+    met = met or MetModules(limits)
     while stack:
         entry = stack.pop()
         attributes = entry.module.attributes
-        if id(entry.module) in seen:
-            repeated += 1 + sum(len(attributes[name]) for name in MODULE_PARTS)
-        seen.add(id(entry.module))
+        met.meet(entry.module)
         if entry.depth > limits.module_depth:
             raise LimitError("the modules are nested too deep", limit="module_depth", value=limits.module_depth)
-        if repeated > limits.work // STEPS_PER_NODE:
-            raise LimitError("the modules hold one another too often", limit="work", value=limits.work)
         transient = attributes.get("_non_persistent_buffers_set") or ()
-        transient = transient if isinstance(transient, (set, frozenset, list, tuple)) else ()
+        listed = isinstance(transient, (set, frozenset, list, tuple))
+        transient = {name for name in transient if isinstance(name, str)} if listed else ()
         for kind in ("_parameters", "_buffers"):
             for name, value in attributes[kind].items():
                 if value is None or (kind == "_buffers" and name in transient):

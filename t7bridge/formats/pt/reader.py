@@ -134,8 +134,9 @@ class PtReader:
     def read(self) -> Any:
         """The value of the file: builtins and what `graph.python` has, with tensors in it.
 
-        Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order; of C++ archives
-        the attributes follow each module's tensors. Of torch.export it is the state dict, and constants behind it.
+        Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order. Tensors in other
+        attributes follow as `attributes.NAME`, and constants of the code as `constants.0`; of C++ archives the
+        attributes follow each module's tensors. Of torch.export it is the state dict, and constants behind it.
         The value is read once; later calls return the same object.
 
         Raises:
@@ -191,6 +192,8 @@ class PtReader:
         read = read_json_archive if self.kind == "json-archive" else read_modules
         found = read(archive, self._limits)
         self.attributes, self.constants = found.attributes, found.constants
+        if self.kind != "cpp":
+            found.carry_attributes()
         self.notes += found.notes
         return found.with_attributes() if self.kind == "cpp" else found.state_dict
 

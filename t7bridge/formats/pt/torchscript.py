@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, field
@@ -141,19 +141,23 @@ class ScriptModule:
         constants: what its code refers to.
         inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
             there, and no names for them.
+        held: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
         notes: what is not in the state dict.
     """
 
     entries: list[ScriptEntry]
     constants: Any = None
     inlined: OrderedDict[str, Any] = field(factory=OrderedDict)
+    held: OrderedDict[str, Any] = field(factory=OrderedDict)
     notes: list[Note] = field(factory=list)
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Parameters and buffers, as `state_dict()` returns them: detached; then the constants."""
+        """Parameters and buffers, as `state_dict()` returns them: detached; then attributes and constants."""
         state = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
-        state.update(self.inlined)
+        names = _Names(state)
+        for name, tensor in (*self.held.items(), *self.inlined.items()):
+            state[names.free(name)] = tensor
         return state
 
     @property
@@ -161,26 +165,36 @@ class ScriptModule:
         """All others."""
         return {entry.name: entry.value for entry in self.entries if not entry.in_state}
 
-    def note_left_out(self) -> None:
-        """Note the constants, and the tensors that no state dict has."""
+    def note_inlined(self) -> None:
+        """Note the constants."""
         if self.inlined:
             count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
             self.notes.append(
                 Note("info", "", f"the module has {count} as constants of its code, without names: constants.0 …")
             )
-        state = {_place(entry.value) for entry in self.entries if entry.in_state}
-        others = [
-            path
-            for entry in self.entries
-            if not entry.in_state
-            for path, tensor in iter_tensors(entry.value, entry.name)
-            if _place(tensor) not in state
-        ]
-        if others:
-            shown_paths = ", ".join(path[:60] for path in others[:5]) + (", …" if len(others) > 5 else "")
-            what = "tensor is an attribute" if len(others) == 1 else "tensors are attributes"
+
+    def carry_attributes(self) -> None:
+        """Carry the tensors in attributes, which PyTorch's state dict of the module does not have, and note them."""
+        known = {_place(entry.value) for entry in self.entries if entry.in_state}
+        known |= {_place(tensor) for tensor in self.inlined.values()}
+        names = _Names(self.held)
+        for entry in self.entries:
+            if entry.in_state:
+                continue
+            for path, tensor in iter_tensors(entry.value, entry.name):
+                if _place(tensor) not in known:
+                    known.add(_place(tensor))
+                    self.held[names.free(f"attributes.{path}")] = detached(tensor)
+        if self.held:
+            first = ", ".join(name[:70] for name in list(self.held)[:5]) + (", …" if len(self.held) > 5 else "")
+            what = "tensor is an attribute" if len(self.held) == 1 else "tensors are attributes"
             self.notes.append(
-                Note("warning", "", f"{len(others)} {what} and no parameter or buffer, and left out: {shown_paths}")
+                Note(
+                    "info",
+                    "",
+                    f"{len(self.held)} {what} and no parameter or buffer; carried as {first}, "
+                    "which load_state_dict(strict=False) skips",
+                )
             )
 
     def with_attributes(self) -> OrderedDict[str, Any]:
@@ -256,7 +270,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
         found.entries += [entry for entry in states if entry.name[start:] not in parameters]
         found.entries += others
         stack.extend(reversed(inner))
-    found.note_left_out()
+    found.note_inlined()
     return found
 
 
@@ -264,9 +278,27 @@ def _add_inlined(found: ScriptModule, value: Any, name: str) -> None:
     """Add the tensors of a value under the paths to them, those first met elsewhere left out."""
     known = {id(tensor) for tensor in found.inlined.values()}
     known_places = {_place(tensor) for tensor in found.inlined.values()}
+    names = _Names(found.inlined)
     for path, tensor in iter_tensors(value, name):
         if id(tensor) not in known and _place(tensor) not in known_places:
-            found.inlined[path] = detached(tensor)
+            found.inlined[names.free(path)] = detached(tensor)
+
+
+class _Names:
+    """Names for the entries of a dict that loses none: what is taken gets a number."""
+
+    def __init__(self, taken: Mapping[str, Any]) -> None:
+        self._taken = taken
+        self._last: dict[str, int] = {}
+
+    def free(self, name: str) -> str:
+        """The name, or `name~2`, `name~3` where it is taken."""
+        free, number = name, self._last.get(name, 1)
+        while free in self._taken:
+            number += 1
+            free = f"{name}~{number}"
+        self._last[name] = number
+        return free
 
 
 def _place(value: Any) -> Any:
@@ -293,7 +325,8 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         elif isinstance(item, (list, tuple)):
             stack += [(f"{path[-1000:]}.{number}", inner) for number, inner in reversed(list(enumerate(item)))]
         elif isinstance(item, PythonObject):
-            stack += [(path, inner) for inner in (item.args, item.state) if inner is not UNSET]
+            parts = (item.args, item.kwargs, item.state, item.items, item.pairs)
+            stack += [(path, inner) for inner in reversed(parts) if inner is not UNSET]
 
 
 def _is_module(value: Any, code: _Code) -> bool:

@@ -14,8 +14,8 @@ from ...conversion.template import state_dict_in
 from ...data import define
 from ...errors import ModelError
 from ...formats.document import Document
+from ...formats.pt.modules import MetModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
-from ...formats.pt.modules import module_state_dict
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import Visit, walk
@@ -141,12 +141,13 @@ def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
         return state
     found: list[tuple[str, Any]] = []
     inside: set[Visit] = set()
+    met = MetModules(limits)
     for visit in walk(value):
         if visit.parent in inside:
             inside.add(visit)
         elif is_pickled_module(visit.value):
             inside.add(visit)
-            found.append((visit.path, module_state_dict(visit.value, limits=limits)))
+            found.append((visit.path, module_state_dict(visit.value, limits=limits, met=met)))
         elif isinstance(visit.value, dict) and any(isinstance(item, Tensor) for item in visit.value.values()):
             found.append((visit.path, visit.value))
     return _chosen(found, name, at, "state dict")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import time
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from pt_helpers import PT, golden, members_of, torch_describe, zipped
 from torch import nn
 
+import t7bridge
 from t7bridge.errors import FormatError, LimitError
 from t7bridge.formats.pt.reader import PtReader
-from t7bridge.formats.pt.torchscript import parse_classes
+from t7bridge.formats.pt.torchscript import ScriptEntry, ScriptModule, parse_classes
+from t7bridge.graph.dtypes import FLOAT32
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
 from t7bridge.values.describe_python import describe_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
@@ -111,12 +117,17 @@ def scripted(module: nn.Module) -> tuple[object, bytes]:
 
 
 def test_state_dict_is_pytorchs():
-    """Names, order, sharing and bytes of a scripted module's state dict."""
+    """Names, order, sharing and bytes of a scripted module's state dict; the tensor in an attribute follows, once."""
     script, data = scripted(Net().eval())
     reader = PtReader(data)
 
     assert reader.kind == "torchscript"
-    assert torch_describe(OrderedDict(script.state_dict())) == describe_python(reader.read())
+    expected = OrderedDict(script.state_dict())
+    expected["attributes.first.plain"] = torch.full((2,), 7.0)
+    assert torch_describe(expected) == describe_python(reader.read())
+    (note,) = reader.notes
+    assert "1 tensor is an attribute" in note.message
+    assert "attributes.first.plain" in note.message
 
 
 def test_attributes_are_data():
@@ -129,6 +140,56 @@ def test_attributes_are_data():
     assert reader.attributes["first.plain"].numpy().tolist() == [7, 7]
     assert reader.attributes["layers.1.training"] is False
     assert reader.foreign == []
+
+
+class Holder(nn.Module):
+    """Tensors in lists, tables and tuples of attributes; one of them is a parameter too, one is a view of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.cached = {"a.b": torch.arange(2.0), "c": torch.arange(4.0)}
+        self.listed = [torch.arange(5.0), self.weight]
+        self.pair = (1, self.listed[0][1:3])
+
+    def forward(self, x):
+        return x + self.cached["c"].sum() + self.listed[0].sum() + self.pair[1].sum() + self.weight.sum()
+
+
+def test_tensors_in_attributes_are_carried(tmp_path):
+    """Every storage of the archive is reached by what `convert` writes, for each target, and the report names them."""
+    _, data = scripted(Holder().eval())
+    (tmp_path / "s.pt").write_bytes(data)
+    expected = {
+        "weight": [1, 1, 1],
+        "attributes.cached.a.b": [0, 1],
+        "attributes.cached.c": [0, 1, 2, 3],
+        "attributes.listed.0": [0, 1, 2, 3, 4],
+        "attributes.pair.1": [1, 2],
+    }
+    for suffix in (".pt", ".npz", ".safetensors", ".t7"):
+        report = t7bridge.convert(tmp_path / "s.pt", tmp_path / f"o{suffix}", record=False)
+        assert any("4 tensors are attributes" in note.message for note in report.notes)
+        found = t7bridge.to_python(t7bridge.load(tmp_path / f"o{suffix}"))
+        assert {key: value.tolist() for key, value in found.items()} == expected
+    state = torch.load(tmp_path / "o.pt", weights_only=True)
+    missing, unexpected = Holder().load_state_dict(state, strict=False)
+    assert not missing
+    assert set(unexpected) == set(expected) - {"weight"}
+
+
+def test_names_that_are_taken():
+    """Tensors whose paths read the same are carried each, under names of their own, in time that grows with them."""
+    storage = Storage.from_array(np.arange(20_000, dtype=np.float32))
+    tensors = [Tensor(FLOAT32, storage, (1,), (1,), number) for number in range(20_000)]
+    table = {"x" * 200 + str(number): tensor for number, tensor in enumerate(tensors[2:])}
+    module = ScriptModule([ScriptEntry("a", [{"1": tensors[0], 1: tensors[1]}, table], False)])
+    start = time.process_time()
+    module.carry_attributes()
+    state = module.state_dict
+    assert time.process_time() - start < 2
+    assert list(state)[:3] == ["attributes.a.0.1", "attributes.a.0.1~2", "attributes.a.1." + "x" * 100]
+    assert [tensor.offset for tensor in state.values()] == list(range(20_000))
 
 
 def test_constants():
