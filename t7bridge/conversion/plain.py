@@ -24,21 +24,8 @@ from typing import Any
 
 from attrs import evolve
 
+from ..graph import python
 from ..graph.lua import COMPOSITE, Value
-from ..graph.python import (
-    UNSET,
-    Device,
-    NumpyArray,
-    NumpyDtype,
-    NumpyScalar,
-    PythonGlobal,
-    PythonObject,
-    QuantizedTensor,
-    SparseTensor,
-    TorchConstant,
-    TorchSize,
-    UntypedStorage,
-)
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from .tree import Tree
@@ -111,17 +98,17 @@ class _Plain(Tree):
             return bytearray(value)
         if isinstance(value, complex):
             return value
-        if isinstance(value, UntypedStorage):
+        if isinstance(value, python.UntypedStorage):
             return self._convert(value.storage)
-        if isinstance(value, (NumpyArray, NumpyScalar)):
+        if isinstance(value, (python.NumpyArray, python.NumpyScalar)):
             return self._numpy(value)
-        if isinstance(value, SparseTensor):
+        if isinstance(value, python.SparseTensor):
             names = ("layout", "indices", "plain_indices", "values", "size", "is_coalesced")
             return self._parts("torch.sparse", {name: getattr(value, name) for name in names})
-        if isinstance(value, QuantizedTensor):
+        if isinstance(value, python.QuantizedTensor):
             quantized = ("tensor", "scheme", "scale", "zero_point", "axis")
             return self._parts("torch.quantized", {name: getattr(value, name) for name in quantized})
-        if isinstance(value, PythonObject):
+        if isinstance(value, python.PythonObject):
             return self._python_object(value)
         return self._name(value)
 
@@ -133,43 +120,43 @@ class _Plain(Tree):
     def _parts(self, name: str, parts: dict[str, Any]) -> dict[Any, Any]:
         return self._entries({"__class__": name}, {key: part for key, part in parts.items() if part is not None})
 
-    def _python_object(self, value: PythonObject) -> dict[Any, Any]:
-        parts: dict[Any, Any] = {} if value.args in ((), UNSET) else {"__args__": value.args}
+    def _python_object(self, value: python.PythonObject) -> dict[Any, Any]:
+        parts: dict[Any, Any] = {} if value.args in ((), python.UNSET) else {"__args__": value.args}
         parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
         attributes = value.attributes
         if attributes:
             parts |= attributes
-        elif value.state is not UNSET and value.state is not None:
+        elif value.state is not python.UNSET and value.state is not None:
             parts["__state__"] = value.state
         parts |= {"__items__": value.items} if value.items else {}
         parts |= {"__pairs__": [list(pair) for pair in value.pairs]} if value.pairs else {}
         return self._entries({"__class__": value.path}, parts)
 
-    def _numpy(self, value: NumpyArray | NumpyScalar) -> Any:
+    def _numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
         from ..formats.pt.numpy_tensors import numpy_value
 
-        array = value if isinstance(value, NumpyArray) else NumpyArray(value.dtype, (), False, value.data)
+        array = value if isinstance(value, python.NumpyArray) else python.NumpyArray(value.dtype, (), False, value.data)
         if isinstance(array.data, list):
             return self._list(array.data)
         made = numpy_value(array)
-        return made if isinstance(value, NumpyArray) else made[()].item()
+        return made if isinstance(value, python.NumpyArray) else made[()].item()
 
     def _name(self, value: Any) -> Any:
-        if isinstance(value, TorchConstant) and self._torch:
+        if isinstance(value, python.TorchConstant) and self._torch:
             import torch
 
             return getattr(torch, value.name, f"torch.{value.name}")
-        if isinstance(value, Device):
+        if isinstance(value, python.Device):
             if self._torch:
                 import torch
 
                 return torch.device(str(value))
             return str(value)
-        if isinstance(value, TorchConstant):
+        if isinstance(value, python.TorchConstant):
             return f"torch.{value.name}"
-        if isinstance(value, PythonGlobal):
+        if isinstance(value, python.PythonGlobal):
             return value.path
-        return value.code if isinstance(value, NumpyDtype) else value
+        return value.code if isinstance(value, python.NumpyDtype) else value
 
 
 class _Finish:
@@ -187,7 +174,7 @@ class _Finish:
                 return kind(self.parts)
             except TypeError:  # what is in it has become a list or dict
                 return kind(self.original)
-        if isinstance(self.original, TorchSize) and self.torch:
+        if isinstance(self.original, python.TorchSize) and self.torch:
             import torch
 
             return torch.Size(self.parts)

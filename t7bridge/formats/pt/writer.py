@@ -43,11 +43,8 @@ class StorageKeys:
         return StorageRef(self.key(storage), self._place(storage.device))
 
 
-class PtWriter:
-    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
-
-    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
-    graph. Their bytes go from where they are to the archive without being held in memory.
+class ValueWriter:
+    """Base of the writers of PyTorch's formats: one value, pickled at once, and the storages that it names.
 
     Args:
         target: a binary file object.
@@ -57,13 +54,12 @@ class PtWriter:
 
     Attributes:
         tensors: number of tensors in the value.
-
-    Example:
-        >>> with open("out.pt", "wb") as file:
-        ...     writer = PtWriter(file)
-        ...     writer.write({"weight": tensor})
-        ...     writer.finish()
+        plain: the names that were left out, as they are foreign, and the values that would have them.
+        blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
+
+    _old = False
+    """Whether pickles are those of PyTorch before 1.6."""
 
     def __init__(
         self,
@@ -74,15 +70,12 @@ class PtWriter:
         allow_foreign: bool = False,
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
-        self._zip = ZipWriter(self._output)
         self._keys = StorageKeys(keep_device, place)
-        self._pickle = PickleWriter(self._keys.ref).dumps(None)
-        self.tensors = 0
+        self._pickle = self._dumps(None)
         self._allow_foreign = allow_foreign
+        self.tensors = 0
         self.plain: dict[str, list[Any]] = {}
-        """The names that were left out, as they are foreign, and the values that would have them."""
         self.blocking: dict[str, Any] = {}
-        """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
 
     def storage_key(self, storage: Storage) -> str:
         """The key of a storage; one that is new gets the next, and its elements will be written."""
@@ -95,9 +88,9 @@ class PtWriter:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
 
         Raises:
-            UnsupportedError: something else is inside.
+            UnsupportedError: something is inside that the format cannot hold.
         """
-        writer = PickleWriter(self._keys.ref, allow_foreign=self._allow_foreign)
+        writer = PickleWriter(self._keys.ref, old=self._old, allow_foreign=self._allow_foreign)
         self._pickle = writer.dumps(value)
         self.tensors, self.plain, self.blocking = writer.tensors, writer.plain, writer.blocking
 
@@ -105,6 +98,29 @@ class PtWriter:
     def storages(self) -> int:
         """Number of storages that are written."""
         return len(self._keys.storages)
+
+    def _dumps(self, value: Any) -> bytes:
+        return PickleWriter(self._keys.ref, old=self._old).dumps(value)
+
+
+class PtWriter(ValueWriter):
+    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
+
+    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
+    graph. Their bytes go from where they are to the archive without being held in memory.
+
+    Args:
+        target: a binary file object.
+        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+        place: which device each gets, by the one that it names, instead.
+        allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
+
+    Example:
+        >>> with open("out.pt", "wb") as file:
+        ...     writer = PtWriter(file)
+        ...     writer.write({"weight": tensor})
+        ...     writer.finish()
+    """
 
     def finish(self, record: Callable[[str], bytes] | None = None) -> None:
         """Write the archive.
@@ -115,6 +131,7 @@ class PtWriter:
         Raises:
             WriteError: the output does not take the bytes.
         """
+        self._zip = ZipWriter(self._output)
         self._add(layout.DATA_MEMBER, self._pickle)
         for name, data in self._members():
             self._add(name, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -91,6 +92,15 @@ def batch_norm(
     return b.reshape(b.emit(make(name, *args, **fields), value), shape)
 
 
+def _over_last(b: Builder, input: Any, over: Any, layer: Callable[[int, int], Layer], weight: Any, bias: Any) -> Any:
+    """Apply a layer to the last dimensions as one, by its number from 1 and its extent; then scale and shift."""
+    value, shape, count = b.wire(input), input.shape, prod(over)
+    lead = shape[: len(shape) - len(over)]
+    value = b.emit(layer(len(lead) + 1, count), b.reshape(value, (*lead, count)))
+    value = affine(b, value, weight, bias, (*(1,) * len(lead), count))
+    return b.reshape(value, shape)
+
+
 @operation("layer_norm.default", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
 def layer_norm(
     b: Builder,
@@ -102,26 +112,16 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> Any:
     """Normalize over the last dimensions of each example."""
-    value, shape = b.wire(input), input.shape
-    count = prod(normalized_shape)
-    lead = shape[: len(shape) - len(normalized_shape)]
-    value = b.reshape(value, (*lead, count))
-    dim = len(lead) + 1
-    value = b.emit(sequential(centered(dim, count), scaled(dim, count, eps)), value)
-    value = affine(b, value, weight, bias, (*(1,) * len(lead), count))
-    return b.reshape(value, shape)
+    return _over_last(
+        b, input, normalized_shape, lambda dim, n: sequential(centered(dim, n), scaled(dim, n, eps)), weight, bias
+    )
 
 
 @operation("rms_norm.default", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")
 def rms_norm(b: Builder, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     """Divide by the root of the mean square over the last dimensions."""
-    value, shape = b.wire(input), input.shape
-    count = prod(normalized_shape)
-    lead = shape[: len(shape) - len(normalized_shape)]
-    value = b.reshape(value, (*lead, count))
-    value = b.emit(scaled(len(lead) + 1, count, 1.1920928955078125e-07 if eps is None else eps), value)
-    value = affine(b, value, weight, None, (*(1,) * len(lead), count))
-    return b.reshape(value, shape)
+    least = 1.1920928955078125e-07 if eps is None else eps
+    return _over_last(b, input, normalized_shape, lambda dim, n: scaled(dim, n, least), weight, None)
 
 
 @operation("group_norm.default", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")

@@ -155,11 +155,11 @@ def _with_time(shape: Any, time: int) -> Any:
 
 
 @operation(
-    "lstm.input",
-    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o",
+    "lstm.input gru.input rnn_tanh.input rnn_relu.input",
+    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o or r, z, n",
     "Unrolled over the steps of the example input: other lengths need another export.",
 )
-def lstm(
+def recurrent(
     b: Builder,
     input: Any,
     hx: Any,
@@ -171,54 +171,12 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Run LSTM layers over time."""
-    b.remark_unrolled(input.shape[1 if batch_first else 0])
-    return _unroll(
-        b,
-        "lstm",
-        b.wire(input),
-        list(hx),
-        params,
-        has_biases,
-        num_layers,
-        b.dropout_of("LSTM") or dropout,
-        bidirectional,
-        batch_first,
-    )
-
-
-@operation(
-    "gru.input rnn_tanh.input rnn_relu.input",
-    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates r, z, n",
-    "Unrolled over the steps of the example input: other lengths need another export.",
-)
-def gru(
-    b: Builder,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    """Run GRU or plain recurrent layers over time."""
+    """Run LSTM, GRU or plain recurrent layers over time."""
     b.remark_unrolled(input.shape[1 if batch_first else 0])
     kind = b.call.op.split(".")[1]
-    return _unroll(
-        b,
-        kind,
-        b.wire(input),
-        [hx],
-        params,
-        has_biases,
-        num_layers,
-        b.dropout_of("GRU") or b.dropout_of("RNN") or dropout,
-        bidirectional,
-        batch_first,
-    )
+    states = list(hx) if kind == "lstm" else [hx]
+    chance = b.dropout_of(kind.partition("_")[0].upper()) or dropout
+    return _unroll(b, kind, b.wire(input), states, params, has_biases, num_layers, chance, bidirectional, batch_first)
 
 
 @operation(

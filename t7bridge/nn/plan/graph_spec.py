@@ -5,11 +5,29 @@ May import graph and errors. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ...errors import ModelError
 from ...graph.lua import Table, TorchObject, Value
 from ..fields import items_of, lookup
 from ..mapping import NotMappedError
 from ..registry import graph_modules
+from .places import Place, Places
 from .spec import GraphNode, GraphSpec, Link
+
+
+def graphs_in(root: TorchObject) -> Iterator[tuple[Place, GraphSpec]]:
+    """Yield the graphs of a model with their places; those whose nodes are damaged are left out.
+
+    Args:
+        root: the model.
+    """
+    for place in Places(root):
+        if place.layer is None or place.layer.children is not graph_modules:
+            continue
+        with suppress(ModelError):
+            yield place, graph_spec(place.obj, place.path)
 
 
 def graph_spec(obj: TorchObject, path: str) -> GraphSpec:

@@ -14,6 +14,7 @@ from attrs import field
 from ...data import define
 from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
+from ...values.assign import is_contiguous
 from ..fields import items_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Recorded:
         tensors = [found[piece.key] for piece in pieces]
         first = tensors[0]
         places = {
-            (id(tensor.storage), tensor.offset - piece.start) if _is_plain(tensor) else None
+            (id(tensor.storage), tensor.offset - piece.start) if is_contiguous(tensor) else None
             for piece, tensor in zip(pieces, tensors)
         }
         stride = tuple(prod(size[place + 1 :]) for place in range(len(size)))
@@ -171,16 +172,6 @@ def _whole(result: Recorded, key: str) -> bool:
         place += piece.count
     result.pieces[key] = pieces
     return place == total
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Return whether the elements of a tensor are a run of its storage."""
-    step = 1
-    for extent, stride in zip(reversed(tensor.size), reversed(tensor.stride)):
-        if extent != 1 and stride != step:
-            return False
-        step *= extent
-    return True
 
 
 def _text(value: Any) -> str:

@@ -9,8 +9,7 @@ from ...data import define
 from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...nn.plan.graph_spec import graph_spec
-from ...nn.plan.places import Places
+from ...nn.plan.graph_spec import graphs_in
 from ...nn.plan.spec import GraphSpec, Link
 from ...nn.registry import graph_modules
 
@@ -75,13 +74,7 @@ def gate_orders(root: TorchObject) -> dict[str, str]:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
     found: dict[str, str] = {}
-    for place in Places(root):
-        if place.obj.class_name != "nn.gModule":
-            continue
-        try:
-            graph = graph_spec(place.obj, place.path)
-        except ModelError:
-            continue
+    for place, graph in graphs_in(root):
         classes = {
             child.name: child.value.class_name
             for child in graph_modules(place.obj)

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping
 from attrs import evolve, field
 
 from ...data import define
-from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...nn.plan.graph_spec import graph_spec
-from ...nn.plan.places import Places
+from ...nn.plan.graph_spec import graphs_in
 from ...nn.plan.spec import GraphSpec
 
 BATCHES = "num_batches_tracked"
@@ -88,13 +86,7 @@ def graph_runs(root: TorchObject) -> dict[Path, str]:
         For the path of each module in a graph, the name of its run.
     """
     runs: dict[Path, str] = {}
-    for place in Places(root):
-        if place.obj.class_name != "nn.gModule":
-            continue
-        try:
-            graph = graph_spec(place.obj, place.path)
-        except ModelError:
-            continue
+    for place, graph in graphs_in(root):
         above = tuple(place.prefix.split(".")[:-1])
         for name, number in _runs(graph).items():
             path = (*above, name)
