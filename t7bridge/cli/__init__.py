@@ -104,9 +104,14 @@ def _verb(arguments: Sequence[str]) -> int:
         return _general(arguments)
     verb = importlib.import_module(f".{name}", __name__)
     options = parser_for(name, verb).parse_args(arguments[1:])
+    from .progress import progress
     from .shared import QUIET, spooled
 
-    with spooled(options, getattr(verb, "INPUTS", ())):
+    inputs = getattr(verb, "INPUTS", ())
+    text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
+    copied = str(options.src) if name == "convert" else ""
+    shown = not (options.quiet or getattr(options, "json", False) or name == "zoo")
+    with spooled(options, inputs), progress(text, copied, shown=shown):
         if not options.quiet:
             return int(verb.run(options))
         before = QUIET.set(True)

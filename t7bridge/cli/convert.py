@@ -7,7 +7,6 @@ import sys
 
 from ..text import printable_json
 from . import WRONG_USAGE
-from .progress import progress
 from .shared import add_limits, add_options, given_options, limits_of, print_notes
 
 INPUTS = ("src",)
@@ -38,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.dst == "-":
         return _to_stdout(options)
-    with progress(options.src, "converting", shown=not (options.json or options.quiet)):
-        report = convert(options.src, options.dst, **given_options(options, "convert"), limits=limits_of(options))
+    report = convert(options.src, options.dst, **given_options(options, "convert"), limits=limits_of(options))
     if options.json:
         import json
 

@@ -13,25 +13,55 @@ _PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
 
 
 @contextmanager
-def progress(path: str, text: str, *, shown: bool = True) -> Iterator[None]:
-    """Show how far the writing of a file is, where standard error is a terminal.
+def progress(text: str, path: str = "", *, shown: bool = True) -> Iterator[None]:
+    """Show that a verb works, where standard error is a terminal; until it ends or prints.
 
     Args:
-        path: of the input; its size is what the output's is expected to be.
         text: what is done.
+        path: of the input, where as many bytes will be written as it has: then the bar tells how far it is.
         shown: whether the user wants to see it.
     """
     if not shown or not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(done, path, text), daemon=True)
+    thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
     thread.start()
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Watched(out, end), _Watched(err, end)  # type: ignore[assignment]
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        sys.stdout, sys.stderr = out, err
+        end()
+
+
+class _Watched:
+    """A stream whose first output ends the bar, as both are on one terminal."""
+
+    def __init__(self, stream: Any, end: Any) -> None:
+        self._stream = stream
+        self._end = end
+
+    def write(self, text: str) -> int:
+        """Write to the stream, once the bar is gone."""
+        self._end()
+        return int(self._stream.write(text))
+
+    def writelines(self, lines: Any) -> None:
+        """Write to the stream, once the bar is gone."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            self._end()
+        return getattr(self._stream, name)
 
 
 def _written() -> int | None:
@@ -41,21 +71,28 @@ def _written() -> int | None:
     return None
 
 
-def _watch(done: threading.Event, path: str, text: str) -> None:
-    start = _written()
+def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
+    start = _written() if path else None
     if done.wait(_PATIENCE_SECONDS):
         return
     try:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
     except ImportError:
         return
     total: Any = None
     with suppress(OSError):
         total = os.path.getsize(path) if start is not None else None
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]
+    if total is not None:
+        columns.insert(2, TaskProgressColumn())
+    with Progress(*columns, console=Console(file=terminal), transient=True, **_ALONE) as bar:
         task = bar.add_task(text, total=total)
         while not done.wait(_REDRAW_SECONDS):
-            now = _written()
-            if now is not None and start is not None and total is not None:
+            now = _written() if total is not None else None
+            if now is not None and start is not None:
                 bar.update(task, completed=min(now - start, total))
+
+
+_ALONE: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
+"""The streams stay as they are: what is printed ends the bar."""
