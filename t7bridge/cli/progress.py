@@ -33,7 +33,7 @@ def progress(text: str, path: str = "", *, shown: bool = True) -> Iterator[None]
         thread.join()
 
     out, err = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Watched(out, end), _Watched(err, end)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Watched(out, end), _Watched(err, end)
     try:
         yield
     finally:
