@@ -17,8 +17,8 @@ from ...errors import LimitError
 from .blocks import Block
 from .graph_json import Source, graph_of
 
-MAX_CHARS = 2_500_000
-"""Of the graph as JSON."""
+_ROOMY, MAX_CHARS = 1_700_000, 2_500_000
+"""Letters of the graph as JSON: from the first number on what is long is cut, more than the second is refused."""
 
 
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
@@ -36,7 +36,7 @@ def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
         LimitError: there is more than a page can hold.
     """
     text = _json(graph_of(blocks, source, statistics=weights))
-    if len(text) > MAX_CHARS:
+    if len(text) > (MAX_CHARS if weights else _ROOMY):
         text = _json(graph_of(blocks, source, brief=True))
     if len(text) > MAX_CHARS:
         raise LimitError(
@@ -44,21 +44,25 @@ def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
             found=f"{len(blocks)} blocks",
             hint="Draw a part with --at (at=… in Python), or write .svg, .dot or .json.",
         )
+    return _html(text, f"{source.file}, {source.path}")
+
+
+def _html(text: str, title: str) -> str:
+    """The page around the data."""
     web = files(__package__).joinpath("web")
-    style, script, dagre, licence = (
-        web.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js", "dagre.min.js", "dagre.LICENSE.txt")
-    )
-    hashes = " ".join(f"'sha256-{_hash(each)}'" for each in (dagre, script))
+    names = ("page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
+    style, licence, *scripts = (web.joinpath(name).read_text("utf-8") for name in names)
+    hashes = " ".join(f"'sha256-{_hash(each)}'" for each in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
-    title = escape(f"{source.file}, {source.path}")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
+        f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
         f"<style>{style}</style>\n</head>\n"
         f'<body>\n<script type="application/json" id="graph">{text}</script>\n'
         f"<!-- dagre:\n{licence.strip()}\n-->\n"
-        f"<script>{dagre}</script>\n<script>{script}</script>\n</body>\n</html>\n"
+        + "".join(f"<script>{each}</script>\n" for each in scripts)
+        + "</body>\n</html>\n"
     )
 
 

@@ -1,0 +1,194 @@
+"""Pages in a real browser: they draw themselves, answer mouse and keyboard, and run nothing of a file."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import PROGRAM, Browser
+from helpers import ROOT
+
+import t7bridge
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+
+MODELS = ROOT / "testfiles" / "models"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")]
+LABELS = "[...document.querySelectorAll('svg.view text.t')].map(e => e.textContent)"
+SCALE = "Number(/scale\\(([\\d.]+)/.exec(document.querySelector('svg.view > g').getAttribute('transform'))[1])"
+MOVED = "/translate\\(([^)]*)/.exec(document.querySelector('svg.view > g').getAttribute('transform'))[1]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with Browser() as opened:
+        yield opened
+
+
+def layer(kind: str, /, **fields: Any) -> TorchObject:
+    """A layer of Lua."""
+    return TorchObject(f"nn.{kind}", 1, Table.of(fields))
+
+
+def sequence(*layers: TorchObject, kind: str = "Sequential") -> TorchObject:
+    """A container of Lua."""
+    return layer(kind, modules=Table.from_list(list(layers)))
+
+
+def linear(takes: int, returns: int) -> TorchObject:
+    """An `nn.Linear`."""
+    weight = Tensor.from_numpy(np.zeros((returns, takes), np.float32))
+    return layer("Linear", weight=weight, bias=Tensor.from_numpy(np.zeros(returns, np.float32)))
+
+
+def place(browser: Browser, text: str) -> tuple[float, float, float]:
+    """The middle of a text in the window, and its height."""
+    found = browser.run(
+        f"(() => {{ const e = [...document.querySelectorAll('svg.view text')].find(e => e.textContent === {text!r});"
+        "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2, r.height]; })()"
+    )
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def drawn(model: object, folder: Path, **options: Any) -> Path:
+    """The page of a model."""
+    t7bridge.draw(model, folder / "x.html", force=True, **options)
+    return folder / "x.html"
+
+
+def test_mouse(browser: Browser, tmp_path: Path) -> None:
+    """The wheel zooms where the mouse is, a drag moves the picture, a click selects, and the sign in a corner folds."""
+    browser.open(drawn(MODELS / "siamese_shared.t7", tmp_path))
+    before, (x, y, _) = browser.run(SCALE), place(browser, "1: PairwiseDistance")
+    browser.wheel(x, y, -400)
+    assert browser.run(SCALE) > 1.5 * before
+    assert place(browser, "1: PairwiseDistance")[:2] == pytest.approx((x, y), abs=3)
+    moved = browser.run(MOVED)
+    browser.drag((200, 400), (260, 340))
+    assert [float(a) - float(b) for a, b in zip(browser.run(MOVED).split(","), moved.split(","))] == [60, -60]
+    browser.press("0")
+    x, y, _ = place(browser, "1: PairwiseDistance")
+    browser.click(x, y)
+    panel = browser.run("document.querySelector('.panel').textContent")
+    assert "nn.PairwiseDistance" in panel
+    assert "PyTorch class" in panel
+    count = len(browser.run(LABELS))
+    rect = browser.run("(r => [r.x + 5, r.y + 5])(document.querySelectorAll('.fold')[1].getBoundingClientRect())")
+    browser.click(*rect)
+    assert len(browser.run(LABELS)) < count - 5  # the container is closed
+    assert browser.errors == []
+
+
+def test_keyboard_and_search(browser: Browser, tmp_path: Path) -> None:
+    """`/` searches classes, names and paths; Enter goes there; arrows walk, `e` unfolds, `c` folds, `t`: the theme."""
+    stages = [sequence(linear(4, 4), layer("Tanh")) for _ in range(9)]
+    browser.open(drawn(sequence(*stages, layer("Sigmoid")), tmp_path))
+    assert "0: Sequential  ×9" in browser.run(LABELS)
+    browser.press("e")
+    assert browser.run(LABELS).count("0: Linear") == 1  # of nine equal blocks
+    browser.press("/")
+    for letter in "sigm":
+        browser.press(letter)
+    assert "1 found" in browser.run("document.querySelector('.hits').textContent")
+    browser.press("Enter")
+    assert "nn.Sigmoid" in browser.run("document.querySelector('.panel').textContent")
+    browser.run("document.activeElement.blur()")
+    browser.press("ArrowUp")
+    assert "8: Sequential" in browser.run("document.querySelector('.panel h2').textContent")
+    browser.press("ArrowRight")
+    assert "0: Linear" in browser.run("document.querySelector('.panel h2').textContent")
+    browser.press("Escape")
+    assert browser.run("document.querySelector('.panel').hidden")
+    browser.press("c")
+    assert browser.run(LABELS) == ["Sequential", "−", "0: Sequential  ×9", "+", "9: Sigmoid"]
+    color = browser.run("getComputedStyle(document.body).backgroundColor")
+    browser.press("t")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") != color
+    assert browser.errors == []
+
+
+def test_branches_stand_in_their_order(browser: Browser, tmp_path: Path) -> None:
+    """The branches of a container, and the nodes of a graph on one level, stand from left to right in their order."""
+    names = ("Tanh", "Sigmoid", "ReLU", "Identity")
+    browser.open(drawn(sequence(*[layer(name) for name in names], kind="ConcatTable"), tmp_path))
+    places = [place(browser, f"{number}: {name}")[0] for number, name in enumerate(names)]
+    assert places == sorted(places)
+    browser.open(drawn(MODELS / "char_lstm_nngraph.t7", tmp_path))
+    assert place(browser, "8: Sigmoid")[1] == place(browser, "11: Sigmoid")[1]
+    inputs = [place(browser, text)[0] for text in ("2: Linear", "4: Linear")]
+    assert inputs == sorted(inputs)
+    assert browser.errors == []
+
+
+def test_large_models_open_at_once(browser: Browser, tmp_path: Path) -> None:
+    """Models of a thousand layers open in two seconds, unfolded too, and their pages weigh less than 2 MB."""
+    kinds = ("Tanh", "Sigmoid", "ReLU")
+    chain = sequence(
+        *[linear(3 + n % 7, 3 + (n + 1) % 7) if n % 2 else layer(kinds[n * n % 5 % 3]) for n in range(1200)]
+    )
+    deep = layer("Tanh")
+    for _ in range(300):
+        deep = sequence(deep, layer("ReLU"), linear(2, 2))
+    for model in (chain, deep):
+        page = drawn(model, tmp_path)
+        assert page.stat().st_size < 2_000_000
+        for fragment in ("", "#unfold=all"):
+            seconds = min(browser.open(page, fragment), browser.open(page, fragment))  # the machine may be busy
+            assert seconds < 2
+    assert browser.errors == []
+
+
+def test_nothing_of_a_file_runs(browser: Browser, tmp_path: Path) -> None:
+    """Names that are markup, script or quotes are text everywhere: labels, panel, search, title; nothing is loaded."""
+    hostile = "</script><script>window.hit=1</script><img src=x onerror=window.hit=1>'\"&\\u003c\u202e\x1b[31m"
+    model = sequence(layer(hostile[:75], name=hostile, **{hostile: hostile}), linear(2, 3))
+    model["modules"][1][hostile] = hostile
+    t7bridge.save(Table.of({hostile: model}), tmp_path / "x.t7")
+    page = tmp_path / "<img src=x onerror=window.hit=1>.html"
+    t7bridge.draw(tmp_path / "x.t7", page)
+    for fragment in ("", "#select=<img src=x onerror=window.hit=1>&theme=<b>"):
+        browser.open(page, fragment)
+        browser.press("e")
+        browser.run("document.querySelector('.search').value = '<'; document.querySelector('.search').oninput()")
+        browser.run("document.querySelectorAll('svg.view .n').forEach(e => e.dispatchEvent(new MouseEvent('click')))")
+        assert browser.run("window.hit") is None
+        assert browser.run("document.querySelectorAll('img, iframe, object, link').length") == 0
+        assert browser.run("document.scripts.length") == 4
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_can_be_read(browser: Browser, tmp_path: Path, dark: bool) -> None:
+    """In light and dark, every text stands out from its box by 4.5 to 1 or more, as WCAG 2.1 asks."""
+    browser.dark(dark)
+    browser.open(drawn(MODELS / "resnet_small.t7", tmp_path))
+    ratios = browser.run("""(() => {
+      const parse = text => text.match(/[\\d.]+/g).map(Number).slice(0, 3);
+      const linear = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+      const light = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+      const over = (top, share, under) => top.map((v, i) => v * share + under[i] * (1 - share));
+      return [...document.querySelectorAll('svg.view g.n > text')].map(text => {
+        const box = text.parentNode.querySelector('rect.b'), tint = text.parentNode.querySelector('rect.tint');
+        let back = parse(getComputedStyle(box).fill);
+        const style = tint && getComputedStyle(tint);
+        if (tint) back = over(parse(style.fill), Number(style.fillOpacity), back);
+        const [a, b] = [light(parse(getComputedStyle(text).fill)), light(back)];
+        return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+      });
+    })()""")
+    browser.dark(False)
+    assert len(ratios) > 20
+    assert min(ratios) >= 4.5
+
+
+def test_in_a_frame(browser: Browser, tmp_path: Path) -> None:
+    """A notebook's cell shows the page in a frame, which cannot reach the notebook."""
+    html = t7bridge.draw(MODELS / "unet_nngraph.t7")._repr_html_()
+    (tmp_path / "cell.html").write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{html}")
+    browser.open(tmp_path / "cell.html")
+    time.sleep(0.3)
+    assert browser.run("document.querySelector('iframe').contentDocument") is None
+    assert browser.errors == []
