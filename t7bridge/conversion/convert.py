@@ -488,6 +488,20 @@ def state_dict_of(
     return OrderedDict(result.tensors)
 
 
+def _mixed(root: Any) -> bool:
+    """Tell whether Lua's objects are in dicts, lists or tuples of Python's."""
+    seen: set[int] = set()
+    waiting = [root] if isinstance(root, (dict, list, tuple)) else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)):
+            return True
+    return False
+
+
 def write_value(output: FileOutput, value: Any, goal: formats.FormatSpec, layout: T7Layout | None = None) -> Report:
     """Write a value of any kind in a format: Lua's as Python's where need be, and the other way round.
 
@@ -501,14 +515,14 @@ def write_value(output: FileOutput, value: Any, goal: formats.FormatSpec, layout
         What the format could not hold, in its notes.
     """
     report = Report(target=output.path, target_format=goal.name)
+    if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
+        from .lua_tree import to_lua
+
+        tree = to_lua(value)
+        value = tree.value
+        report.notes += tree.notes
     is_lua = isinstance(value, COMPOSITE)
     if goal.values == LUA:
-        if not is_lua and not isinstance(value, (type(None), bool, float, bytes)):
-            from .lua_tree import to_lua
-
-            tree = to_lua(value)
-            value = tree.value
-            report.notes += tree.notes
         formats.home(goal.name).write(output, value, layout)
         return report
     if is_lua:

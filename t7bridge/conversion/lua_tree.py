@@ -171,12 +171,10 @@ class _Builder:
             return _text_bytes(name_text(value))
         if isinstance(value, PythonObject):
             return self._python_object(value, path)
-        is_lua = isinstance(value, COMPOSITE)
-        raise UnsupportedError(
-            f"a value of type {type(value).__name__} cannot be written to a .t7",
-            path=path_text(path),
-            hint="Lua objects go into a Table, Table.of({…}), not into a dict or list." if is_lua else "",
-        )
+        if isinstance(value, COMPOSITE):
+            return value
+        kind = type(value).__name__
+        raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=path_text(path))
 
     def _quantized(self, value: QuantizedTensor, path: Location) -> Table:
         tensor = value.tensor

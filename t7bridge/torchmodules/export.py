@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import logging
 import warnings
@@ -122,7 +123,7 @@ def export_onnx(
         from onnxscript import opset18  # PyTorch's exporter needs it too
     except ImportError as error:
         raise UnsupportedError(f"{error.name} is not installed", hint="pip install 't7bridge[onnx]'") from error
-    values, wanted = _prepared(module, inputs, dynamic)
+    values, arguments, wanted = _prepared(module, inputs, dynamic)
     module = replaced(module)
     table = translations(opset18)
     names = [each.name for each in _flat(inputs)]
@@ -140,8 +141,8 @@ def export_onnx(
                 verbose=False,
             ),
             module,
-            (values,),
-            _shapes(values, dynamic),
+            arguments,
+            _shapes(arguments, dynamic),
         )
         given = {id(value) for value in program.model.graph.inputs}
         for value in program.model.graph.outputs:
@@ -174,18 +175,18 @@ def export_pt2(module: nn.Module, inputs: Inputs, path: str, dynamic: Sequence[s
         UnsupportedError: torch.export refuses the model; the message names the layer.
         ModelError: the module cannot compute the example, or the file computes something else.
     """
-    values, wanted = _prepared(module, inputs, dynamic)
+    _, arguments, wanted = _prepared(module, inputs, dynamic)
     with _quiet():
         program = _exported(
             lambda part, args, shapes: torch.export.export(part, args, dynamic_shapes=shapes),
             module,
-            (values,),
-            _shapes(values, dynamic),
+            arguments,
+            _shapes(arguments, dynamic),
         )
         torch.export.save(program, path)
         again = torch.export.load(path)
         with torch.no_grad():
-            found = again.module()(values)
+            found = again.module()(*arguments)
     difference = _difference(_leaves(found), wanted, path)
     names = [spec.arg.name for spec in program.graph_signature.output_specs]
     return Exported([each.name for each in _flat(inputs)], names, difference, f"torch {torch.__version__}")
@@ -208,8 +209,10 @@ def _two(given: Input) -> Input:
     return Input(given.name, (2, *given.shape[1:]), given.dtype, value)
 
 
-def _prepared(module: nn.Module, inputs: Inputs, dynamic: Sequence[str]) -> tuple[Any, list[torch.Tensor]]:
-    """The example inputs as the module takes them, and its outputs."""
+def _prepared(
+    module: nn.Module, inputs: Inputs, dynamic: Sequence[str]
+) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
+    """The example inputs, the arguments that they are for the module, and its outputs."""
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
@@ -218,23 +221,29 @@ def _prepared(module: nn.Module, inputs: Inputs, dynamic: Sequence[str]) -> tupl
     failed: ModelError | None = None
     for indices in (False, True):
         values = example(module, inputs, indices)
+        arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
-            return values, _computed(module, (values,))
+            return values, arguments, _computed(module, arguments)
         except ModelError as error:
             failed = failed or error
     assert failed is not None
     raise failed
 
 
-def _shapes(values: Any, dynamic: Sequence[str]) -> Any:
+def _takes_target(module: nn.Module) -> bool:
+    """Tell whether a module is a criterion: input and target are two arguments of its `forward`."""
+    return list(inspect.signature(module.forward).parameters)[1:2] in (["target"], ["targets"])
+
+
+def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
     """The dynamic dimensions: inputs with as many examples have one batch, others have their own."""
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
-    for value in _flat(values):
+    for value in _flat(list(arguments)):
         count = len(batches)
         batches.setdefault(len(value), torch.export.Dim(f"batch{count + 1}" if count else "batch"))
-    return (_mapped(lambda value: {0: batches[len(value)]}, values),)
+    return tuple(_mapped(lambda value: {0: batches[len(value)]}, each) for each in arguments)
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -321,7 +330,11 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         try:
             yield

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.errors import TargetExistsError, UnknownFormatError, UnsupportedError
@@ -68,6 +69,18 @@ def test_save_python_value(tmp_path: Path) -> None:
     assert table["names"].as_list() == [b"a", b"b"]
     assert table["weight"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (tmp_path / "x.t7").read_bytes().startswith(b"3\n1\n3\n")
+
+
+@pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors", "npz", "h5"])
+def test_save_lua_values_in_builtins(suffix: str, tmp_path: Path) -> None:
+    """What was loaded from a .t7 may stand in lists and dicts, beside arrays; every format has its tensors."""
+    model = t7bridge.load(TESTFILES / "nn" / "Linear.t7")
+    path = tmp_path / f"x.{suffix}"
+    t7bridge.save({"model": model, "extra": np.arange(3.0)}, path)
+    found = t7bridge.to_python(t7bridge.load(path))
+    weight = found["model.weight"] if "model.weight" in found else found["model"]["weight"]
+    np.testing.assert_array_equal(weight, model["weight"].numpy())
+    np.testing.assert_array_equal(found["extra"], [0, 1, 2])
 
 
 def test_save_refuses(tmp_path: Path) -> None:

@@ -48,13 +48,11 @@ class ClassNLLCriterion(nn.Module):
         )
         if not self.average:
             return total
-        counted = wanted[wanted != ignored]
-        share = (
-            counted.numel()
-            if self.weight is None
-            else float(self.weight[counted].sum())
-        )
-        return total / share if share else total
+        share = (wanted != ignored).to(total.dtype)
+        if self.weight is not None:
+            share = share * self.weight[wanted.clamp(min=0)]
+        share = share.sum()
+        return total / share.masked_fill(share == 0, 1)
 
 
 class CrossEntropyCriterion(ClassNLLCriterion):
