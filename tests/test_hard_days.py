@@ -149,7 +149,7 @@ def as_nobody(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize("case", ["folder without rights", "unreadable input", "file of somebody else"])
 def test_permission_denied(case, tmp_path):
     """A folder that may not be written, a file that may not be read, a file of somebody else in a shared folder."""
-    t7bridge.convert(SMALL, tmp_path / "loaded.pt")
+    cli.main(["convert", str(SMALL), str(tmp_path / "loaded.pt")])
     (work := tmp_path / "work").mkdir()
     shutil.copy(SMALL, work / "x.t7")
     (work / "x.t7").chmod(0o600 if case == "unreadable input" else 0o644)
