@@ -1,6 +1,6 @@
 """All benchmarks in one run: `python benchmarks` prints one table of ratios and writes `benchmarks.json`.
 
-A ratio is the time of ours divided by that of the other: below 1 ours is faster.
+A ratio is the time of ours divided by that of the other, or where the table says so how many times faster ours is.
 
 Everything that is compared runs in turns on the same files and the same disk. Needs torch and torchfile; the rows
 against Lua Torch need its command: `--lua th`.
@@ -32,7 +32,7 @@ class Row:
     Attributes:
         what: what was done.
         against: what it is compared with.
-        ratio: median time of ours divided by that of the other.
+        ratio: median time of ours divided by that of the other, or the other way round where `against` says so.
         peak_mib: the peak memory of our process, where it is one.
     """
 
@@ -111,13 +111,13 @@ def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
             known["torchfile"] = lambda path=path: torchfile.load(str(path))
         found = calls(runs, **known)
         if "torchfile" in found:
-            yield Row(f"load {what}", "torchfile", found["ours"].median / found["torchfile"].median)
+            yield faster(f"load {what}", "torchfile", found["ours"].median, found["torchfile"].median)
         value = t7bridge.load(path)
         saved = calls(runs, ours=lambda value=value: t7bridge.save(value, folder / "out.t7", force=True))
         if lua:
             times = lua_times(lua, path, runs)
-            yield Row(f"load {what}", "Lua Torch", found["ours"].median / times["load"])
-            yield Row(f"save {what}", "Lua Torch", saved["ours"].median / times["save"])
+            yield faster(f"load {what}", "Lua Torch", found["ours"].median, times["load"])
+            yield faster(f"save {what}", "Lua Torch", saved["ours"].median, times["save"])
 
 
 def lua_times(lua: str, path: Path, runs: int) -> dict[str, float]:
@@ -184,6 +184,11 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
         ten=(folder / "out.pt", TOOL, "convert", large, folder / "out.pt"),
     )
     yield Row("convert 560 MB", "56 MB", found["ten"].median / found["one"].median, found["ten"].peak_mib)
+
+
+def faster(what: str, against: str, ours: float, theirs: float) -> Row:
+    """A row that says how many times faster ours is, of two times."""
+    return Row(what, f"{against}, times faster", theirs / ours)
 
 
 def machine() -> str:
