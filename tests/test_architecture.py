@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,13 @@ def room_in(names: list[str]) -> str:
     return "/".join(names[:2]) if nested else names[0]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def typing_only(tree: ast.Module) -> set[ast.AST]:
     """The nodes under `if TYPE_CHECKING:`, which never run."""
     blocks = [
@@ -120,11 +128,12 @@ def typing_only(tree: ast.Module) -> set[ast.AST]:
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
 
+@cache
 def own_imports(path: Path) -> set[str]:
     """The rooms of the package that a file imports, anywhere in it, for typing too."""
     package = ["t7bridge", *path.relative_to(PACKAGE).parts[:-1]]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -143,14 +152,31 @@ def own_imports(path: Path) -> set[str]:
     return found
 
 
+@cache
+def imported_files(path: Path) -> set[Path]:
+    """The files of the package that a file imports when it runs, at its start or in a function."""
+    tree = parsed(path)
+    never = typing_only(tree)
+    found = set()
+    for node in ast.walk(tree):
+        if node in never or not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        for name in [alias.name for alias in node.names]:
+            places = (base / f"{name}.py", base / name / "__init__.py", base.with_suffix(".py"), base / "__init__.py")
+            found |= {next(place for place in places if place.is_file())}
+    return found - {path}
+
+
+@cache
 def foreign_imports(path: Path, *, at_start: bool = False) -> set[str]:
     """The top-level names of other packages that a file imports; `at_start`: when it is imported itself."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     never = typing_only(tree)
     if at_start:
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                never |= {inner for inner in ast.walk(node) if inner is not node}
+                never = never | {inner for inner in ast.walk(node) if inner is not node}
     found = set()
     for node in ast.walk(tree):
         if node in never:
@@ -176,6 +202,36 @@ def test_imports_point_down(path):
         assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
 
 
+# Methods of values that are loaded when they are called: how a value prints, its elements as an array or as torch's.
+CIRCLES = {
+    frozenset({"graph/arrays.py", "graph/storage.py"}),
+    frozenset({"graph/show_tensor.py", "graph/tensor.py", "graph/torch_values.py"}),
+    frozenset({"graph/lua.py", "graph/show_html.py", "graph/show_lua.py"}),
+    frozenset({"formats/t7/payloads.py", "formats/t7/releases_2010.py"}),
+    frozenset({"tools/prove/backward.py", "tools/prove/run.py"}),
+}
+
+
+def test_no_circles():
+    """No files import each other, at their start or in functions, but those that are named here."""
+    imports = {path: imported_files(path) for path in FILES}
+    reached = {}
+    for path in FILES:
+        stack, seen = list(imports[path]), set()
+        while stack:
+            other = stack.pop()
+            if other not in seen:
+                seen.add(other)
+                stack += imports[other]
+        reached[path] = seen
+    circles = {
+        frozenset(name_of(other) for other in reached[path] if path in reached[other])
+        for path in FILES
+        if path in reached[path]
+    }
+    assert circles == CIRCLES
+
+
 @for_each("path", FILES, ids=name_of)
 def test_torch_and_torchfile_have_one_place_each(path):
     """Only torchmodules and what makes torch's values imports torch, and only formats/torchfile imports torchfile."""
@@ -189,7 +245,6 @@ def test_torch_and_torchfile_have_one_place_each(path):
     assert "pickle" not in imported, "nothing in a pickle is ever called"
 
 
-@pytest.mark.slow
 @for_each("path", FILES, ids=name_of)
 def test_optional_libraries_have_one_place_each(path):
     """Each library that is not installed everywhere is imported by one module, and there when it is wanted."""
@@ -238,7 +293,7 @@ def test_library_neither_prints_nor_exits(path):
         return
     called = {
         node.func.id
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert not called & {"print", "exit", "quit", "input", "eval", "exec", "breakpoint"}
@@ -248,7 +303,7 @@ def test_library_neither_prints_nor_exits(path):
 def test_every_test_says_what_must_hold():
     """Every test of the repository has a docstring that says what must hold."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
 
@@ -258,7 +313,7 @@ def test_data_classes_are_made_in_one_way(path):
     """`define` is that of `data`, whose classes load faster."""
     names = {
         alias.name
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.module in ("attrs", "attr")
         for alias in node.names
     }

@@ -457,6 +457,24 @@ def named_value(document: Document, goal: formats.FormatSpec, options: Options, 
 # Values
 
 
+def differences(source: str, target: str, limits: Limits) -> list[str]:
+    """Return the differences of an output from its input, as the format's own library reads it.
+
+    Args:
+        source: the input.
+        target: a file of a format of named tensors that was made of it.
+        limits: resource limits for both.
+
+    Raises:
+        UnsupportedError: the library is not installed.
+    """
+    with formats.open(target, limits=limits) as written, formats.open(source, limits=limits) as document:
+        report = Report(document.path, target, document.format, written.format)
+        named = named_value(document, written.spec, Options(limits=limits), report)
+        found: list[str] = formats.home(written.format).differences(target, named)
+        return found
+
+
 def _value_of(document: Document, report: Report) -> Any:
     """The value of a file that holds Python's values, or tensors under names."""
     value = document.value

@@ -182,24 +182,3 @@ def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, repo
 
 def _listed(names: list[Name]) -> str:
     return ", ".join(".".join(name) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-
-
-def differences(source: str, target: str, limits: Any) -> list[str]:
-    """Return the differences of an output from its input, as the format's own library reads it.
-
-    Args:
-        source: the input.
-        target: a file of a format of named tensors that was made of it.
-        limits: resource limits for both.
-
-    Raises:
-        UnsupportedError: the library is not installed.
-    """
-    from .. import formats
-    from .convert import Options, named_value
-
-    with formats.open(target, limits=limits) as written, formats.open(source, limits=limits) as document:
-        report = Report(document.path, target, document.format, written.format)
-        named = named_value(document, written.spec, Options(limits=limits), report)
-        found: list[str] = formats.home(written.format).differences(target, named)
-        return found

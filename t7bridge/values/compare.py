@@ -62,6 +62,23 @@ class Difference:
         return printable(f"{self.path}: {self.message}")
 
 
+@define(frozen=True)
+class TensorDifference(Difference):
+    """Difference of the elements of two tensors of one shape.
+
+    Attributes:
+        elements: how many there are.
+        differing: how many of them differ by more than is tolerated.
+        largest: the largest difference; infinite where one of the two is NaN or infinite.
+        index: where that is, 0-based.
+    """
+
+    elements: int = 0
+    differing: int = 0
+    largest: float = 0.0
+    index: tuple[int, ...] = ()
+
+
 @define(eq=False)
 class Comparer:
     """Walks two graphs side by side. Objects that were paired once must be paired wherever they are met again.

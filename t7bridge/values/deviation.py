@@ -11,8 +11,7 @@ from attrs import evolve
 
 from ..graph.dtypes import PACKED
 from ..graph.tensor import Tensor
-from .compare import Difference
-from .diff import TensorDifference
+from .compare import Difference, TensorDifference
 from .widened import widen
 
 _BLOCK_ELEMENTS = 1 << 18

@@ -17,23 +17,6 @@ _COMPARED = 16
 """How often the elements of a storage may be compared, in views of it, before it is charged."""
 
 
-@define(frozen=True)
-class TensorDifference(Difference):
-    """Difference of the elements of two tensors of one shape.
-
-    Attributes:
-        elements: how many there are.
-        differing: how many of them differ by more than is tolerated.
-        largest: the largest difference; infinite where one of the two is NaN or infinite.
-        index: where that is, 0-based.
-    """
-
-    elements: int = 0
-    differing: int = 0
-    largest: float = 0.0
-    index: tuple[int, ...] = ()
-
-
 @define(eq=False)
 class ValueComparer(Comparer):
     """Compares values, not how they are stored: sharing, offsets, strides, devices and gradients are left alone.

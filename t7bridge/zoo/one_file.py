@@ -100,7 +100,7 @@ def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None
 
 def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to is not None and FORMATS[settings.to].values == NAMED:
-        from ..conversion.named_tensors import differences
+        from ..conversion.convert import differences
 
         found = differences(source, target, settings.limits)
     else:

@@ -16,9 +16,8 @@ import t7bridge
 from t7bridge.cli import main
 from t7bridge.graph.tensor import Tensor
 from t7bridge.tools.diff import DiffReport
-from t7bridge.values.compare import Difference
+from t7bridge.values.compare import Difference, TensorDifference
 from t7bridge.values.deviation import _blocks
-from t7bridge.values.diff import TensorDifference
 
 FILES = ROOT / "testfiles"
 DTYPES = [
