@@ -23,7 +23,18 @@ LEAVES = {"formats/table", "formats/document", "formats/signatures"}
 """What every format may import: the table of formats, what reading results in, first bytes."""
 FORMATS = LEAVES | {
     f"formats/{name}"
-    for name in ("t7", "pt", "named", "safetensors", "hdf5", "npz", "shards", "torchfile", "torchfile_values")
+    for name in (
+        "t7",
+        "pt",
+        "named",
+        "containers",
+        "safetensors",
+        "hdf5",
+        "npz",
+        "shards",
+        "torchfile",
+        "torchfile_values",
+    )
 }
 FORMATS |= {"formats"}
 BELOW_TOOLS = GRAPH | FORMATS | {"values", "nn", "torchmodules", "codegen", "conversion", "lua"}
@@ -35,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": {"errors", "limits", "io", "formats/table", "formats/document", "formats/signatures", "formats/pt"},
+    "formats": LEAVES | {"errors", "limits", "io", "formats/containers"},
+    "formats/containers": {"errors", "limits", "io", "formats/table", "formats/pt"},  # of pt its zip archives
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/table": {"data"},
     "formats/document": {"data", "io", "report", "formats/table"},

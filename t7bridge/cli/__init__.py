@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from ..text import printable_lines
@@ -101,17 +101,16 @@ def _verb(arguments: Sequence[str]) -> int:
     if name == "help" and len(arguments) == 2:
         name, arguments = ALIASES.get(arguments[1], arguments[1]), [arguments[1], "--help"]
     if name not in VERBS:
-        return _general(arguments)
+        from .usage import general
+
+        wrong = general(arguments, VERBS)
+        return _fail(wrong) if wrong else WRONG_USAGE
     verb = importlib.import_module(f".{name}", __name__)
     options = parser_for(name, verb).parse_args(arguments[1:])
-    from .progress import progress
     from .shared import QUIET, spooled
 
     inputs = getattr(verb, "INPUTS", ())
-    text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
-    copied = str(options.src) if name == "convert" else ""
-    shown = not (options.quiet or getattr(options, "json", False) or name == "zoo")
-    with spooled(options, inputs), progress(text, copied, shown=shown):
+    with spooled(options, inputs), _progress(name, options, inputs):
         if not options.quiet:
             return int(verb.run(options))
         before = QUIET.set(True)
@@ -120,6 +119,16 @@ def _verb(arguments: Sequence[str]) -> int:
                 return int(verb.run(options))
         finally:
             QUIET.reset(before)
+
+
+def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> AbstractContextManager[None]:
+    """A progress bar, where somebody sees it."""
+    if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
+        return nullcontext()
+    from .progress import progress
+
+    text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
+    return progress(text, str(options.src) if name == "convert" else "")
 
 
 def parser_for(name: str, verb: Any) -> argparse.ArgumentParser:
@@ -148,17 +157,11 @@ class _Parser(argparse.ArgumentParser):
         """End with 2 and the message."""
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-            message += _perhaps(wrong, list(self._option_string_actions))
+            from .usage import perhaps
+
+            message += perhaps(wrong, list(self._option_string_actions))
         self.print_usage(sys.stderr)
         self.exit(WRONG_USAGE, f"t7bridge: error: {printable_lines(message)}\n")
-
-
-def _perhaps(wrong: str, known: Sequence[str]) -> str:
-    """Return a did-you-mean suggestion as the end of a message; empty where there is none."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(wrong, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 @contextmanager
@@ -263,30 +266,3 @@ def _fail(message: str) -> int:
 
     print(f"{coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
     return WRONG_USAGE
-
-
-def _general(arguments: Sequence[str]) -> int:
-    """Run a command line without a verb: help, the version, or wrong usage."""
-    from ..version import __version__
-
-    width = max(map(len, VERBS))
-    parser = argparse.ArgumentParser(
-        prog="t7bridge",
-        description="Carries Lua Torch .t7 files to PyTorch and PyTorch weights back to Lua.",
-        epilog="verbs:\n"
-        + "\n".join(f"  {verb:{width}}  {text}" for verb, text in VERBS.items())
-        + "\n\n't7bridge help VERB' says more. Exit codes: 0 done; 1 something was found: a difference,\n"
-        "a threat, a file that failed; 2 wrong usage or an error; 130 interrupted.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
-    parser.add_argument("verb", metavar="VERB", help="what to do")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
-    if not arguments:
-        parser.print_help(sys.stderr)
-        return WRONG_USAGE
-    if arguments[0] == "help":
-        arguments = arguments[1:] or ["--help"]
-    verb = parser.parse_args(arguments).verb
-    parser.print_usage(sys.stderr)
-    return _fail(f"there is no verb {verb!r}{_perhaps(verb, list(VERBS)) or '; t7bridge --help lists them'}")

@@ -13,17 +13,13 @@ _PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
 
 
 @contextmanager
-def progress(text: str, path: str = "", *, shown: bool = True) -> Iterator[None]:
-    """Show that a verb works, where standard error is a terminal; until it ends or prints.
+def progress(text: str, path: str = "") -> Iterator[None]:
+    """Show on standard error that a verb works, until it ends or prints.
 
     Args:
         text: what is done.
         path: of the input, where as many bytes will be written as it has: then the bar tells how far it is.
-        shown: whether the user wants to see it.
     """
-    if not shown or not sys.stderr.isatty():
-        yield
-        return
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
     thread.start()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields
 
-from ..conversion.options import BY_NAME, Option, options_for
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable
 
 if TYPE_CHECKING:
+    from ..conversion.options import Option
     from ..report import Report
 
 
@@ -101,6 +101,8 @@ def add_options(parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, .
         verb: its name.
         but: names of options that the verb declares itself.
     """
+    from ..conversion.options import options_for
+
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for option in options_for(verb):
         if option.name in but:
@@ -126,6 +128,8 @@ def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
 
 def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
     """The options of the table that were given, with other values than usual."""
+    from ..conversion.options import BY_NAME, options_for
+
     found = {
         option.name: getattr(options, option.name) for option in options_for(verb) if hasattr(options, option.name)
     }

@@ -24,7 +24,6 @@ from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..io.output import Output
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.compare import PlaceComparer
 from .tree import to_python
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     if content != reader.content_id:
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
+    from ..values.compare import PlaceComparer
+
     made = [to_python(root) for root in restored.roots]
     if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, reader.read()):
         return None, True

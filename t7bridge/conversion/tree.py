@@ -93,9 +93,9 @@ class Tree:
             upvalues = self._list([entry.value for entry in value.upvalue_list()])
             return {"__class__": "function", "code": value.code, "upvalues": upvalues}
         if isinstance(value, TdsHash):
-            return self._dict({"__class__": value.class_name, "__version__": value.version}, value.content)
+            return self._dict({"__class__": value.lua_class, "__version__": value.version}, value.content)
         if isinstance(value, TdsVec):
-            head = {"__class__": value.class_name, "__version__": value.version}
+            head = {"__class__": value.lua_class, "__version__": value.version}
             head["items"] = self._list(value.elements)
             return head
         raise TypeError(f"{type(value).__name__} is not a Lua value")

@@ -44,7 +44,9 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
 
     limits = limits or DEFAULT_LIMITS
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        spec = _folder_format(source)
+        from .containers import folder_format
+
+        spec = folder_format(source)
         return _home(spec).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
     if start:  # a value in the middle of a file object: only a `.t7` can be one
@@ -69,7 +71,11 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
 
         hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
         raise UnknownFormatError(f"is not a model but {signature.title}", file=source.name, hint=hint)
-    return found[0] if len(found) == 1 else _archive_format(source, found, limits)
+    if len(found) == 1:
+        return found[0]
+    from .containers import archive_format
+
+    return archive_format(source, found, limits)
 
 
 def formats_with(kind: str) -> list[FormatSpec]:
@@ -80,37 +86,6 @@ def formats_with(kind: str) -> list[FormatSpec]:
 def known_suffixes() -> str:
     """The suffix of each format, for messages."""
     return ", ".join(spec.suffix for spec in FORMATS.values() if spec.suffixes)
-
-
-def _archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
-    """The format of a zip archive, by the names of its members; the last where it is damaged."""
-    from ..errors import T7BridgeError
-    from ..limits import DEFAULT_LIMITS
-    from .pt.zip.archive_reader import ZipArchive
-
-    try:
-        names = list(ZipArchive(source, limits or DEFAULT_LIMITS).members)
-    except T7BridgeError:
-        return found[-1]  # its reader says what is wrong
-    return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])
-
-
-def _folder_format(path: PathLike) -> FormatSpec:
-    """The format of a folder, by the names of what is in it.
-
-    Raises:
-        UnknownFormatError: no format matches.
-    """
-    from ..errors import T7BridgeError, UnknownFormatError
-
-    try:
-        names = sorted(os.listdir(path))
-    except OSError as error:
-        raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    for spec in FORMATS.values():
-        if spec.folder is not None and spec.folder(names):
-            return spec
-    raise UnknownFormatError("is not a regular file", file=os.fspath(path), hint="Give the path of a file.")
 
 
 def format_for(path: PathLike, to: str | None = None) -> FormatSpec:

@@ -313,12 +313,12 @@ class TdsHash(_Entries):
 
     Attributes:
         content: its pairs, in the order of the file.
-        class_name: `tds.Hash`, or `tds_hash` in old files.
+        lua_class: `tds.Hash`, or `tds_hash` in old files.
         version: the class version in the file.
     """
 
     content: Table = field(factory=Table)
-    class_name: str = "tds.Hash"
+    lua_class: str = "tds.Hash"
     version: int | None = 0
 
     def _table(self) -> Table:
@@ -328,7 +328,7 @@ class TdsHash(_Entries):
         return True
 
     def _short(self) -> str:
-        return f"{clean(str(self.class_name))}: {counted(len(self.content.raw_keys), 'entry', 'entries')}"
+        return f"{clean(str(self.lua_class))}: {counted(len(self.content.raw_keys), 'entry', 'entries')}"
 
     def __setitem__(self, key: Value, value: Value) -> None:
         self.content[key] = value
@@ -346,7 +346,7 @@ class TdsVec(_Entries):
     """
 
     elements: list[Value] = field(factory=list)
-    class_name: str = "tds.Vec"
+    lua_class: str = "tds.Vec"
     version: int | None = 0
 
     def _table(self) -> Table:
@@ -387,7 +387,7 @@ class TdsVec(_Entries):
         return list(object.__dir__(self))
 
     def _short(self) -> str:
-        return f"{clean(str(self.class_name))}: {counted(len(self.elements), 'element')}"
+        return f"{clean(str(self.lua_class))}: {counted(len(self.elements), 'element')}"
 
 
 COMPOSITE = (Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash, TdsVec)

@@ -27,13 +27,11 @@ from ..data import define
 from .show import Shown, clean, counted, short, sizes
 from .storage import Storage
 from .tensor import Tensor
+from .unset import UNSET as UNSET
 from .walk import Holder, step_name
 
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 """The attributes that every `nn.Module` has, in the order of its state dict."""
-_UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()
-UNSET: Any = _UNSET
-"""Stands where an object was given no state."""
 
 
 class TorchSize(tuple[int, ...]):
@@ -137,7 +135,7 @@ class PythonObject(Holder):
     how: str
     args: Any = ()
     kwargs: Any = field(default=None, repr=False)
-    state: Any = field(default=_UNSET, repr=False)
+    state: Any = field(default=UNSET, repr=False)
     items: list[Any] = field(factory=list, repr=False)
     pairs: list[tuple[Any, Any]] = field(factory=list, repr=False)
 
@@ -212,7 +210,7 @@ class TensorExtras(Shown):
 
     conj: bool = False
     neg: bool = False
-    state: Any = _UNSET
+    state: Any = UNSET
     hooks: Any = None
     subclass: PythonGlobal | None = None
 

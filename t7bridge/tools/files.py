@@ -8,7 +8,6 @@ from .. import formats
 from ..errors import T7BridgeError
 from ..formats.t7.layout import T7Layout
 from ..graph.lua import Value
-from ..io.output import FileOutput
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe_lua import Node, describe_values
@@ -74,7 +73,8 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         UnsupportedError: the value holds something that the format does not have.
     """
     from ..conversion.adopt import adopt
-    from ..conversion.convert import write_value
+    from ..conversion.write_value import write_value
+    from ..io.output import FileOutput
 
     goal = formats.format_for(path)
     value = adopt(value)

@@ -113,8 +113,8 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
         yield a.lua, b.lua
     if a.has_python and b.has_python:
         yield a.python, b.python
-    from ..conversion.convert import state_dict_of
     from ..conversion.lua_tree import to_lua
+    from ..conversion.state_dicts import state_dict_of
 
     lua, python = (a, b) if a.is_lua else (b, a)
     for replace in (None, state_dict_of):
@@ -129,8 +129,8 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
 
 def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
     """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages."""
-    from ..conversion.convert import state_dict_of
     from ..conversion.named_tensors import flatten
+    from ..conversion.state_dicts import state_dict_of
     from ..formats.named import dotted
     from ..nn.weights.compact import compacted
 

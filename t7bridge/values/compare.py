@@ -203,10 +203,10 @@ class Comparer:
             self._same(path, "bytecode", (a.tag, a.code), (b.tag, b.code))
             self._stack.append(((path, "<upvalues>", None), a.upvalues, b.upvalues))
         elif isinstance(a, TdsHash):
-            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
             self._entries(path, _pairs(a.content), _pairs(b.content))
         elif isinstance(a, TdsVec):
-            self._same(path, "class", (a.class_name, a.version), (b.class_name, b.version))
+            self._same(path, "class", (a.lua_class, a.version), (b.lua_class, b.version))
             self._items(path, a.elements, b.elements, 1)
         else:  # an inert Python-side value
             names = [found.name for found in fields(type(a))]
@@ -354,7 +354,7 @@ def _short(value: Value) -> str:
     if isinstance(value, (Tensor, Storage)):
         return value.lua_class or value.element.name
     if isinstance(value, (TorchObject, TdsHash, TdsVec)):
-        return value.class_name[:_LETTERS]
+        return (value.class_name if isinstance(value, TorchObject) else value.lua_class)[:_LETTERS]
     if isinstance(value, (Table, LuaFunction, dict, list, tuple, *_SETS)):
         return f"a {type(value).__name__.lower()}"
     if has(type(value)):

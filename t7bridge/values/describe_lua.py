@@ -42,8 +42,10 @@ def _sort_key(key: Value) -> bytes:
 def _class_of(value: Value) -> str:
     if isinstance(value, (Tensor, Storage)):
         return value.lua_class or value.element.name
-    if isinstance(value, (TorchObject, TdsHash, TdsVec)):
+    if isinstance(value, TorchObject):
         return value.class_name
+    if isinstance(value, (TdsHash, TdsVec)):
+        return value.lua_class
     return "function" if isinstance(value, LuaFunction) else "table"
 
 
@@ -128,7 +130,7 @@ class _Describer:
         else:
             raise TypeError(f"{type(value).__name__} is not a Lua value")
         # Every tds collection is described under its present name, as the old name has the same metatable in Lua.
-        return {"t": "cdata", "id": number, "class": value.class_name, "kv": kv}
+        return {"t": "cdata", "id": number, "class": value.lua_class, "kv": kv}
 
     def _pairs(self, pairs: list[tuple[Value, Value]]) -> list[list[Any]]:
         slots: list[list[Any]] = [[None, None] for _ in pairs]

@@ -89,7 +89,7 @@ def summary(value: Value) -> str:
     if isinstance(value, TorchObject):
         return value.class_name
     if isinstance(value, (TdsHash, TdsVec)):
-        return value.class_name
+        return value.lua_class
     if isinstance(value, LuaFunction):
         return f"function, {len(value.code)} bytes of bytecode"
     if isinstance(value, (Table, dict, list, tuple, *_SETS)):

@@ -100,7 +100,7 @@ def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None
 
 def _verify(settings: Settings, source: str, target: str) -> None:
     if settings.to is not None and FORMATS[settings.to].values == NAMED:
-        from ..conversion.convert import differences
+        from ..conversion.into_named import differences
 
         found = differences(source, target, settings.limits)
     else:
@@ -150,6 +150,7 @@ def warm_up(settings: Settings) -> None:
     """Import what the work needs, so that the first file pays for it neither in time nor in memory."""
     wanted = [
         "conversion.convert",
+        "conversion.into_python",
         "conversion.t7_record",
         "conversion.tree",
         "nn.weights.state_dict",

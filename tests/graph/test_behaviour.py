@@ -49,7 +49,7 @@ def test_repr_is_one_bounded_line():
     named = PythonGlobal(HOSTILE, HOSTILE)
     for value in (
         loop, Table([HOSTILE.encode()], [1.0]), TorchObject(HOSTILE), LuaFunction(b"x" * 9999), TdsVec([1] * 99), odd,
-        TdsHash(class_name=HOSTILE), Storage.from_array(np.zeros(5)), named, PythonObject(named, "reduce", (named,)),
+        TdsHash(lua_class=HOSTILE), Storage.from_array(np.zeros(5)), named, PythonObject(named, "reduce", (named,)),
     ):  # fmt: skip
         assert repr(value).isprintable()
         assert len(repr(value)) <= 120

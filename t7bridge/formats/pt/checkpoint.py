@@ -16,9 +16,9 @@ from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
 from .layout import ALIGNMENT_MEMBER, BYTEORDER_MEMBER, DATA_MEMBER, FORMAT_MEMBER, STORAGE_FOLDER
-from .legacy import Rest, read_rest
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
+from .rest import Rest, read_rest
 from .storages import StorageId, StorageTable, span_of_bytes
 from .zip.archive_reader import STORED, Member, ZipArchive
 

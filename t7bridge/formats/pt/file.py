@@ -8,10 +8,10 @@ from ...io.output import Output
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ..document import Document, Written
-from .locations import MapLocation, placed
 
 if TYPE_CHECKING:
     from .legacy_writer import LegacyPtWriter
+    from .locations import MapLocation
     from .writer import PtWriter
 
 
@@ -54,18 +54,22 @@ def writer(
     Raises:
         ModelError: `map_location` names no device.
     """
-    place = placed(map_location, keep_device)
+    place = None
+    if map_location is not None:
+        from .locations import placed
+
+        place = placed(map_location, keep_device)
     if pt_format == "legacy":
         from .legacy_writer import LegacyPtWriter
 
-        return LegacyPtWriter(output, place=place, allow_foreign=allow_foreign)
+        return LegacyPtWriter(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
     if pt_format == "torchscript":
         from .script_writer import ScriptWriter
 
-        return ScriptWriter(output, place=place, limits=limits)
+        return ScriptWriter(output, keep_device=keep_device, place=place, limits=limits)
     from .writer import PtWriter
 
-    return PtWriter(output, place=place, allow_foreign=allow_foreign)
+    return PtWriter(output, keep_device=keep_device, place=place, allow_foreign=allow_foreign)
 
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:

@@ -31,12 +31,11 @@ from ...limits import Limits
 from .layout import LEGACY_MAGIC, LEGACY_PROTOCOL
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
+from .rest import Rest, read_rest
 from .storages import StorageId, StorageTable, shown, text
 
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
 _FEW_OPERATIONS = 64
-_MOST_PICKLES = 1_000
-"""How many pickles behind the value are read: each of a few bytes costs as much as opening a file."""
 NewMeaning = Callable[[StorageTable, Callable[[Any], Any] | None], PtMeaning]
 """Makes the resolver of the names in a file from its storages and the function that resolves persistent ids."""
 
@@ -54,21 +53,6 @@ class Stream:
     value: Any
     is_legacy: bool
     rest: Rest
-
-
-@define
-class Rest:
-    """The bytes behind the value of a pickle, or of a file of pickles.
-
-    Attributes:
-        offset: where they begin, in bytes.
-        nbytes: how many there are.
-        pickles: how many more pickles they begin with.
-    """
-
-    offset: int = 0
-    nbytes: int = 0
-    pickles: int = 0
 
 
 class _NoNames:
@@ -149,33 +133,6 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
     end = _place_storages(source, pickles.position, keys, table)
     pickles.skip(end - pickles.position)
     return Stream(value, True, read_rest(pickles, source.size))
-
-
-def read_rest(pickles: Unpickler, end: int) -> Rest:
-    """Read the pickles that stand behind the value, which programs may load one after another.
-
-    Args:
-        pickles: stands behind the value.
-        end: of the file or member, in bytes.
-
-    Raises:
-        ForbiddenGlobalError: one names what runs code.
-        LimitError: they are too many.
-    """
-    rest = Rest(pickles.position, end - pickles.position)
-    while pickles.position < end:
-        if rest.pickles == _MOST_PICKLES:
-            raise LimitError(
-                "too many pickles follow one another", expected=f"at most {_MOST_PICKLES}", offset=pickles.position
-            )
-        try:
-            pickles.load()
-        except ForbiddenGlobalError:
-            raise
-        except T7BridgeError:
-            break
-        rest.pickles += 1
-    return rest
 
 
 def _persistent(table: StorageTable, saved_id: Any, is_legacy: bool) -> Any:

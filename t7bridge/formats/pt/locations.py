@@ -11,8 +11,10 @@ from typing import Any
 
 from ...errors import ModelError
 
-MapLocation = str | Mapping[str, str] | Callable[[str], Any] | None
+Location = str | Mapping[str, str] | Callable[[str], Any]
 """A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name that the file has."""
+MapLocation = Location | None
+"""A location, or none: devices are kept or become the CPU."""
 Place = Callable[[str], str]
 """The name to write for the device that a storage has."""
 
@@ -20,19 +22,17 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(?::\d{1,4})?\Z")
 _EXPECTED = "cpu, cuda:0 or the like"
 
 
-def placed(map_location: MapLocation, keep_device: bool) -> Place:
+def placed(map_location: Location, keep_device: bool) -> Place:
     """Return the function from the device in a file to the one that is written.
 
     Args:
-        map_location: see `MapLocation`. Devices that a mapping does not have, and those for which a function returns
+        map_location: see `Location`. Devices that a mapping does not have, and those for which a function returns
             `None`, are as without it.
         keep_device: whether devices are kept where nothing else is said; otherwise they are `cpu`.
 
     Raises:
         ModelError: it names no device.
     """
-    if map_location is None:
-        return (lambda device: device) if keep_device else (lambda device: "cpu")
     if isinstance(map_location, str) and "=" in map_location:
         pairs = [part.partition("=") for part in map_location.split(",")]
         map_location = {old.strip(): new.strip() for old, _, new in pairs}

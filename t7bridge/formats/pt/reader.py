@@ -13,10 +13,12 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
 from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, PtArchive
+from .identity import content_id
 from .layout import DATA_MEMBER
 from .pickle.globals import PtMeaning
+from .rest import note_rest
 from .storages import StorageTable
-from .unread import check_storages, note_rest
+from .unread import check_storages
 from .zip.archive_reader import Member
 
 _UNSET = object()
@@ -180,16 +182,17 @@ class PtReader:
             from .package import read_package
 
             return read_package(archive, self.notes)
-        from .json_archive import read_json_archive
-        from .pt2 import read_pt2
-        from .torchscript import read_modules
-
         if self.kind == "pt2":
+            from .pt2 import read_pt2
+
             found = read_pt2(archive, self._limits, self._nested)
             self.attributes = found.attributes
             self.notes += found.notes
             return found.state_dict
-        read = read_json_archive if self.kind == "json-archive" else read_modules
+        if self.kind == "json-archive":
+            from .json_archive import read_json_archive as read
+        else:
+            from .torchscript import read_modules as read
         found = read(archive, self._limits)
         self.attributes, self.constants = found.attributes, found.constants
         if self.kind != "cpp":
@@ -252,8 +255,6 @@ class PtReader:
     @property
     def content_id(self) -> str:
         """A hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
-        from .writer import content_id
-
         assert self._archive is not None
         root = len(self._archive.root)
         return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])

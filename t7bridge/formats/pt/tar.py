@@ -23,9 +23,10 @@ from ...graph.storage import Span
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource
 from ...limits import DEFAULT_LIMITS, Limits
-from .legacy import NewMeaning, Rest, check_room, read_rest
+from .legacy import NewMeaning, check_room
 from .pickle.rebuild_tensors import view
 from .pickle.unpickler import Unpickler
+from .rest import Rest, read_rest
 from .storages import StorageTable, is_count, shown, storage_element, text
 
 _BLOCK = 512

@@ -6,7 +6,6 @@ from ...errors import CorruptError
 from ...report import Note
 from .checkpoint import PtArchive
 from .layout import RECORD_MEMBER
-from .legacy import Rest
 
 _WEIGHT_FOLDERS = ("data", "constants", "weights", "tensors", "xl_model_weights")
 _SHOWN = 5
@@ -53,12 +52,3 @@ def check_storages(archive: PtArchive) -> list[Note]:
         )
     what = "member of the archive is" if len(unread) == 1 else "members of the archive are"
     return [Note("warning", "", f"{len(unread)} {what} no part of its value and left out: {shown} ({size} bytes)")]
-
-
-def note_rest(rest: Rest, member: str = "") -> list[Note]:
-    """Name the bytes behind a value, if there are any."""
-    if not rest.nbytes:
-        return []
-    where = f" of {member}" if member else ""
-    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)} among them," if rest.pickles else ""
-    return [Note("warning", "", f"{rest.nbytes} bytes behind the value{where}{pickles} are left out")]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ...graph.storage import Span, Storage
 from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
-from .locations import Place, placed
+from .identity import content_id
 from .pickle.pickler import PickleWriter, StorageRef
 from .zip.archive_writer import Content, Extent, Member, ZipWriter
+
+if TYPE_CHECKING:
+    from .locations import Place
 
 
 class StorageKeys:
@@ -27,7 +30,7 @@ class StorageKeys:
 
     def __init__(self, keep_device: bool, place: Place | None = None) -> None:
         self.storages: list[Storage] = []
-        self._place = place or placed(None, keep_device)
+        self._place = place or (_kept if keep_device else _on_cpu)
         self._keys: dict[int, str] = {}
 
     def key(self, storage: Storage) -> str:
@@ -41,6 +44,14 @@ class StorageKeys:
     def ref(self, storage: Storage) -> StorageRef:
         """Return the pickle's reference to a storage."""
         return StorageRef(self.key(storage), self._place(storage.device))
+
+
+def _kept(device: str) -> str:
+    return device
+
+
+def _on_cpu(device: str) -> str:
+    return "cpu"
 
 
 class ValueWriter:
@@ -173,19 +184,6 @@ def write_elements(output: Output, storage: Storage) -> None:
     else:
         for piece in content:
             output.write(piece)
-
-
-def content_id(members: list[tuple[str, int, int]]) -> str:
-    """A hash over the members that make up an archive's value.
-
-    Args:
-        members: name below the root folder, size in bytes and CRC-32 of every member.
-    """
-    digest = sha256()
-    for name, size, crc in sorted(members):
-        if name == layout.DATA_MEMBER or name.startswith(layout.STORAGE_FOLDER):
-            digest.update(f"{name}\0{size}\0{crc}\n".encode())
-    return digest.hexdigest()
 
 
 def _serialization_id(members: list[Member]) -> bytes:

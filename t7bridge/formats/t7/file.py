@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field
 
@@ -16,7 +16,6 @@ from ...errors import (
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from ...io.output import Output
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
@@ -24,6 +23,9 @@ from ..document import Document, Written
 from ..signatures import ZIP_TAIL_BYTES, ends_as_zip
 from .layout import T7Layout
 from .reader import T7Reader
+
+if TYPE_CHECKING:
+    from ...io.output import Output
 
 PT_RECORD_START = b'{"record":"t7bridge pt record '
 

@@ -20,16 +20,18 @@ from . import layout as tags
 from .binary import BinaryInput
 from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
 from .payloads import Payload, payload_of
-from .text import TextInput
 from .window import WINDOW_BYTES, checked_scalars
 
 if TYPE_CHECKING:
     from .reader import T7Reader
     from .runs import Alike
+    from .text import TextInput
 
 _MISSING = object()
 _RUN = 4
 """From how many entries on it pays to look whether they are alike."""
+_FEW_OBJECTS = 64
+"""Files of fewer objects are read before what reads runs would be loaded."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
 Filler = Generator[int, Value, None]
@@ -65,7 +67,9 @@ class ObjectReader:
         self._owner = weakref.ref(owner)  # no circle: what was read goes when nobody needs it, and its file is closed
         self._limits = limits
         self._payloads = payloads
-        kind = TextInput if layout.encoding == "ascii" else BinaryInput
+        kind: type[BinaryInput | TextInput] = BinaryInput
+        if layout.encoding == "ascii":
+            from .text import TextInput as kind
         self.stream: BinaryInput | TextInput = kind(source, position, layout, limits.string_bytes)
         self.objects: dict[int, Any] = {}
         self.payload_depth = 0
@@ -93,7 +97,7 @@ class ObjectReader:
     def layout(self) -> T7Layout:
         """The layout, with what has been found out by reading."""
         layout = self.stream.layout
-        if isinstance(self.stream, TextInput) and self.stream.rounded:
+        if self.stream.rounded:
             layout = evolve(layout, digits=6)
         if self._unowned:
             layout = evolve(layout, unowned=tuple(self._unowned))
@@ -253,7 +257,7 @@ class ObjectReader:
             self._remember(index, tensor)
             return tensor, self._fill_tensor(tensor)
         if name in _TDS:
-            collection = _TDS[name](class_name=name, version=version)
+            collection = _TDS[name](lua_class=name, version=version)
             self._remember(index, collection)
             count = stream.read_long("the number of entries")
             stream.require(count, 8 if isinstance(collection, TdsHash) else 4, f"the entries of a {name}")
@@ -310,6 +314,8 @@ class ObjectReader:
             values.append(item)
             if count - len(values) >= _RUN and isinstance(stream, BinaryInput) and not self._checks_strings:
                 if self._alike is None:
+                    if len(self.objects) < _FEW_OBJECTS:
+                        continue
                     from .runs import Alike
 
                     self._alike = Alike(stream, self.objects, self._most, self._payloads is not None)

@@ -15,7 +15,6 @@ from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.storage import Span, Storage, TextSpan
 from ...io.output import Output
-from ...io.source import ByteSource
 from . import layout as tags
 from .layout import T7Layout
 from .window import Window
@@ -37,11 +36,6 @@ def _is_plain(line: bytes) -> bool:
 
 class TextInput(Window):
     """Reads primitives at a moving position. The same methods as `BinaryInput`."""
-
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
-        super().__init__(source, position, layout, longest)
-        self.rounded: bool | None = None
-        """Whether numbers are printed with 6 digits; `None` as long as no number was met that tells."""
 
     def _refill(self, length: int) -> None:
         """Start the window at the position, with at least `length` bytes or all there are."""

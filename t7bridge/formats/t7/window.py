@@ -20,7 +20,10 @@ class Window:
         source: the bytes.
         layout: how they are encoded.
         longest: how many bytes a string may have.
+        rounded: whether numbers are printed with 6 digits; `None` as long as no number was met that tells.
     """
+
+    rounded: bool | None = None
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
         self.source = source

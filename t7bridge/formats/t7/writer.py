@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ...errors import T7BridgeError, UnsupportedError, WriteError
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
@@ -13,10 +13,12 @@ from ...graph.walk import step_name
 from ...io.output import Output
 from ...limits import DEFAULT_LIMITS
 from . import layout as tags
-from .binary import BinaryWriter
+from .binary_writer import BinaryWriter
 from .layout import T7Layout
 from .payloads import payload_of
-from .text import TextWriter
+
+if TYPE_CHECKING:
+    from .text import TextWriter
 
 _Step = tuple[str, Value]
 
@@ -50,7 +52,9 @@ class T7Writer:
         self._output = target if isinstance(target, Output) else Output(target)
         self._owned = not isinstance(target, Output)
         self.layout = layout or T7Layout()
-        kind = TextWriter if self.layout.encoding == "ascii" else BinaryWriter
+        kind: type[BinaryWriter | TextWriter] = BinaryWriter
+        if self.layout.encoding == "ascii":
+            from .text import TextWriter as kind
         self._stream: BinaryWriter | TextWriter = kind(self._output, self.layout)
         self._referenced = referenced
         self._payloads = payloads
@@ -64,7 +68,7 @@ class T7Writer:
     @property
     def plain_nans(self) -> int:
         """Number of NaNs that were written as text, which does not show their bits."""
-        return self._stream.plain_nans if isinstance(self._stream, TextWriter) else 0
+        return self._stream.plain_nans
 
     # Single values, as `torch.DiskFile` writes them
 
@@ -250,7 +254,7 @@ class T7Writer:
             if name is None:
                 raise UnsupportedError(f"Lua Torch has no tensors of type {value.element.name}")
             return name
-        return str(value.class_name)
+        return str(value.class_name if isinstance(value, TorchObject) else value.lua_class)
 
     def _torch(self, value: Value, name: str) -> Iterator[_Step] | None:
         stream = self._stream

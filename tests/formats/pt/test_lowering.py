@@ -17,7 +17,8 @@ from pt_helpers import described, saved, torch_describe, unpickled
 
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
-from t7bridge.formats.pt.pickle.reductions import Global, Reduction, lower
+from t7bridge.formats.pt.pickle.rare_reductions import lower
+from t7bridge.formats.pt.pickle.reductions import Global, Reduction
 from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES

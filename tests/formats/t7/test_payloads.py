@@ -116,7 +116,7 @@ def test_hash_under_each_of_its_names(name, version):
     parts = in_a_table(LITTLE8).torch(2, name, version).longs(2)
     parts.string("a").number(1).number(3).string("three")
     root = check_read_write(finish(parts))
-    assert root[1].class_name == name
+    assert root[1].lua_class == name
     assert root[1].content.raw_keys == [b"a", 3.0]
 
 

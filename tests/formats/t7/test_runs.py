@@ -19,6 +19,12 @@ from t7bridge.limits import Limits
 RUNS = TESTFILES / "runs.t7"
 
 
+@pytest.fixture(autouse=True)
+def runs_from_the_start(monkeypatch):
+    """Runs are read at once in small files, too."""
+    monkeypatch.setattr(object_reader, "_FEW_OBJECTS", 0)
+
+
 def outcome(data: bytes, limits: Limits | None = None) -> Any:
     """What reading gives: the description, or the error with all its parts."""
     try:

@@ -125,7 +125,7 @@ class PtMeaning:
             value = CONSTANTS.get(element.name if element else name)
         if value is None:
             value = PythonGlobal(_CANONICAL.get(module, module), name)
-            handler = handlers().get(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
+            handler = _handler(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
             if handler:
                 self._handlers[id(value)] = handler
             else:
@@ -378,14 +378,12 @@ _PYTHON: dict[str, Handler] = {
     "torch.serialization._get_layout": _layout,
     "torch.storage._load_from_bytes": _load_from_bytes,
 }
-_ALL: dict[str, Handler] = {}
 
 
-def handlers() -> dict[str, Handler]:
-    """Every known global by its name."""
-    if not _ALL:
-        from .rebuild_numpy import HANDLERS as numpy_handlers
-        from .rebuild_tensors import HANDLERS as tensor_handlers
-
-        _ALL.update({**_PYTHON, **numpy_handlers, **tensor_handlers})
-    return _ALL
+def _handler(name: str) -> Handler | None:
+    """Return the meaning of a global; `None` for one that has none."""
+    if name.startswith("numpy."):
+        from .rebuild_numpy import HANDLERS
+    else:
+        from .rebuild_tensors import HANDLERS
+    return _PYTHON.get(name) or HANDLERS.get(name)

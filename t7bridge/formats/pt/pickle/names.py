@@ -12,61 +12,30 @@ from __future__ import annotations
 
 import re
 
+from .weights_only import WEIGHTS_ONLY, words
+
 SAFE, DATA, TORCH, FORBIDDEN, FOREIGN = "safe", "data", "torch", "forbidden", "foreign"
 """Read by `torch.load(weights_only=True)`; a harmless class of Python or numpy; PyTorch's own; runs code or reaches the
 system; anything else."""
 
 
-def _words(text: str, prefix: str = "") -> frozenset[str]:
-    return frozenset(prefix + word for word in text.split())
-
-
-_KINDS = "BFloat16 Bool Byte Char Double Float Half Int Long Short"
-_SPARSE = " ".join(f"{kind}Tensor" for kind in _KINDS.split() if kind != "Bool")
-_BOTH = " ".join(f"{kind}{what}" for kind in f"{_KINDS}".split() for what in ("Tensor", "Storage"))
-_COMPLEX = "ComplexDoubleStorage ComplexFloatStorage"
-_TORCH = f"""
-{_BOTH} {_COMPLEX} QInt32Storage QInt8Storage QUInt2x4Storage QUInt4x2Storage QUInt8Storage Size Tensor device
-bfloat16 bool bits16 bits1x8 bits2x4 bits4x2 bits8 complex128 complex32 complex64 float16 float32 float64
-float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
-int1 int2 int3 int4 int5 int6 int7 int8 int16 int32 int64
-uint1 uint2 uint3 uint4 uint5 uint6 uint7 uint8 uint16 uint32 uint64
-per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine per_tensor_symmetric
-qint32 qint8 quint2x4 quint4x2 quint8 _tensor._rebuild_from_type_v2 nn.parameter.Parameter serialization._get_layout
-storage.TypedStorage storage.UntypedStorage
-"""
-_REBUILD = """
-device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage nested_tensor parameter
-parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3 wrapper_subclass
-"""
-WEIGHTS_ONLY = (
-    _words(_TORCH, "torch.")
-    | _words(_REBUILD, "torch._utils._rebuild_")
-    | _words(f"{_BOTH} {_COMPLEX}", "torch.cuda.")
-    | _words(_SPARSE, "torch.sparse.")
-    | _words(_SPARSE, "torch.cuda.sparse.")
-    | _words("_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter")
-    | {"collections.OrderedDict"}
-)
-"""The globals that `torch.load(weights_only=True)` of PyTorch 2.13 allows."""
-
 _DATA = (
-    _words("bool bytes dict float frozenset int list object range slice str tuple", "builtins.")
-    | _words("ChainMap UserDict UserList UserString defaultdict deque", "collections.")
-    | _words("date datetime time timedelta timezone", "datetime.")
-    | _words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib.")
-    | _words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib._local.")
-    | _words("MT19937 PCG64 PCG64DXSM Philox SFC64", "numpy.random._bit_generator.")
-    | _words("__bit_generator_ctor __generator_ctor __randomstate_ctor", "numpy.random._pickle.")
-    | _words("_reconstruct scalar", "numpy.core.multiarray.")
-    | _words("_reconstruct scalar", "numpy._core.multiarray.")
-    | _words("numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer numpy.ma.core.MaskedArray")
-    | _words("numpy.ma.core._mareconstruct numpy.matrix numpy.recarray numpy.rec.recarray numpy.record")
-    | _words("numpy.random.mtrand.RandomState numpy.random._mt19937.MT19937 numpy.random._pcg64.PCG64")
-    | _words("argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID")
-    | _words("copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__ zoneinfo.ZoneInfo")
+    words("bool bytes dict float frozenset int list object range slice str tuple", "builtins.")
+    | words("ChainMap UserDict UserList UserString defaultdict deque", "collections.")
+    | words("date datetime time timedelta timezone", "datetime.")
+    | words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib.")
+    | words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib._local.")
+    | words("MT19937 PCG64 PCG64DXSM Philox SFC64", "numpy.random._bit_generator.")
+    | words("__bit_generator_ctor __generator_ctor __randomstate_ctor", "numpy.random._pickle.")
+    | words("_reconstruct scalar", "numpy.core.multiarray.")
+    | words("_reconstruct scalar", "numpy._core.multiarray.")
+    | words("numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer numpy.ma.core.MaskedArray")
+    | words("numpy.ma.core._mareconstruct numpy.matrix numpy.recarray numpy.rec.recarray numpy.record")
+    | words("numpy.random.mtrand.RandomState numpy.random._mt19937.MT19937 numpy.random._pcg64.PCG64")
+    | words("argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID")
+    | words("copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__ zoneinfo.ZoneInfo")
 )
-_NUMPY = re.compile(
+_NUMPY = (
     r"numpy\.(?:ndarray|dtype|bool_?|str_|bytes_|void|object_|u?int(?:8|16|32|64|p|c)?_?|float(?:16|32|64|96|128)?_?"
     r"|complex(?:64|128|192|256)?_?|longlong|ulonglong|longdouble|clongdouble|half|single|double|datetime64"
     r"|timedelta64|dtypes\.\w+DType)\Z"
@@ -74,7 +43,7 @@ _NUMPY = re.compile(
 """Scalars, arrays and dtypes, by the names of all releases."""
 
 # PyTorch's classes: an object of them is its attributes. `torch.nn.functional` and its like are pure functions.
-_TORCH_CLASS = re.compile(
+_TORCH_CLASS = (
     r"torch\.(?:(?:nn|optim|autograd|distributions|ao\.nn|legacy|cuda|utils\.data)\.(?:[a-z_]\w*\.)*_?[A-Z]\w*"
     r"|(?:ao\.)?quantization\.(?:[a-z_]\w*\.)*\w*(?:Observer|FakeQuantize\w*|Stub|QConfig)"
     r"|(?:nn\.modules\.)?\w*Tensor|storage\._?(?:Typed|Untyped)Storage|nn\.quantized\.(?:[a-z_]\w*\.)*[A-Z]\w*"
@@ -86,7 +55,7 @@ _TORCH_CLASS = re.compile(
     r"|strided|sparse_(?:coo|csr|csc|bsr|bsc)|_mkldnn|jagged|contiguous_format|preserve_format|channels_last(?:_3d)?)\Z"
 )
 
-_MODULES = _words(
+_MODULES = words(
     """
     _ctypes _frozen_importlib _io _pickle _posixsubprocess _thread _winapi asyncio atexit bdb bz2 cProfile cPickle code
     codeop commands concurrent ctypes distutils doctest ensurepip ftplib gc gzip http httplib idlelib imaplib imp
@@ -98,18 +67,18 @@ _MODULES = _words(
 )
 """Modules of which every name is forbidden, but for those that are data."""
 _PREFIXES = (
-    _words(
+    words(
         "__import__ apply breakpoint compile delattr eval exec execfile exit file globals help input locals open quit "
         "raw_input reload setattr vars",
         "builtins.",
     )
-    | _words("operator.attrgetter operator.itemgetter operator.methodcaller")
-    | _words("types.CodeType types.FunctionType types.ModuleType")
-    | _words("load hub ops classes save _ops _classes package _inductor", "torch.")
-    | _words("serialization.load serialization.save jit.load jit.save jit.unsupported_tensor_ops", "torch.")
-    | _words("utils.cpp_extension utils.bottleneck utils.collect_env utils._config_module", "torch.")
-    | _words("fx.graph_module.reduce_graph_module fx.graph_module._exec_with_source", "torch.")
-    | _words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
+    | words("operator.attrgetter operator.itemgetter operator.methodcaller")
+    | words("types.CodeType types.FunctionType types.ModuleType")
+    | words("load hub ops classes save _ops _classes package _inductor", "torch.")
+    | words("serialization.load serialization.save jit.load jit.save jit.unsupported_tensor_ops", "torch.")
+    | words("utils.cpp_extension utils.bottleneck utils.collect_env utils._config_module", "torch.")
+    | words("fx.graph_module.reduce_graph_module fx.graph_module._exec_with_source", "torch.")
+    | words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
 )
 """Names of which everything that begins with them is forbidden: `numpy.f2py.crackfortran.myeval`."""
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
@@ -130,14 +99,14 @@ def standing(module: str, name: str) -> str:
     path = f"{module}.{name}"
     if path in WEIGHTS_ONLY:
         return SAFE
-    if path in _DATA or _NUMPY.match(path):
+    if path in _DATA or re.match(_NUMPY, path):
         return DATA
     if _is_forbidden(module, name):
         return FORBIDDEN
     python3 = _renamed(module, name)
     if python3 != (module, name):
         return standing(*python3)
-    return TORCH if "." not in name and _TORCH_CLASS.match(path) else FOREIGN
+    return TORCH if "." not in name and re.match(_TORCH_CLASS, path) else FOREIGN
 
 
 def _is_forbidden(module: str, name: str) -> bool:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
-
-from attrs import evolve
+from typing import TYPE_CHECKING, Any
 
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.order import in_order
-from ....graph.python import UNSET, DefaultDict, NumpyArray, PythonGlobal, PythonObject
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
+from ....graph.unset import UNSET
 from . import opcodes
-from .names import WEIGHTS_ONLY
-from .plain import hashable_text, may_name, plain_data
-from .reductions import Global, NamedStorage, Reduction, lower
+from .reductions import Global, NamedStorage, Reduction, common_reduction
+from .weights_only import WEIGHTS_ONLY
+
+if TYPE_CHECKING:
+    from .naming import Naming
 
 _SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
 _PYTHON_3_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
@@ -89,7 +88,7 @@ class PickleWriter:
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
         self._current: Any = None
         self._constructor: Any = None
-        self._texts: dict[str, Any] = {}
+        self._naming: Naming | None = None
         self.tensors = 0
         """Number of tensors written so far."""
         self._out = bytearray()
@@ -175,16 +174,16 @@ class PickleWriter:
         """Write a value that a call makes, or that has a name."""
         if value is not self._constructor:
             self._current = value
-        if isinstance(value, (PythonGlobal, PythonObject)) and not may_name(value, self._allow_foreign):
-            self.plain.setdefault(value.path, []).append(value)
-            if isinstance(value, PythonGlobal):
-                self._text(value.path)
+        how: Any = common_reduction(value)
+        if how is None:
+            names = self._names()
+            plain = names.plain_form(value)
+            if plain is not None:
+                self._plain(value, plain)
                 return
-            self._out += opcodes.EMPTY_DICT
-            self._put(value)
-            self._entries(list(plain_data(value).items()))
-            return
-        how = lower(self._nameable(value))
+            from .rare_reductions import lower
+
+            how = lower(names.nameable(value, self._current))
         self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
         if isinstance(how, Reduction):
             self._constructor = how.constructor
@@ -192,45 +191,25 @@ class PickleWriter:
         else:
             self._object(how)
 
+    def _plain(self, value: Any, plain: str | dict[Any, Any]) -> None:
+        """Write the plain data that a value of a foreign class becomes."""
+        if isinstance(plain, str):
+            self._text(plain)
+            return
+        self._out += opcodes.EMPTY_DICT
+        self._put(value)
+        self._entries(list(plain.items()))
+
+    def _names(self) -> Naming:
+        """The names that may be written, loaded with the first value that could have one."""
+        if self._naming is None:
+            from .naming import Naming
+
+            self._naming = Naming(self._allow_foreign, self.plain)
+        return self._naming
+
     def _call(self, value: Any, call: Reduction) -> None:
         self._stack += (_EndCall(value, call), call.args, call.constructor)
-
-    def _nameable(self, value: Any) -> Any:
-        """Return a value without the names in it that must not be written and are not values of their own."""
-        if isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
-            if not self._may(value.extras.subclass):
-                return evolve(value, extras=evolve(value.extras, subclass=None))
-        elif isinstance(value, DefaultDict) and value.factory is not None and not self._may(value.factory):
-            bare = DefaultDict()
-            bare.update(value)
-            return bare
-        elif isinstance(value, NumpyArray):
-            module, _, name = value.cls.rpartition(".")
-            if not self._may(PythonGlobal(module, name)):
-                return evolve(value, cls="numpy.ndarray")
-        elif isinstance(value, (set, frozenset)):
-            items = [item if type(item) in _SIMPLE else self._hashable(item) for item in in_order(value)]
-            if any(type(item) is str and item not in value for item in items):
-                kind = "set" if isinstance(value, set) else "frozenset"
-                return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
-        return value
-
-    def _hashable(self, key: Any) -> Any:
-        """Return a key; the text of one that holds an object which becomes a dict. No two keys have one text."""
-        text = hashable_text(key, self._allow_foreign)
-        if text is None:
-            return key
-        number = 2
-        unique = text
-        while self._texts.setdefault(unique, key) is not key:
-            unique, number = f"{text} #{number}", number + 1
-        return unique
-
-    def _may(self, name: Any) -> bool:
-        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
-            return True
-        self.plain.setdefault(getattr(name, "path", "<computed>"), []).append(self._current)
-        return False
 
     def _end_call(self, value: Any, call: Reduction) -> None:
         if id(value) in self._memo:  # it was made on the way, by an argument that refers to it
@@ -286,7 +265,7 @@ class PickleWriter:
         for start in range(0, len(entries), _BATCH):
             batches.append(_Raw(opcodes.MARK))
             for key, item in entries[start : start + _BATCH]:
-                batches += (key if type(key) in _SIMPLE else self._hashable(key), item)
+                batches += (key if type(key) in _SIMPLE else self._names().hashable(key), item)
             batches.append(_Raw(opcodes.SETITEMS))
         self._stack.extend(reversed(batches))
 

@@ -1,37 +1,21 @@
-"""Reductions of Python-side values for pickling: the call that PyTorch or Python would make to rebuild each.
+"""Reductions of tensors for pickling: the call that PyTorch would make to rebuild each.
 
-The counterpart of `meaning`, `rebuild` and `numpy_values`, which read the same calls. Source: PyTorch 2.13
-`torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`; numpy 2.4 `array_reduce`.
+The counterpart of `globals` and `rebuild_tensors`, which read the same calls. Values that few files have are in
+`rare_reductions`. Source: PyTorch 2.13 `torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import Any
 
-from attrs import evolve, field
+from attrs import field
 
 from ....data import define
 from ....errors import UnsupportedError
-from ....graph.order import in_order
-from ....graph.python import (
-    UNSET,
-    DefaultDict,
-    Device,
-    NumpyArray,
-    NumpyDtype,
-    NumpyScalar,
-    PythonGlobal,
-    PythonObject,
-    QuantizedTensor,
-    SparseTensor,
-    TensorExtras,
-    TorchConstant,
-    TorchSize,
-    UntypedStorage,
-)
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor
+from ....graph.unset import UNSET
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
 """What protocol 2 calls modules that Python 3 renamed."""
@@ -97,59 +81,6 @@ def named(module: str, name: str) -> Global:
     return Global(f"{_PYTHON_2_MODULES.get(module, module)} {name}")
 
 
-def lower(value: Any) -> Reduction | Global | NamedStorage:
-    """Return the reduction of a value.
-
-    Raises:
-        UnsupportedError: a pickle has no way to make it.
-    """
-    for kind, how in _WAYS:
-        if isinstance(value, kind):
-            return how(value)  # type: ignore[no-any-return]
-    raise UnsupportedError(f"a value of type {type(value).__name__} cannot be written to a .pt")
-
-
-# Tensors
-
-
-def _tensor(tensor: Tensor) -> Reduction:
-    extras = tensor.extras or TensorExtras()
-    if tensor.is_parameter:
-        data = evolve(tensor, is_parameter=False, requires_grad=False, extras=evolve(extras, state=UNSET, hooks=None))
-        if extras.state is UNSET:
-            return Reduction(named("torch._utils", "_rebuild_parameter"), (data, tensor.requires_grad, _hooks(extras)))
-        arguments = (data, tensor.requires_grad, _hooks(extras), extras.state)
-        return Reduction(named("torch._utils", "_rebuild_parameter_with_state"), arguments)
-    call = _dense(tensor, extras)
-    if extras.state is UNSET and extras.subclass is None:
-        return call
-    cls = extras.subclass or PythonGlobal("torch", "Tensor")
-    state = {} if extras.state is UNSET else extras.state
-    return Reduction(named("torch._tensor", "_rebuild_from_type_v2"), (call.constructor, cls, call.args, state))
-
-
-def _dense(tensor: Tensor, extras: TensorExtras) -> Reduction:
-    storage, offset = place(tensor)
-    stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
-    typed = bool(tensor.element.torch_storage) and storage.element is tensor.element
-    arguments: tuple[Any, ...] = (
-        NamedStorage(storage, tensor.element.torch_storage, storage.count)
-        if typed
-        else NamedStorage(storage, "UntypedStorage", storage.nbytes),
-        offset,
-        tensor.shape,
-        stride,
-        tensor.requires_grad,
-        _hooks(extras),
-    )
-    if not typed:
-        arguments = (*arguments, TorchConstant("dtype", tensor.element.name))
-    if extras.conj or extras.neg:
-        bits = (("conj", extras.conj), ("neg", extras.neg))
-        arguments = (*arguments, {name: True for name, is_set in bits if is_set})
-    return Reduction(named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3"), arguments)
-
-
 def place(tensor: Tensor) -> tuple[Storage, int]:
     """The memory that a tensor is in as PyTorch has it, and the tensor's offset there in elements.
 
@@ -157,124 +88,53 @@ def place(tensor: Tensor) -> tuple[Storage, int]:
     as PyTorch had them until 1.5, stays a storage of its own: today's files cannot say what it is a part of.
     """
     storage = tensor.storage or Storage.empty(tensor.element)
-    return _whole(storage), tensor.offset
+    return whole(storage), tensor.offset
 
 
-def _whole(storage: Storage) -> Storage:
+def whole(storage: Storage) -> Storage:
+    """Return the storage of which one is another view of the same bytes."""
     while storage.base is not None and not storage.base_offset and storage.nbytes == storage.base.nbytes:
         storage = storage.base
     return storage
 
 
-def _hooks(extras: TensorExtras) -> Any:
-    return OrderedDict() if extras.hooks is None else extras.hooks
+def of_storage(storage: Storage) -> NamedStorage:
+    """Return the name of a storage that stands alone.
 
-
-def _storage(storage: Storage) -> NamedStorage:
-    if _whole(storage) is not storage or not storage.element.torch_storage:
+    Raises:
+        UnsupportedError: PyTorch has no storage of its element type.
+    """
+    if whole(storage) is not storage or not storage.element.torch_storage:
         raise UnsupportedError(f"a storage of {storage.element.name} alone cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
-def _untyped(value: UntypedStorage) -> NamedStorage:
-    storage = _whole(value.storage)
-    return NamedStorage(storage, "UntypedStorage", storage.nbytes)
-
-
-def _quantized(value: QuantizedTensor) -> Reduction:
-    tensor = value.tensor
-    storage, offset = place(tensor)
-    rest = () if value.axis is None else (value.axis,)
-    arguments: tuple[Any, ...] = (
-        NamedStorage(storage, tensor.element.torch_storage, storage.nbytes // tensor.element.itemsize),
-        offset,
-        tensor.shape,
-        tensor.stride,
-        (TorchConstant("qscheme", value.scheme), value.scale, value.zero_point, *rest),
-        tensor.requires_grad,
-        OrderedDict(),
-    )
-    return Reduction(named("torch._utils", "_rebuild_qtensor"), arguments)
-
-
-def _sparse(value: SparseTensor) -> Reduction:
-    layout = TorchConstant("layout", value.layout)
-    parts: tuple[Any, ...] = (value.indices, value.plain_indices, value.values, value.size)
-    if value.plain_indices is None:
-        coalesced = () if value.is_coalesced is None else (value.is_coalesced,)
-        parts = (value.indices, value.values, value.size, *coalesced)
-    if value.is_parameter:
-        data = evolve(value, is_parameter=False, requires_grad=False)
-        return Reduction(named("torch._utils", "_rebuild_parameter"), (data, value.requires_grad, OrderedDict()))
-    return Reduction(named("torch._utils", "_rebuild_sparse_tensor"), (layout, parts))
-
-
-# PyTorch's constants
-
-
-def _constant(value: TorchConstant) -> Reduction | Global:
-    if value.kind == "layout":
-        return Reduction(named("torch.serialization", "_get_layout"), (f"torch.{value.name}",))
-    return named("torch", value.name)
-
-
-def _device(value: Device) -> Reduction:
-    return Reduction(named("torch", "device"), (value.type,) if value.index is None else (value.type, value.index))
-
-
-# Python's own, and numpy's
-
-
-def _ordered(value: OrderedDict[Any, Any]) -> Reduction:
+def of_ordered(value: OrderedDict[Any, Any]) -> Reduction:
+    """Return the reduction of an `OrderedDict`, with its attributes."""
     state = dict(vars(value)) or UNSET
     return Reduction(named("collections", "OrderedDict"), state=state, pairs=list(value.items()))
 
 
-def _default(value: DefaultDict) -> Reduction:
-    factory = () if value.factory is None else (value.factory,)
-    return Reduction(named("collections", "defaultdict"), factory, pairs=list(value.items()))
+def is_typed(tensor: Tensor) -> bool:
+    """Return whether the class of a tensor's storage says its element type."""
+    return bool(tensor.element.torch_storage) and place(tensor)[0].element is tensor.element
 
 
-def _numpy_dtype(value: NumpyDtype) -> Reduction:
-    state = value.state or (3, value.order, None, None, None, -1, -1, 0)
-    return Reduction(named("numpy", "dtype"), (value.code, False, True), state=state)
+def dense(tensor: Tensor, hooks: Any = None) -> Reduction:
+    """Return the reduction of a tensor whose storage says its element type."""
+    storage, offset = place(tensor)
+    stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
+    named_storage = NamedStorage(storage, tensor.element.torch_storage, storage.count)
+    hooks = OrderedDict() if hooks is None else hooks
+    arguments = (named_storage, offset, tensor.shape, stride, tensor.requires_grad, hooks)
+    return Reduction(named("torch._utils", "_rebuild_tensor_v2"), arguments)
 
 
-def _numpy_array(value: NumpyArray) -> Reduction:
-    module, _, name = value.cls.rpartition(".")
-    state = (1, value.shape, value.dtype, value.fortran, value.data)
-    return Reduction(named("numpy.core.multiarray", "_reconstruct"), (named(module, name), (0,), b"b"), state=state)
-
-
-def _python_object(value: PythonObject) -> Reduction:
-    rest: dict[str, Any] = {"state": value.state, "items": value.items, "pairs": value.pairs}
-    if value.how == "newobj":
-        return Reduction(value.constructor, value.args, new=True, **rest)
-    if value.how == "newobj_ex":
-        arguments = (value.constructor, value.args, value.kwargs or {})
-        return Reduction(named("copyreg", "__newobj_ex__"), arguments, **rest)
-    return Reduction(value.constructor, value.args, **rest)
-
-
-_WAYS: tuple[tuple[type, Any], ...] = (
-    (Tensor, _tensor),
-    (Storage, _storage),
-    (UntypedStorage, _untyped),
-    (QuantizedTensor, _quantized),
-    (SparseTensor, _sparse),
-    (TorchConstant, _constant),
-    (Device, _device),
-    (TorchSize, lambda value: Reduction(named("torch", "Size"), (tuple(value),))),
-    (OrderedDict, _ordered),
-    (DefaultDict, _default),
-    (Counter, lambda value: Reduction(named("collections", "Counter"), pairs=list(value.items()))),
-    (complex, lambda value: Reduction(named("builtins", "complex"), (value.real, value.imag))),
-    (bytearray, lambda value: Reduction(named("builtins", "bytearray"), (bytes(value),))),
-    (frozenset, lambda value: Reduction(named("builtins", "frozenset"), (in_order(value),))),
-    (set, lambda value: Reduction(named("builtins", "set"), (in_order(value),))),
-    (NumpyDtype, _numpy_dtype),
-    (NumpyArray, _numpy_array),
-    (NumpyScalar, lambda value: Reduction(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),
-    (PythonGlobal, lambda value: named(value.module, value.name)),
-    (PythonObject, _python_object),
-)
+def common_reduction(value: Any) -> Reduction | NamedStorage | None:
+    """Return the reduction of a plain tensor, storage or `OrderedDict`; `None` for other values."""
+    kind = type(value)
+    if kind is Tensor:
+        return dense(value) if value.extras is None and not value.is_parameter and is_typed(value) else None
+    if kind is OrderedDict:
+        return of_ordered(value)
+    return of_storage(value) if kind is Storage else None

@@ -9,8 +9,11 @@ from __future__ import annotations
 import codecs
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 from ....errors import CorruptError
+from . import opcodes
 
 _INT = re.compile(rb"0|-?[1-9]\d*")
 _LONG = re.compile(rb"(0|-?[1-9]\d*)L?")
@@ -58,6 +61,15 @@ def parse_index(line: bytes) -> int:
 def parse_string(line: bytes) -> str | bytes:
     """Parse the argument of STRING: a quoted string of Python 2."""
     return python2_text(codecs.escape_decode(_match(_STRING, line)[2])[0])
+
+
+LINES: dict[bytes, Callable[[bytes], Any]] = {
+    opcodes.INT: parse_int,
+    opcodes.LONG: parse_long,
+    opcodes.FLOAT: parse_float,
+    opcodes.STRING: parse_string,
+}
+"""The parser of the argument of each opcode whose argument is a number or string on a line."""
 
 
 def python2_text(data: bytes) -> str | bytes:

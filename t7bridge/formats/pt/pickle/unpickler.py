@@ -19,6 +19,8 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, Protocol
 
 from ....errors import CorruptError, FormatError, LimitError, T7BridgeError, TruncatedError, UnsupportedError
@@ -27,7 +29,6 @@ from ....io.source import ByteSource
 from ....limits import OBJECT_BYTES, Limits
 from . import opcodes
 from .budget import SIMPLE_KEYS, Work, check_key
-from .text import parse_float, parse_index, parse_int, parse_long, parse_string, python2_text
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
@@ -457,7 +458,7 @@ class Unpickler:
         if kind == "text":
             value = data.decode("utf-8", "surrogatepass")
         elif kind == "python2":
-            value = python2_text(data)
+            value = _forms().python2_text(data)
         elif kind == "bytearray":
             value = bytearray(data)
         self._stack.append(value)
@@ -525,16 +526,16 @@ class Unpickler:
         """Read an opcode whose argument is a line of text."""
         line, pos = self._line(pos)
         code = bytes((op,))
-        if code in _LINES:
-            self._stack.append(_LINES[code](line))
+        if parse := _forms().LINES.get(code):
+            self._stack.append(parse(line))
         elif code == opcodes.UNICODE:
             self._stack.append(line.decode("raw-unicode-escape"))
         elif code == opcodes.PERSID:
             self._stack.append(self._meaning.persistent(line.decode("ascii")))
         elif code == opcodes.PUT:
-            self._memo[parse_index(line)] = self._stack[-1]
+            self._memo[_forms().parse_index(line)] = self._stack[-1]
         elif code == opcodes.GET:
-            self._stack.append(self._memo[parse_index(line)])
+            self._stack.append(self._memo[_forms().parse_index(line)])
         else:  # INST
             name, pos = self._line(pos)
             args = tuple(self._popped_mark())
@@ -543,18 +544,14 @@ class Unpickler:
         return pos
 
 
+_forms: Callable[[], Any] = cache(partial(import_module, f"{__package__}.text"))
+"""The module of lines and strings of old protocols, loaded where a file has one."""
+
 _NAMES = """
 BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
 LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
 """
 _FREQUENT = tuple(getattr(opcodes, name)[0] for name in _NAMES.split())
-
-_LINES: dict[bytes, Callable[[bytes], Any]] = {
-    opcodes.INT: parse_int,
-    opcodes.LONG: parse_long,
-    opcodes.FLOAT: parse_float,
-    opcodes.STRING: parse_string,
-}
 
 _STRINGS: dict[int, tuple[str, int]] = {
     opcodes.BINBYTES[0]: ("bytes", 4),
@@ -593,7 +590,7 @@ _RARE: dict[int, Callable[[Unpickler, int, int], int]] = {
         ((opcodes.OBJ,), Unpickler._obj),
         ((opcodes.EXT1, opcodes.EXT2, opcodes.EXT4), Unpickler._extension),
         ((opcodes.NEXT_BUFFER, opcodes.READONLY_BUFFER), Unpickler._outside),
-        (tuple(_LINES), Unpickler._text),
+        ((opcodes.INT, opcodes.LONG, opcodes.FLOAT, opcodes.STRING), Unpickler._text),
         ((opcodes.UNICODE, opcodes.PERSID, opcodes.PUT, opcodes.GET, opcodes.INST), Unpickler._text),
     )
     for code in codes

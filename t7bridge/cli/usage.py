@@ -1,0 +1,50 @@
+"""Command lines without a verb that there is: help, the version, wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def perhaps(wrong: str, known: Sequence[str]) -> str:
+    """Return a did-you-mean suggestion as the end of a message; empty where there is none."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(wrong, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
+    """Run a command line without a verb: help or the version.
+
+    Args:
+        arguments: of the command line.
+        verbs: each with what it does.
+
+    Returns:
+        What is wrong with it; empty where usage was printed and says enough.
+    """
+    from ..version import __version__
+
+    width = max(map(len, verbs))
+    parser = argparse.ArgumentParser(
+        prog="t7bridge",
+        description="Carries Lua Torch .t7 files to PyTorch and PyTorch weights back to Lua.",
+        epilog="verbs:\n"
+        + "\n".join(f"  {verb:{width}}  {text}" for verb, text in verbs.items())
+        + "\n\n't7bridge help VERB' says more. Exit codes: 0 done; 1 something was found: a difference,\n"
+        "a threat, a file that failed; 2 wrong usage or an error; 130 interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
+    parser.add_argument("verb", metavar="VERB", help="what to do")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return ""
+    if arguments[0] == "help":
+        arguments = arguments[1:] or ["--help"]
+    verb = parser.parse_args(arguments).verb
+    parser.print_usage(sys.stderr)
+    return f"there is no verb {verb!r}{perhaps(verb, list(verbs)) or '; t7bridge --help lists them'}"

@@ -1,0 +1,123 @@
+"""Write a file of Lua's values: a copy, a filled template, the original of a record, or tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from ..errors import FormatError, ModelError, WriteError
+from ..formats import LUA
+from ..formats.t7.writer import T7Writer
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..io.output import Output
+from ..report import Report
+from .request import Options, value_of
+
+if TYPE_CHECKING:
+    from ..formats.document import Document
+    from ..formats.t7.file import T7File
+
+
+def write_lua_values(document: Document, output: Output, options: Options, report: Report) -> None:
+    """Write the values of a file as Lua's."""
+    if document.spec.values == LUA:
+        report.tensors, report.storages = document.content.tensors, document.content.storages
+        _copy_t7(document.content, output, options, report)
+    elif options.template is not None:
+        _fill_template(document, options.template, output, options, report)
+    elif not (options.record and not options.nested and _restore_t7(document, output, options, report)):
+        _write_tables(document, output, options, report)
+
+
+def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> None:
+    report.mode = "copy"
+    layout = evolve(content.layout, **options.layout)
+    if options.layout and layout.vintage:
+        from ..graph.walk import walk
+
+        report.note("info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them")
+        layout = evolve(layout, vintage="", headless=False, unowned=())
+        for visit in walk(content.roots):
+            if isinstance(visit.value, (Tensor, Storage)):
+                visit.value.alias = None
+    writer = T7Writer(output, layout)
+    for root in content.roots:
+        writer.write_object(root)
+    _note_plain_nans(writer, report)
+    if content.has_pt_record:
+        if options.record:
+            output.write(content.trailing)
+    elif content.trailing:
+        if layout != content.layout:
+            raise WriteError(
+                f"{len(content.trailing)} bytes behind the last value are not values, and cannot be re-encoded",
+                file=report.source,
+                hint="Convert without changing encoding, byte order or size of long.",
+            )
+        output.write(content.trailing)
+        report.note("warning", f"{content.message}; they are copied")
+
+
+def _note_plain_nans(writer: T7Writer, report: Report) -> None:
+    if writer.plain_nans:
+        what = f"{writer.plain_nans} NaNs have bits that text does not show"
+        report.note("info", f"{what}; they are written as nan", loss="precision")
+
+
+def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
+    """Write Python's values as Lua tables, with the record that restores them."""
+    from ..formats.t7.layout import T7Layout
+    from .lua_tree import to_lua
+    from .pt_record import write_pt_record
+
+    value = value_of(document, report)
+    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device, limits=options.limits)
+    report.notes += tree.notes
+    report.mode = "tree"
+    writer = T7Writer(output, T7Layout(**options.layout))
+    writer.write_object(tree.value)
+    _note_plain_nans(writer, report)
+    storages = [found for found in writer.objects if isinstance(found, Storage)]
+    report.storages = len(storages)
+    report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
+    if options.record:
+        write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
+
+
+def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:
+    """Write a template with the weights of a state dict; what else is in its file, a record too, does not matter."""
+    from .template import fill_template
+
+    if template.spec.values != LUA:
+        raise FormatError("is no .t7, as a template must be", file=template.path)
+    content = template.content
+    if content.message:
+        report.note("warning", f"of the template, {content.message}")
+    value = value_of(document, report)
+    try:
+        report.notes += fill_template(content.roots, value, options.partial)
+    except ModelError as error:
+        error.file = error.file or report.source
+        raise
+    report.tensors, report.storages = content.tensors, content.storages
+    _copy_t7(content, output, options, report)
+    report.mode = "template"
+
+
+def _restore_t7(document: Document, output: Output, options: Options, report: Report) -> bool:
+    """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
+    if document.format != "pt":
+        return False
+    from .t7_record import original_t7
+
+    restored, has_record = original_t7(document.content, options.limits)
+    if restored is None:
+        if has_record:
+            report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
+        return False
+    report.tensors, report.storages = restored.tensors, restored.storages
+    _copy_t7(restored, output, options, report)
+    report.mode = "record"
+    return True

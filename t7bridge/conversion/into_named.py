@@ -1,0 +1,60 @@
+"""Write a file of tensors under names, with notes about the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..formats import LUA, FormatSpec, home
+from ..formats import open as open_document
+from ..io.output import FileOutput
+from ..limits import Limits
+from ..report import Report
+from .into_python import python_value
+from .named_tensors import name_tensors
+from .request import Options, value_of
+
+if TYPE_CHECKING:
+    from ..formats.document import Document
+    from ..formats.named import NamedTensors
+
+
+def write_named_tensors(
+    document: Document, output: FileOutput, goal: FormatSpec, options: Options, report: Report
+) -> None:
+    """Write the tensors of a file under names."""
+    named = named_value(document, goal, options, report)
+    report.mode = "tensors"
+    written = home(goal.name).write(output, named)
+    report.tensors, report.storages = written.tensors, written.storages
+
+
+def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
+    """The tensors of a file as a format of named tensors gets them, with notes about the rest."""
+    if document.spec.values == LUA:
+        made = python_value(document.content, options, report)
+        value = made.value
+        if made.modules is not None:
+            made.modules.note_rest(value, True)
+    else:
+        from .pt_values import with_state_dicts
+
+        value = with_state_dicts(value_of(document, report), report, options.limits)
+    return name_tensors(value, goal, report, document.metadata)
+
+
+def differences(source: str, target: str, limits: Limits) -> list[str]:
+    """Return the differences of an output from its input, as the format's own library reads it.
+
+    Args:
+        source: the input.
+        target: a file of a format of named tensors that was made of it.
+        limits: resource limits for both.
+
+    Raises:
+        UnsupportedError: the library is not installed.
+    """
+    with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
+        report = Report(document.path, target, document.format, written.format)
+        named = named_value(document, written.spec, Options(limits=limits), report)
+        found: list[str] = home(written.format).differences(target, named)
+        return found

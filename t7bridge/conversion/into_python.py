@@ -1,0 +1,124 @@
+"""Write a file of Python's values: with state dicts in the place of modules, or as a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..data import define
+from ..formats import FORMATS, LUA
+from ..graph.lua import TorchObject
+from ..io.output import Output
+from ..report import Report
+from .request import Options, note_foreign_names, value_of
+
+if TYPE_CHECKING:
+    from ..formats.document import Document
+    from ..formats.pt.legacy_writer import LegacyPtWriter
+    from ..formats.pt.writer import PtWriter
+    from ..formats.t7.file import T7File
+    from .state_dicts import StateDicts
+
+
+def write_python_values(document: Document, output: Output, options: Options, report: Report) -> None:
+    """Write the values of a file as Python's."""
+    from ..formats.pt.file import writer as pt_writer
+
+    writer = pt_writer(
+        output,
+        options.pt_format,
+        keep_device=options.keep_device,
+        map_location=options.map_location,
+        allow_foreign=options.allow_foreign,
+        limits=options.limits,
+    )
+    if document.spec.values != LUA:
+        report.mode = "copy"
+        value = value_of(document, report)
+        if options.mode == "auto":
+            from .pt_values import with_state_dicts
+
+            value = with_state_dicts(value, report, options.limits)
+        _finish_pt(writer, value, report)
+        return
+    made = python_value(document.content, options, report)
+    compact = options.compact and options.mode == "auto" and report.mode != "record"
+    value = made.value
+    if compact:
+        from ..nn.weights.compact import compact_in
+
+        value = compact_in(value)
+    if made.modules is not None:
+        made.modules.note_rest(value, compact)
+    # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
+    whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
+    if not whole or compact:
+        _finish_pt(writer, value, report)
+        return
+    from .t7_record import encode_record, take_skeleton
+
+    content = document.content
+    writer.write(value)
+    report.tensors, report.storages = writer.tensors, writer.storages
+    skeleton = take_skeleton(content.roots, content.layout, writer.storage_key, content.trailing)
+    writer.finish(lambda content_id: encode_record(skeleton, content_id))  # type: ignore[call-arg]
+
+
+def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
+    writer.write(value)
+    report.tensors, report.storages = writer.tensors, writer.storages
+    if writer.plain or writer.blocking:
+        from .pt_values import note_target
+
+        note_target(writer, value, report)
+    writer.finish()
+
+
+@define(eq=False)
+class Made:
+    """The Python-side value of a `.t7`.
+
+    Attributes:
+        value: the value.
+        modules: the modules that were replaced by their state dicts; `None` where there are none.
+    """
+
+    value: Any
+    modules: StateDicts | None = None
+
+
+def python_value(content: T7File, options: Options, report: Report) -> Made:
+    """The Python-side value of a `.t7`: by its record, or with state dicts in the place of modules, or as a tree.
+
+    Args:
+        content: the file.
+        options: what was asked for.
+        report: gets the mode, and notes.
+    """
+    if options.record and options.mode == "auto" and content.has_pt_record:
+        from .pt_record import original_pt
+
+        original = original_pt(content, options.limits)
+        if original is not None:
+            value, foreign = original
+            note_foreign_names(foreign, report)
+            report.mode = "record"
+            return Made(value)
+        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
+    from .tree import to_python
+
+    # What layers mean is not even loaded for a file without objects.
+    has_objects = any(isinstance(found, TorchObject) for found in content.objects)
+    modules: StateDicts | None = None
+    if options.mode == "auto" and has_objects:
+        from .state_dicts import StateDicts as Replacing
+
+        modules = Replacing(content.roots, report)
+    roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
+    target = FORMATS[report.target_format].suffix if report.target_format else "target"
+    if len(roots) > 1:
+        report.note("warning", f"the file holds {len(roots)} values; the {target} holds them as a list")
+    has_modules = modules is not None and bool(modules.found)
+    report.mode = "state dict" if has_modules else "tree"
+    if content.trailing and not content.has_pt_record:
+        report.note("warning", f"{content.message}; the {target} does not show them")
+    return Made(roots if len(roots) > 1 else roots[0], modules if has_modules else None)

@@ -1,0 +1,58 @@
+"""The request of one conversion, and the values that it starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import field
+
+from ..data import define
+from ..formats import FORMATS, NAMED
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+
+if TYPE_CHECKING:
+    from ..formats.document import Document
+    from ..formats.pt.locations import MapLocation
+
+
+@define(frozen=True)
+class Options:
+    """Options of one conversion; see `convert`.
+
+    Attributes:
+        layout: the stated parts of a `.t7`'s layout.
+        template: the Lua model that a state dict is put into, open.
+    """
+
+    mode: str = "auto"
+    layout: dict[str, Any] = field(factory=dict)
+    keep_device: bool = False
+    record: bool = True
+    nested: bool = False
+    pt_format: str = "zip"
+    limits: Limits = DEFAULT_LIMITS
+    template: Document | None = None
+    partial: bool = False
+    compact: bool = False
+    allow_foreign: bool = False
+    map_location: MapLocation = None
+
+
+def note_foreign_names(names: list[str], report: Report) -> None:
+    """Note the classes and functions that a pickle names and that are not data."""
+    if names:
+        from .pt_values import note_foreign
+
+        note_foreign(names, report)
+
+
+def value_of(document: Document, report: Report) -> Any:
+    """The value of a file that holds Python's values, or tensors under names."""
+    value = document.value
+    note_foreign_names(document.foreign, report)
+    report.notes += document.notes
+    if document.metadata and FORMATS[report.target_format].values != NAMED:
+        names = ", ".join(list(document.metadata)[:5]) + (", …" if len(document.metadata) > 5 else "")
+        report.note("info", f"{len(document.metadata)} strings of the file's metadata are left out: {names}")
+    return value

@@ -1,0 +1,66 @@
+"""Write a value of any kind in any format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..formats import LUA, NAMED, FormatSpec, home
+from ..graph.lua import COMPOSITE
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..io.output import FileOutput
+from ..report import Report
+
+if TYPE_CHECKING:
+    from ..formats.t7.layout import T7Layout
+
+
+def _mixed(root: Any) -> bool:
+    """Tell whether Lua's objects are in dicts, lists or tuples of Python's."""
+    seen: set[int] = set()
+    waiting = [root] if isinstance(root, (dict, list, tuple)) else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, COMPOSITE) and not isinstance(value, (Tensor, Storage)):
+            return True
+    return False
+
+
+def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
+    """Write a value of any kind in a format: Lua's as Python's where need be, and the other way round.
+
+    Args:
+        output: the file.
+        value: what `load` returns, or builtins with tensors in them.
+        goal: the format.
+        layout: of a `.t7`.
+
+    Returns:
+        What the format could not hold, in its notes.
+    """
+    report = Report(target=output.path, target_format=goal.name)
+    if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
+        from .lua_tree import to_lua
+
+        tree = to_lua(value)
+        value = tree.value
+        report.notes += tree.notes
+    is_lua = isinstance(value, COMPOSITE)
+    if goal.values == LUA:
+        home(goal.name).write(output, value, layout)
+        return report
+    if is_lua:
+        from .state_dicts import state_dict_of
+        from .tree import to_python
+
+        replace = (lambda obj: state_dict_of(obj, report)) if goal.values == NAMED else None
+        value = to_python(value, replace)
+    if goal.values == NAMED:
+        from .named_tensors import name_tensors
+
+        value = name_tensors(value, goal, report)
+    home(goal.name).write(output, value)
+    return report

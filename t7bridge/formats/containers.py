@@ -1,0 +1,41 @@
+"""The formats of archives and folders, which are told by the names of what is in them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..errors import T7BridgeError, UnknownFormatError
+from .table import FORMATS, FormatSpec
+
+if TYPE_CHECKING:
+    from ..io.source import ByteSource, PathLike
+    from ..limits import Limits
+
+
+def archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
+    """The format of a zip archive, by the names of its members; the last where it is damaged."""
+    from ..limits import DEFAULT_LIMITS
+    from .pt.zip.archive_reader import ZipArchive
+
+    try:
+        names = list(ZipArchive(source, limits or DEFAULT_LIMITS).members)
+    except T7BridgeError:
+        return found[-1]  # its reader says what is wrong
+    return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])
+
+
+def folder_format(path: PathLike) -> FormatSpec:
+    """The format of a folder, by the names of what is in it.
+
+    Raises:
+        UnknownFormatError: no format matches.
+    """
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
+    for spec in FORMATS.values():
+        if spec.folder is not None and spec.folder(names):
+            return spec
+    raise UnknownFormatError("is not a regular file", file=os.fspath(path), hint="Give the path of a file.")

@@ -1,0 +1,77 @@
+"""Names of classes and functions that a pickle may have, and the plain data that is written for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+
+from ....graph.order import in_order
+from ....graph.python import DefaultDict, NumpyArray, PythonGlobal, PythonObject
+from ....graph.tensor import Tensor
+from .plain import hashable_text, may_name, plain_data
+
+_SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
+
+
+class Naming:
+    """Decides which names are written.
+
+    Args:
+        allow_foreign: whether those of other packages are.
+        left_out: gets the names that are not, and the values that would have them.
+    """
+
+    def __init__(self, allow_foreign: bool, left_out: dict[str, list[Any]]) -> None:
+        self._allow_foreign = allow_foreign
+        self._left_out = left_out
+        self._texts: dict[str, Any] = {}
+
+    def plain_form(self, value: Any) -> str | dict[Any, Any] | None:
+        """Return the text or dict that is written for a foreign class or object; `None` for a value that stays."""
+        if not isinstance(value, (PythonGlobal, PythonObject)) or may_name(value, self._allow_foreign):
+            return None
+        self._left_out.setdefault(value.path, []).append(value)
+        return value.path if isinstance(value, PythonGlobal) else plain_data(value)
+
+    def nameable(self, value: Any, current: Any) -> Any:
+        """Return a value without the names in it that must not be written and are not values of their own.
+
+        Args:
+            value: any.
+            current: the value that the report names for them.
+        """
+        if isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
+            if not self._may(value.extras.subclass, current):
+                return evolve(value, extras=evolve(value.extras, subclass=None))
+        elif isinstance(value, DefaultDict) and value.factory is not None and not self._may(value.factory, current):
+            bare = DefaultDict()
+            bare.update(value)
+            return bare
+        elif isinstance(value, NumpyArray):
+            module, _, name = value.cls.rpartition(".")
+            if not self._may(PythonGlobal(module, name), current):
+                return evolve(value, cls="numpy.ndarray")
+        elif isinstance(value, (set, frozenset)):
+            items = [item if type(item) in _SIMPLE else self.hashable(item) for item in in_order(value)]
+            if any(type(item) is str and item not in value for item in items):
+                kind = "set" if isinstance(value, set) else "frozenset"
+                return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
+        return value
+
+    def hashable(self, key: Any) -> Any:
+        """Return a key; the text of one that holds an object which becomes a dict. No two keys have one text."""
+        text = hashable_text(key, self._allow_foreign)
+        if text is None:
+            return key
+        number = 2
+        unique = text
+        while self._texts.setdefault(unique, key) is not key:
+            unique, number = f"{text} #{number}", number + 1
+        return unique
+
+    def _may(self, name: Any, current: Any) -> bool:
+        if isinstance(name, (PythonGlobal, PythonObject)) and may_name(name, self._allow_foreign):
+            return True
+        self._left_out.setdefault(getattr(name, "path", "<computed>"), []).append(current)
+        return False

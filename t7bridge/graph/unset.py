@@ -1,0 +1,8 @@
+"""The mark of a state that an object was not given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()
+"""Where an object was given no state."""
