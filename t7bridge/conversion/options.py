@@ -118,7 +118,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "allow_foreign", "name classes of other packages in a .pt as SRC does; otherwise they become plain data",
-        ("convert",), default=False, kind="flag", targets=(PYTHON,), group=_PT,
+        _BOTH, default=False, kind="flag", targets=(PYTHON,), group=_PT,
     ),
     Option("sync", "wait until the output is on the disk", _WRITING, default=False, kind="flag", group=_OUT),
     Option(

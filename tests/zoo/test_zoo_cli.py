@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pt_helpers import zipped
 from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
 
+import t7bridge
 from t7bridge.cli.zoo import _size
 from t7bridge.cli.zoo_display import Display, clock, megabytes
+from t7bridge.graph.python import PythonObject
 from t7bridge.zoo.progress import Progress
 
 
@@ -45,6 +48,19 @@ def test_failure(folder: Path) -> None:
     assert (run.returncode, again.returncode) == (1, 1)
     assert "t7bridge: bad.t7: CorruptError: byte 0, root: there is no type tag 9" in run.stderr
     assert again.stderr == ""
+
+
+def test_allow_foreign(folder: Path) -> None:
+    """`--allow-foreign` writes the classes of other packages as each file names them; without it they are plain data."""
+    opcodes = b"\x80\x02}X\x01\0\0\0tcmy.pkg\nColour\n)\x81s."
+    (folder / "zoo/foreign.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
+    for options, named in (((), False), (("--allow-foreign", "--force"), True)):
+        run = zoo(folder / "zoo", "-o", folder / "out", "--to", "pt", *options)
+        assert run.returncode == 0, run.stderr
+        value = t7bridge.load(folder / "out/foreign.pt")["t"]
+        assert isinstance(value, PythonObject) == named
+        assert (value.path if named else value["__class__"]) == "my.pkg.Colour"
+    assert zoo(folder / "zoo", "-o", folder / "o2", "--to", "npz", "--allow-foreign").returncode == 2
 
 
 def test_json(folder: Path) -> None:
