@@ -7,6 +7,7 @@ import re
 from attrs import fields
 from helpers import ROOT
 
+from t7bridge.cli import VERBS
 from t7bridge.limits import Limits
 
 PAGE = (ROOT / "SECURITY.md").read_text()
@@ -27,3 +28,12 @@ def test_named_files_exist():
     for name in names:
         folder = ROOT / "t7bridge" if name.startswith("pt/") else ROOT
         assert list(folder.glob(name.rstrip("/"))), name
+
+
+def test_every_verb_has_its_promise():
+    """The table of verbs has each verb of the command line once, with what is promised and the tests of that."""
+    rows = re.findall(r"^\| `(\w+)` \| ([A-Z].+?\.) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert sorted(verb for verb, _, _ in rows) == sorted(VERBS)
+    for verb, promise, tests in rows:
+        assert len(promise) > 10, verb
+        assert re.fullmatch(r"(?:`(?:tests|fuzz)/[\w/.*]+`(?:, )?)+", tests), (verb, tests)

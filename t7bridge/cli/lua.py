@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 
 from .shared import print_notes
 
@@ -65,10 +64,11 @@ def run(options: argparse.Namespace) -> int:
         from ..lua.factory import example, fill, make_module
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    sys.path.insert(0, os.getcwd())  # as Python does for modules beside the user
     module = make_module(options.factory)
     if options.weights:
-        fill(module, options.weights)
+        from ..conversion.torch_weights import torch_weights
+
+        fill(module, torch_weights(options.weights), options.weights)
     inputs = tuple(example(text) for text in options.input)
     report = write_lua(
         module.train() if options.train else module.eval(),

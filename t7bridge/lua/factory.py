@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ModelError, UnsupportedError
+from ..errors import ModelError
 
 
 def make_module(name: str) -> nn.Module:
-    """Import what makes a module, and call it.
+    """Import what makes a module, and call it. The folder of the process is searched first, as Python does for scripts.
 
     Args:
         name: `package.module:factory` or `path/to/net.py:factory`, a class or a function without required arguments;
@@ -32,12 +32,17 @@ def make_module(name: str) -> nn.Module:
         )
     home = match["home"]
     args, kwargs = _arguments(match["arguments"] or "")
+    here = os.getcwd()
+    sys.path.insert(0, here)
     try:
         value: Any = _file(home) if home.endswith(".py") else importlib.import_module(home)
         for attribute in match["attribute"].split("."):
             value = getattr(value, attribute)
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise ModelError(f"{name} cannot be imported: {error}") from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
     made = value if isinstance(value, nn.Module) else value(*args, **kwargs)
     if not isinstance(made, nn.Module):
         raise ModelError(f"{name} does not make a torch.nn.Module", found=type(made).__name__)
@@ -67,23 +72,20 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
         raise ModelError("the arguments of a factory are Python literals", found=text) from error
 
 
-def fill(module: nn.Module, path: str) -> None:
-    """Load the weights of a `.pt` or `.safetensors` into a module, strictly. Nothing in the file is executed.
+def fill(module: nn.Module, state: dict[str, Any], path: str) -> None:
+    """Load a state dict into a module, strictly.
+
+    Args:
+        module: gets the weights.
+        state: tensors by key.
+        path: of the file that they are from, for the error.
 
     Raises:
-        ModelError: the file holds no state dict, or that of another module.
+        ModelError: it is that of another module.
     """
-    if path.endswith(".safetensors"):
-        raise UnsupportedError("weights come from a .pt", hint="t7bridge convert weights.safetensors weights.pt")
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    for name in ("state_dict", "model_state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(name), dict):
-            state = state[name]
-    if not isinstance(state, dict):
-        raise ModelError("the file holds no state dict", file=path, found=type(state).__name__)
     try:
         module.load_state_dict(state)
-    except (RuntimeError, AttributeError) as error:
+    except (RuntimeError, AttributeError, TypeError) as error:
         raise ModelError(f"the weights do not fit the module: {error}", file=path) from error
 
 

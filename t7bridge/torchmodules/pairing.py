@@ -74,8 +74,13 @@ def from_folder(path: str) -> nn.Module:
     return _as_module(module.load(), source)
 
 
-def from_factory(factory: str, path: str) -> nn.Module:
-    """Call a factory and load the weights of a `.pt`, which is read by PyTorch's safe loader.
+def from_factory(factory: str, weights: dict[str, Any], path: str) -> nn.Module:
+    """Call a factory and load weights into what it makes.
+
+    Args:
+        factory: `package:name`.
+        weights: tensors by key.
+        path: of the file that they are from, for the error.
 
     Raises:
         ModelError: the factory cannot be imported, or the weights do not fit.
@@ -88,9 +93,8 @@ def from_factory(factory: str, path: str) -> nn.Module:
         raise ModelError(f"{factory} cannot be imported: {error}", expected="package:factory") from error
     finally:
         sys.path.remove(os.getcwd())
-    weights = torch.load(path, weights_only=True)
     try:
-        made.load_state_dict(weights.get("state_dict", weights))
+        made.load_state_dict(weights)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise ModelError(f"the weights do not fit: {str(error)[:300]}", file=path) from error
     return _as_module(made, factory)

@@ -51,7 +51,7 @@ def test_failure(folder: Path) -> None:
 
 
 def test_allow_foreign(folder: Path) -> None:
-    """`--allow-foreign` writes the classes of other packages as each file names them; without it they are plain data."""
+    """`--allow-foreign` writes the classes of other packages as each file names them; otherwise they are plain data."""
     opcodes = b"\x80\x02}X\x01\0\0\0tcmy.pkg\nColour\n)\x81s."
     (folder / "zoo/foreign.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
     for options, named in (((), False), (("--allow-foreign", "--force"), True)):

@@ -85,7 +85,9 @@ def _second(path: str, factory: str | None, limits: Limits) -> Any:
     if os.path.isdir(path):
         return pairing.from_folder(path)
     if factory is not None:
-        return pairing.from_factory(factory, path)
+        from ...conversion.torch_weights import torch_weights
+
+        return pairing.from_factory(factory, torch_weights(path, limits), path)
     document = formats.open(path, limits=limits)
     if document.spec.values == formats.LUA:
         ((place, model),) = chosen(document.first, path, None)[:1]

@@ -1,0 +1,202 @@
+"""What holds for every verb of the command line: errors, pipes, paths, and the process around it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import locale
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import TESTFILES
+from looping import for_each
+from test_bad_files import BAD, ROWS
+
+from t7bridge import cli
+
+MODEL = TESTFILES / "nn" / "Linear.t7"
+COMMANDS: dict[str, list[str]] = {
+    "completion": ["bash"],
+    "convert": ["FILE", "OUT.pt"],
+    "describe": ["FILE"],
+    "diff": ["FILE", "FILE"],
+    "draw": ["FILE", "-o", "OUT.svg"],
+    "export": ["FILE", "OUT.pt2", "--input", "2x5"],
+    "inspect": ["FILE"],
+    "lua": ["torch.nn:Linear(5, 3)", "FILE", "-o", "OUT", "--input", "1x5"],
+    "match": ["FILE", "FILE"],
+    "module": ["FILE", "-o", "OUT"],
+    "prove": ["FILE"],
+    "scan": ["FILE"],
+    "verify": ["FILE", "FILE"],
+    "zoo": ["FILE", "-o", "OUT", "--workers", "0"],
+}
+"""Arguments of each verb: FILE is read, OUT is written."""
+WEIGHTS = {"lua"}
+"""Verbs that read a state dict of `torch.nn.Linear(5, 3)`, and not a `.t7`."""
+NO_FILE = {"completion"}
+READERS = {"convert", "describe", "diff", "draw", "inspect", "match", "verify"}
+"""Verbs that read files of all formats for their values; `scan` reads on behind an attack, to list it."""
+REFUSED = {"scan": 1, "zoo": 1}
+"""Exit codes where a file is refused, if not 2: these two go on with the next file, and end with 1."""
+
+
+def command(verb: str, file: object, out: object) -> list[str]:
+    """The arguments of a verb for a file."""
+    return [verb, *(each.replace("FILE", str(file)).replace("OUT", str(out)) for each in COMMANDS[verb])]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A sound file for each verb."""
+    state = tmp_path_factory.mktemp("sound") / "state.pt"
+    torch.save(torch.nn.Linear(5, 3).state_dict(), state)
+    recorded = {"prove": TESTFILES / "prove" / "dilated.eval.t7"}
+    return {verb: state if verb in WEIGHTS else recorded.get(verb, MODEL) for verb in COMMANDS}
+
+
+def state() -> dict[str, Any]:
+    """Everything of a process that a library could change."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGALRM, signal.SIGXFSZ)
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+    return {
+        "signals": [signal.getsignal(number) for number in numbers],
+        "streams": (sys.stdin, sys.stdout, sys.stderr, getattr(sys.stdout, "errors", "")),
+        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.callbacks[:]),
+        "recursion": (sys.getrecursionlimit(), threading.stack_size(), sys.getswitchinterval()),
+        "digits": sys.get_int_max_str_digits(),
+        "hooks": (sys.excepthook, sys.displayhook, threading.excepthook, sys.unraisablehook),
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "files": (mask, os.getcwd(), _environment(), locale.setlocale(locale.LC_ALL)),
+        "limits": [resource.getrlimit(each) for each in limits],
+        "path": (list(sys.path), list(sys.argv), sys.dont_write_bytecode),
+        "threads": threading.active_count(),
+        "numpy": (np.geterr(), np.get_printoptions()),
+        "random": (random.getstate(), str(np.random.get_state())),
+        "torch random": torch.get_rng_state().tolist(),
+        "torch": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()),
+    }
+
+
+def _environment() -> dict[str, str]:
+    """The environment but for the place of a cache that PyTorch's own exporter notes there."""
+    return {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+
+
+def test_every_verb_is_here() -> None:
+    """A verb that is added gets a row above."""
+    assert list(COMMANDS) == sorted(cli.VERBS)
+
+
+@pytest.mark.filterwarnings("ignore")
+@for_each("verb", COMMANDS)
+def test_the_process_is_as_it_was(verb: str, files: dict[str, Path], tmp_path: Path, capfd: Any) -> None:
+    """A verb leaves signals, collector, recursion limit, random numbers and all else alone, in success and failure."""
+    (tmp_path / "bad").write_bytes((BAD / "view_beyond.t7").read_bytes())
+    before = state()
+    assert cli.main(command(verb, files[verb], tmp_path / "out")) == 0, capfd.readouterr().err
+    if verb == "lua":  # the user's own factory draws the first weights
+        torch.set_rng_state(torch.tensor(before["torch random"], dtype=torch.uint8))
+    assert state() == before
+    if verb not in NO_FILE:
+        assert cli.main(command(verb, tmp_path / "bad", tmp_path / "other")) == REFUSED.get(verb, 2)
+        assert state() | {"torch random": 0} == before | {"torch random": 0}
+    with contextlib.suppress(SystemExit):
+        cli.main([verb, "--no-such-option"])
+    assert state() == before
+
+
+# Files that are refused
+
+
+def _two_sided(verb: str) -> list[list[str]]:
+    """The arguments of a verb with a bad file; of two files, likewise with one bad file at either place."""
+    arguments = COMMANDS[verb]
+    if arguments.count("FILE") < 2:
+        return [arguments]
+    return [arguments, [str(MODEL), *arguments[1:]], [arguments[0], str(MODEL), *arguments[2:]]]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@for_each("verb", [verb for verb in COMMANDS if verb not in NO_FILE])
+def test_bad_files_are_refused(verb: str, tmp_path: Path, capsys: Any) -> None:
+    """Each file of `testfiles/bad` ends every verb with one error that names it, no traceback and no output."""
+    for number, (name, (by, _, words)) in enumerate(sorted(ROWS.items())):
+        for arguments in _two_sided(verb)[: None if number % 10 == 0 else 1]:
+            out = tmp_path / str(number)
+            given = [each.replace("FILE", str(BAD / name)).replace("OUT", str(out)) for each in arguments]
+            code = cli.main([verb, *given])
+            shown = capsys.readouterr()
+            where = (verb, name, given, shown.err[-300:])
+            assert "Traceback" not in shown.err, where
+            assert "internal error" not in shown.err, where
+            assert code in (0, 1, 2), where
+            if by == "all" and verb == "zoo":
+                assert code == 1 or "skipped" in shown.out, where
+            elif by == "all":
+                assert code == REFUSED.get(verb, 2), where
+                assert str(BAD / name) in shown.err + shown.out, where
+                assert not list(tmp_path.glob(f"{number}*")), where
+                if verb != "scan":
+                    assert shown.err.startswith(f"t7bridge: error: {BAD / name}"), where
+                    assert shown.out == "", where
+                if verb in READERS or (name.endswith(".t7") and verb not in WEIGHTS | {"scan"}):
+                    assert words in shown.err, where
+
+
+@pytest.mark.filterwarnings("ignore")
+@for_each("verb", [verb for verb in COMMANDS if verb not in NO_FILE])
+def test_paths_with_nul_and_missing_files(verb: str, files: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
+    """NUL in any path, a file that is not there, a folder in its place: one error, no traceback and no output."""
+    given = [command(verb, "a\0b", tmp_path / "out"), command(verb, tmp_path / "missing", tmp_path / "out")]
+    given.append(command(verb, tmp_path, tmp_path / "out"))
+    if "OUT" in str(COMMANDS[verb]):
+        given.append(command(verb, files[verb], f"{tmp_path}/x\0"))
+    for arguments in given:
+        code = cli.main(arguments)
+        shown = capsys.readouterr()
+        assert code in ((0, 1, 2) if verb == "zoo" else (REFUSED.get(verb, 2), 2)), (arguments, code)
+        assert "\0" not in shown.out + shown.err
+        assert "internal error" not in shown.err
+        assert "Traceback" not in shown.err
+        assert (verb == "zoo" and code == 0) or "t7bridge: " in shown.err, arguments
+        assert verb == "zoo" or not list(tmp_path.iterdir()), arguments
+
+
+# Pipes
+
+
+@pytest.mark.slow
+@for_each("verb", COMMANDS)
+def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """`| head -1` and `>&-` end without a traceback; files that a verb writes are there and whole."""
+    for number, closed in enumerate((False, True)):
+        out = tmp_path / str(number)
+        line = [sys.executable, "-m", "t7bridge", *command(verb, files[verb], out)]
+        reader, writer = os.pipe()
+        os.close(reader)
+        shell = ["/bin/sh", "-c", '"$@" >&-', "sh"] if closed else []
+        done = subprocess.run([*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+        os.close(writer)
+        assert "Traceback" not in done.stderr
+        assert "Exception" not in done.stderr
+        writes = "OUT" in str(COMMANDS[verb])
+        assert done.returncode in ((0,) if writes and closed else (0, 1) if writes else (1, 2)), (closed, done)
+        if writes:
+            assert list(tmp_path.glob(f"{number}*")), done.stderr
+        if closed and not writes:
+            assert done.stderr == "t7bridge: error: standard output: is closed, and there is something to print\n"
