@@ -172,7 +172,7 @@ def main() -> int:
                 print(f"{path.name}[{number}] {why} | {shown[:300]}", flush=True)
                 if options.findings:
                     keep(path, number, record, options.findings, why)
-    print(f"{tried} networks, {found} differences")
+    print(f"{tried} networks, {found} differences", flush=True)
     return 1 if found else 0
 
 

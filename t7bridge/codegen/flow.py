@@ -13,14 +13,14 @@ from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Call, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
+from .forms import Form, Origin
 from .idioms import (
     around_module,
     as_expression,
     as_module,
     copying,
+    form_of_copy,
     function_of,
-    rank_of_copy,
-    reshapes,
     traits,
 )
 from .lists import SUM, flow, gives_list, takes_list
@@ -87,33 +87,39 @@ class Builder:
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, str] = {}
         self._shared = shared
-        self._built: dict[int, tuple[Block, int | None]] = {}
+        self._built: dict[int, tuple[Block, Form]] = {}
 
     def root(self, spec: ModuleSpec, criterion: bool = False) -> Block:
         """The class of the whole model; that of a criterion takes a target too."""
         if not criterion:
-            block = self._block(spec, None, "Model")[0]
-            block.whole = True
-            return block
+            return self._block(spec, Form(), "Model", whole=True)[0]
         block = Block(spec, "Model")
         call = self.copy(spec)
         compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
-        block.result = Body(self, block, None).module(
-            spec, call, Ref(0), "criterion", None, _with_target if compared else applied
+        block.result = Body(self, block, Form()).module(
+            spec, call, Ref(0), "criterion", Form(), _with_target if compared else applied
         )
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, rank: int | None = None) -> tuple[Call, int | None]:
-        """Return the construction of a module, and the rank of its output."""
+    def construct(self, spec: ModuleSpec, form: Form | None = None) -> tuple[Call, Form]:
+        """Return the construction of a module, and the form of its output.
+
+        Args:
+            spec: the module.
+            form: that of its input. A module at several places is constructed for any input.
+        """
         self.budget.spend()
-        module = self._module(spec, rank)
-        if module is not None:
-            return self._checked(module[0]), module[1]
-        if spec.target == SEQUENTIAL or traits(spec).block:
-            block, rank_after = self._block(spec, rank, _block_base(spec))
-            return Call(block.base, spec=spec, block=block, origin=block), rank_after
-        return self._checked(self.copy(spec)), rank_of_copy(spec, rank)
+        shared = self.is_shared(spec)
+        form = Form() if form is None or shared else form
+        module = self._module(spec, form)
+        if module is None and (spec.target == SEQUENTIAL or traits(spec).block):
+            block, after = self._block(spec, form, _block_base(spec))
+            module = Call(block.base, spec=spec, block=block, origin=block), after
+        if module is None:
+            module = self.copy(spec), form_of_copy(spec, form)
+        # Each use of what is shared returns a shape of its own.
+        return self._checked(module[0]), Form(module[1].rank) if shared else module[1]
 
     def _checked(self, call: Call) -> Call:
         """A construction that Python's parser can read.
@@ -130,41 +136,42 @@ class Builder:
             )
         return call
 
-    def _module(self, spec: ModuleSpec, rank: int | None) -> tuple[Call, int | None] | None:
+    def _module(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
         if spec.target == SEQUENTIAL:
-            return self._plain_sequential(spec, rank)
-        return as_module(spec, rank)
+            return self._plain_sequential(spec, form)
+        # Where layers write in place, it matters who has memory of its own.
+        return None if self.inplace and traits(spec).written == ("identity",) else as_module(spec, form)
 
-    def _plain_sequential(self, spec: ModuleSpec, rank: int | None) -> tuple[Call, int | None] | None:
+    def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
         """An nn.Sequential, unless there is something in it that no module of torch.nn says."""
         calls = []
         for child in spec.children.values():
-            if self._flows(child, rank):
+            if self._flows(child, form):
                 return None
-            call, rank = self.construct(child, rank)
+            call, form = self.construct(child, form)
             if call.name != "nn.Identity":
                 calls.append(call)
-        return sequential(calls or [Call("nn.Identity")], spec), rank
+        return sequential(calls or [Call("nn.Identity")], spec), form
 
-    def _flows(self, spec: ModuleSpec, rank: int | None) -> bool:
+    def _flows(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it."""
         if gives_list(spec) or takes_list(spec):
             return True
         if spec.target == SEQUENTIAL:
             return False
-        if as_module(spec, rank) is not None:
+        if as_module(spec, form) is not None:
             return False
-        return around_module(spec) is not None or as_expression(spec, rank) is not None
+        return around_module(spec, form) is not None or as_expression(spec, form) is not None
 
-    def _block(self, spec: ModuleSpec, rank: int | None, base: str) -> tuple[Block, int | None]:
+    def _block(self, spec: ModuleSpec, form: Form, base: str, whole: bool = False) -> tuple[Block, Form]:
         if id(spec) not in self._built:
-            block = Block(spec, base)
-            body = Body(self, block, rank)
+            block = Block(spec, base, whole=whole)
+            body = Body(self, block, form)
             begin = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = begin(spec, Ref(0))
             body.measure(block.result)
             self.blocks.append(block)
-            self._built[id(spec)] = (block, body.rank(block.result))
+            self._built[id(spec)] = (block, body.form(block.result))
         return self._built[id(spec)]
 
     def copy(self, spec: ModuleSpec) -> Call:
@@ -195,7 +202,7 @@ class Builder:
         """Return the annotation of a module's output: `Tensor` or another."""
         if call.name in self.copied:
             return self.copied[call.name].returns
-        return "Tensor" if call.name.startswith("nn.") else "Any"
+        return "Tensor" if call.name.startswith("nn.") and call.name != "nn.Identity" else "Any"
 
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module is at several places of the model."""
@@ -205,29 +212,25 @@ class Builder:
 class Body:
     """Writes the steps of one block."""
 
-    def __init__(self, builder: Builder, block: Block, rank: int | None) -> None:
+    def __init__(self, builder: Builder, block: Block, form: Form) -> None:
         self.builder = builder
         self.block = block
         self._held: dict[int, Attribute] = {}
-        block.steps.append(Step(applied, [], rank=rank))
+        self._inner: dict[Ref, Form] = {}
+        form = Form(origin=Origin(given=True)) if block.whole else form
+        block.steps.append(Step(applied, [], form=form))
 
-    def rank(self, value: Value) -> int | None:
-        """Dimensions of one example of a value."""
-        if isinstance(value, Ref) and not value.path:
-            step = self.block.steps[value.step]
-            return step.rank if step else None
-        return None
-
-    def is_reshaped(self, value: Value) -> bool:
-        """Return whether a value comes from a layer that changed its shape."""
-        if not isinstance(value, Ref) or value.path:
-            return False
+    def form(self, value: Value) -> Form:
+        """Shape of a value, as far as it is known."""
+        if not isinstance(value, Ref):
+            return Form()
         step = self.block.steps[value.step]
-        return step is not None and step.reshaped
-
-    def _reshaped(self, spec: ModuleSpec, value: Value) -> bool:
-        given = reshapes(spec)
-        return self.is_reshaped(value) if given is None else given
+        if step is None or not value.path:
+            return step.form if step else Form()
+        if len(value.path) == 1 and step.element is not None:
+            return step.element
+        given = self.block.whole and not value.step
+        return self._inner.setdefault(value, Form(origin=Origin(given=given)))
 
     def add(self, step: Step) -> Ref:
         """Add a step."""
@@ -270,26 +273,25 @@ class Body:
             return value
         if spec.target == SEQUENTIAL and (gives_list(spec) or takes_list(spec)) and not self.builder.is_shared(spec):
             return self.sequence(spec, value)
-        rank = self.rank(value)
-        around = around_module(spec)
+        form = self.form(value)
+        around = around_module(spec, form)
         if around is not None:
-            call, write, rank_after = around
-            return self.module(spec, call, value, base, rank_after, write)
+            call, write, after = around
+            return self.module(spec, call, value, base, after, write)
         if spec.plain and (isinstance(value, list) or spec is self.block.spec):
-            return self.module(spec, self.builder.copy(spec), value, base, None)
-        if spec.target != SEQUENTIAL and as_module(spec, rank) is None:
-            expression = as_expression(spec, rank)
+            return self.module(spec, self.builder.copy(spec), value, base, Form())
+        if spec.target != SEQUENTIAL and as_module(spec, form) is None:
+            expression = as_expression(spec, form)
             if expression is not None:
-                write, rank_after = expression
+                write, after = expression
                 if self.builder.inplace and traits(spec).copies:
-                    write = copying(write)
+                    write = copying(spec, write)
                 if spec.kwargs.get("inplace"):
                     call = self.builder.copy(spec)
-                    return self.module(spec, call, value, base, rank_after, applied, write)
-                same, reshaped = self.builder.memory.effects(spec)[1], self._reshaped(spec, value)
-                return self.add(Step(write, [value], rank=rank_after, same=same, reshaped=reshaped))
-        call, rank_after = self.builder.construct(spec, rank)
-        return self.module(spec, call, value, base, rank_after)
+                    return self.module(spec, call, value, base, after, applied, write)
+                return self.add(Step(write, [value], form=after, same=self.builder.memory.effects(spec)[1]))
+        call, after = self.builder.construct(spec, form)
+        return self.module(spec, call, value, base, after)
 
     def module(
         self,
@@ -297,7 +299,7 @@ class Body:
         call: Call,
         value: Value,
         base: str,
-        rank: int | None,
+        form: Form,
         write: Write = applied,
         unseen: Write | None = None,
     ) -> Ref:
@@ -319,11 +321,10 @@ class Body:
                 attribute=attribute,
                 function=function,
                 unseen=unseen,
-                rank=rank,
+                form=form,
                 kind=kind,
                 inplace=inplace,
                 same=handed_on,
-                reshaped=self._reshaped(spec, value),
             )
         )
 

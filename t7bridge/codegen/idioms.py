@@ -2,7 +2,7 @@
 
 The rank of a value is the number of dimensions of one example of it: 3 for images, whether a batch or one. A layer of
 Lua that counts from the front, batch or not, can be said with dimensions counted from the back if the rank is known.
-Where it cannot, the layer's own class comes along.
+Where it cannot, the layer's own class comes along. The form of a value is its rank, and more where that is known.
 
 An entry of `nn/layers/` names the writer of its class and arguments for it (`Traits.written`); the tables here and in
 `lists` have the writers by these names.
@@ -14,18 +14,19 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeVar
 
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.plan.spec import ModuleSpec
 from ..nn.traits import Traits, traits_of
 from .code import Attr, Binary, Call, Lit, Node, apply, dotted, method
+from .forms import Form, Origin, slid
 from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
+from .torch_forms import form_after
 
-Rank = int | None
-Module = tuple[Call, Rank]
-Expression = tuple[Write, Rank]
-"""Makes an expression of one operand, and the rank of the result."""
-Around = tuple[Call, Write, Rank]
-"""A module, the expression that applies it, and the rank of the result."""
+Module = tuple[Call, Form]
+Expression = tuple[Write, Form]
+"""Makes an expression of one operand, and the form of the result."""
+Around = tuple[Call, Write, Form]
+"""A module, the expression that applies it, and the form of the result."""
 
 
 T = TypeVar("T")
@@ -48,95 +49,97 @@ def _arguments(spec: ModuleSpec, *names: str) -> list[Any]:
     return [spec.args[at] if at < len(spec.args) else spec.kwargs.get(name) for at, name in enumerate(names)]
 
 
-def as_module(spec: ModuleSpec, rank: Rank) -> Module | None:
-    """Return an equal module of torch.nn and the rank of its output; `None` where there is none."""
+def as_module(spec: ModuleSpec, form: Form) -> Module | None:
+    """Return an equal module of torch.nn and the form of its output; `None` where there is none."""
     if spec.target.startswith("torch.nn."):
-        call = torch_call(spec.target.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
-        return call, _rank_after(call, rank)
-    return by_writer(_MODULES, spec, spec, rank)
+        return _torch(spec.target, spec, form)
+    return by_writer(_MODULES, spec, spec, form)
 
 
-def _identity(spec: ModuleSpec, rank: Rank) -> Module:
-    return torch_call("Identity", (), {}, spec), rank
+def _torch(target: str, spec: ModuleSpec, form: Form) -> Module:
+    call = torch_call(target.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
+    return call, form_after(call, form)
 
 
-def _softmax(spec: ModuleSpec, rank: Rank, name: str) -> Module | None:
+def _identity(spec: ModuleSpec, form: Form) -> Module:
+    return torch_call("Identity", (), {}, spec), form
+
+
+def _softmax(spec: ModuleSpec, form: Form, name: str) -> Module | None:
     """Lua's dimension is the first of 1 or 3, the second of 2 or 4.
 
     Counted from the end it is the same with and without a batch where one example has 1 or 3. Lua takes a sequence
     (time, features) for a batch, a volume for one of images.
     """
-    return (torch_call(name, (-rank,), {}, spec), rank) if rank in (1, 3) else None
+    return (torch_call(name, (-form.rank,), {}, spec), form) if form.rank in (1, 3) else None
 
 
-def _example_softmax(spec: ModuleSpec, rank: Rank) -> Module | None:
+def _example_softmax(spec: ModuleSpec, form: Form) -> Module | None:
     name = "LogSoftmax" if spec.kwargs.get("log") else "Softmax"
-    return (torch_call(name, (-1,), {}, spec), rank) if rank == 1 else None
+    return (torch_call(name, (-1,), {}, spec), form) if form.rank == 1 else None
 
 
-def _plain(spec: ModuleSpec, rank: Rank, name: str) -> Module | None:
+def _plain(spec: ModuleSpec, form: Form, name: str) -> Module | None:
     """Classes of the runtime that differ from those of torch.nn only where the latter refuse their input."""
-    if not spec.plain:
+    facts = traits(spec)
+    examples = facts.plain_examples is not None and spec.args == facts.plain_examples
+    if not spec.plain or (not examples and (form.rank or 0) < facts.plain_rank):
         return None
-    call = torch_call(spec.plain.removeprefix("torch.nn."), spec.args, dict(spec.kwargs), spec)
-    return call, _rank_after(call, rank)
+    return _torch(spec.plain, spec, form)
 
 
-def _rank_after(call: Call, rank: Rank) -> Rank:
-    known = TORCH.get(call.name.removeprefix("nn."))
-    if known is None or known.base == "embedding":
-        return None
-    return rank if known.rank == SAME else known.rank
-
-
-def rank_of_copy(spec: ModuleSpec, rank: Rank) -> Rank:
-    """Return the output rank of a layer whose own class is copied, where a class of torch.nn tells."""
+def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
+    """Return the output form of a layer whose own class is copied, where a class of torch.nn tells."""
     name, *arguments = traits(spec).written or ("",)
-    return _rank_after(Call(f"nn.{arguments[0]}"), rank) if name == "plain" else None
+    known = TORCH.get(arguments[0]) if name == "plain" else None
+    if known is None or known.rank == SAME:
+        return Form() if known is None else form
+    return Form(known.rank)  # one example may get a batch dimension
 
 
-def copying(write: Write) -> Write:
-    """An expression whose result has memory of its own."""
+def copying(spec: ModuleSpec, write: Write) -> Write:
+    """An expression whose result has memory of its own, in order."""
+    if traits(spec).written == ("transpose",):
+        return lambda x: method(method(write(x), "clone"), "contiguous")
     return lambda x: method(write(x), "clone")
 
 
-def reshapes(spec: ModuleSpec) -> bool | None:
-    """Return whether a layer returns another shape than it takes; `None` where it passes on that of its input."""
-    while spec.target == SEQUENTIAL and spec.children:
-        spec = list(spec.children.values())[-1]
-    if traits(spec).reshapes:
-        return True
-    known = TORCH.get(spec.target.removeprefix("torch.nn."))
-    return None if known is not None and known.rank == SAME else False
-
-
-def _flattened(dims: int, spec: ModuleSpec) -> Module:
+def _flattened(dims: int, spec: ModuleSpec, form: Form) -> Module:
+    extents = form.whole()
+    after = Form(1, form.origin, () if extents is None or form.rank != dims else (prod(extents),))
     if dims == 1:
-        return torch_call("Identity", (), {}, spec), 1
-    return torch_call("Flatten", (-dims,), {}, spec), 1
+        return torch_call("Identity", (), {}, spec), form
+    return torch_call("Flatten", (-dims,), {}, spec), after if form.rank == dims else Form(1)
 
 
-def _view(spec: ModuleSpec, rank: Rank) -> Module | None:
+def _unflattened(spec: ModuleSpec, form: Form) -> Module:
+    return torch_call("Unflatten", (-1, spec.args), {}, spec), Form(len(spec.args), form.origin, spec.args)
+
+
+def _view(spec: ModuleSpec, form: Form) -> Module | None:
     """Exact where Lua is told the dimensions of one example; else a batch of one loses its batch there."""
     dims = spec.kwargs.get("n_input_dims")
-    if dims and spec.args == (-1,):
-        return _flattened(dims, spec)
-    if dims and rank == dims and len(spec.args) == 1:
-        return _flattened(dims, spec)
-    if dims == 1 and len(spec.args) > 1 and -1 not in spec.args:
-        return torch_call("Unflatten", (-1, spec.args), {}, spec), len(spec.args)
-    return None
-
-
-def _reshape(spec: ModuleSpec, rank: Rank) -> Module | None:
-    batched = spec.kwargs.get("batch_mode")
-    if batched is False or not rank or -1 in spec.args:
+    if not dims or form.rank != dims:
         return None
-    if len(spec.args) == 1:
-        return _flattened(rank, spec)
-    if rank == 1 and prod(spec.args) > 1:
-        return torch_call("Unflatten", (-1, spec.args), {}, spec), len(spec.args)
+    extents = form.whole()
+    fits = extents is not None and prod(extents) == prod(spec.args)
+    if len(spec.args) == 1 and (spec.args == (-1,) or spec.plain or fits):
+        return _flattened(dims, spec, form)
+    if dims == 1 and len(spec.args) > 1 and fits:
+        return _unflattened(spec, form)
     return None
+
+
+def _reshape(spec: ModuleSpec, form: Form) -> Module | None:
+    """Lua takes the input for a batch where its size or its first extent says so, or where it is told to."""
+    batched, extents, size = spec.kwargs.get("batch_mode"), form.whole(), spec.args
+    if batched and len(size) == 1 and (form.rank or 0) > 1:
+        return torch_call("Flatten", (1,), {}, spec), Form(1)
+    if batched is False or extents is None or prod(extents) != prod(size) or prod(size) < 2:
+        return None
+    if len(size) == 1 and (extents[0] != 1 or form.rank == 1) and not batched:
+        return _flattened(len(extents), spec, form)
+    return _unflattened(spec, form) if form.rank == 1 and len(size) > 1 else None
 
 
 _MODULES: dict[str, Callable[..., Module | None]] = {
@@ -149,24 +152,24 @@ _MODULES: dict[str, Callable[..., Module | None]] = {
 }
 
 
-def as_expression(spec: ModuleSpec, rank: Rank) -> Expression | None:
+def as_expression(spec: ModuleSpec, form: Form) -> Expression | None:
     """Return an equal expression of one operand; `None` where there is none."""
-    return by_writer(_EXPRESSIONS, spec, spec, rank)
+    return by_writer(_EXPRESSIONS, spec, spec, form)
 
 
-def _method(spec: ModuleSpec, rank: Rank, name: str) -> Expression:
-    return lambda x: method(x, name), rank
+def _method(spec: ModuleSpec, form: Form, name: str) -> Expression:
+    return lambda x: method(x, name), form
 
 
-def _power(spec: ModuleSpec, rank: Rank) -> Expression:
-    return lambda x: method(x, "pow", spec.args[0]), rank
+def _power(spec: ModuleSpec, form: Form) -> Expression:
+    return lambda x: method(x, "pow", spec.args[0]), form
 
 
-def _operator(spec: ModuleSpec, rank: Rank, symbol: str) -> Expression | None:
+def _operator(spec: ModuleSpec, form: Form, symbol: str) -> Expression | None:
     constant = spec.args[0]
     if not isinstance(constant, (int, float)):
         return None
-    return lambda x: Binary(x, symbol, Lit(constant)), rank
+    return lambda x: Binary(x, symbol, Lit(constant)), form
 
 
 def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
@@ -174,12 +177,13 @@ def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
     return dim - dims - added if dims is not None and dim >= 0 else dim
 
 
-def _unsqueeze(spec: ModuleSpec, rank: Rank) -> Expression:
+def _unsqueeze(spec: ModuleSpec, form: Form) -> Expression:
     dim, dims = _arguments(spec, "dim", "n_input_dims")
-    return lambda x: method(x, "unsqueeze", _from_end(dim, dims, 1)), None if dims is None else dims + 1
+    after = Form(dims + 1) if dims is not None and dims == form.rank else Form()
+    return lambda x: method(x, "unsqueeze", _from_end(dim, dims, 1)), after
 
 
-def _transpose(spec: ModuleSpec, rank: Rank) -> Expression | None:
+def _transpose(spec: ModuleSpec, form: Form) -> Expression | None:
     dims = spec.kwargs.get("n_input_dims")
     if len(spec.args) > _CHAINED:
         return None
@@ -189,50 +193,52 @@ def _transpose(spec: ModuleSpec, rank: Rank) -> Expression | None:
             x = method(x, "transpose", _from_end(first, dims), _from_end(second, dims))
         return x
 
-    return write, dims
+    return write, Form(dims) if dims is not None and dims == form.rank else Form()
 
 
 _CHAINED = 8
 """How many methods may follow one another in one expression."""
 
 
-def _select(spec: ModuleSpec, rank: Rank) -> Expression:
+def _select(spec: ModuleSpec, form: Form) -> Expression:
     dim, index = _arguments(spec, "dim", "index")
-    return lambda x: method(x, "select", dim, index), None
+    return lambda x: method(x, "select", dim, index), Form()
 
 
-def _narrow(spec: ModuleSpec, rank: Rank) -> Expression | None:
+def _narrow(spec: ModuleSpec, form: Form) -> Expression | None:
     dim, start, length = _arguments(spec, "dim", "start", "length")
     if start < 0 or length < 0:
         return None
-    return lambda x: method(x, "narrow", dim, start, length), rank
+    # What has a dimension of this number is a batch.
+    after = Form(1, form.origin, (length,)) if form.rank == 1 and dim in (1, -1) else Form(form.rank)
+    return lambda x: method(x, "narrow", dim, start, length), after
 
 
-def _reduced(spec: ModuleSpec, rank: Rank, name: str, attribute: str = "") -> Expression | None:
+def _reduced(spec: ModuleSpec, form: Form, name: str, attribute: str = "") -> Expression | None:
     dim, dims = _arguments(spec, "dim", "n_input_dims")
     # Of a vector Lua leaves one number in one dimension, PyTorch none.
-    if not rank or rank < 2 or dims not in (None, rank) or spec.kwargs.get("squeeze") is False:
+    if not form.rank or form.rank < 2 or dims not in (None, form.rank) or spec.kwargs.get("squeeze") is False:
         return None
 
     def write(x: Node) -> Node:
         reduced = method(x, "mean" if spec.kwargs.get("average") else name, _from_end(dim, dims))
         return Attr(reduced, attribute) if attribute else reduced
 
-    return write, rank - 1 if dims else None
+    return write, Form(form.rank - 1 if dims else None)
 
 
-def _pool_in_time(spec: ModuleSpec, rank: Rank) -> Expression:
+def _pool_in_time(spec: ModuleSpec, form: Form) -> Expression:
     size, stride = spec.args
     strides = {} if size == stride else {"stride": stride}
-    return lambda x: Attr(apply("F.max_pool1d", Attr(x, "mT"), size, **strides), "mT"), 2
+    return lambda x: Attr(apply("F.max_pool1d", Attr(x, "mT"), size, **strides), "mT"), Form(2)
 
 
-def _cast(spec: ModuleSpec, rank: Rank) -> Expression:
-    return lambda x: method(x, "to", dotted(f"torch.{spec.args[0]}")), rank
+def _cast(spec: ModuleSpec, form: Form) -> Expression:
+    return lambda x: method(x, "to", dotted(f"torch.{spec.args[0]}")), form
 
 
-def _flip(spec: ModuleSpec, rank: Rank) -> Expression:
-    return lambda x: method(x, "flip", spec.args[0]), rank
+def _flip(spec: ModuleSpec, form: Form) -> Expression:
+    return lambda x: method(x, "flip", spec.args[0]), form
 
 
 _EXPRESSIONS: dict[str, Callable[..., Expression | None]] = {
@@ -250,12 +256,12 @@ _EXPRESSIONS: dict[str, Callable[..., Expression | None]] = {
 }
 
 
-def around_module(spec: ModuleSpec) -> Around | None:
+def around_module(spec: ModuleSpec, form: Form) -> Around | None:
     """A module of torch.nn with what is done before and after it; `None` where there is none."""
-    return by_writer(_AROUND, spec, spec)
+    return by_writer(_AROUND, spec, spec, form)
 
 
-def _look_up(spec: ModuleSpec) -> Around:
+def _look_up(spec: ModuleSpec, form: Form) -> Around:
     kwargs = dict(spec.kwargs)
     base = kwargs.pop("index_base", 1)
 
@@ -263,12 +269,18 @@ def _look_up(spec: ModuleSpec) -> Around:
         numbers = method(x, "long")
         return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
 
-    return torch_call("Embedding", spec.args, kwargs, spec), look_up, None
+    after = Form(origin=Origin(given=form.origin.given))
+    return torch_call("Embedding", spec.args, kwargs, spec), look_up, after
 
 
-def _conv_in_time(spec: ModuleSpec) -> Around:
+def _conv_in_time(spec: ModuleSpec, form: Form) -> Around:
     call = torch_call("Conv1d", spec.args, dict(spec.kwargs), spec)
-    return call, lambda module, x: Attr(apply(module, Attr(x, "mT")), "mT"), 2
+    taken, after = form.of_rank(2, 1, spec.args[0]), Form(2)
+    if len(spec.args) > 2 and taken.extents:
+        stride = spec.args[3] if len(spec.args) > 3 else spec.kwargs.get("stride", 1)
+        sizes = [each[0] if isinstance(each, tuple) else each for each in (spec.args[2], stride)]
+        after = Form(2, taken.origin, (slid(taken.extents[0], sizes[0], sizes[1], 0), spec.args[1]))
+    return call, lambda module, x: Attr(apply(module, Attr(x, "mT")), "mT"), after
 
 
 _AROUND: dict[str, Callable[..., Around]] = {"look_up": _look_up, "conv_in_time": _conv_in_time}

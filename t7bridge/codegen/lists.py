@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import Binary, Listed, Node, apply, method
+from .forms import Form, alike
 from .idioms import by_writer, traits
 from .names import usable_name
 from .steps import Ref, Step, Value, applied, pick
@@ -49,9 +50,14 @@ def _weight(spec: ModuleSpec) -> int:
 def _concat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
     parts = _branches(body, spec, value, None)
     assert isinstance(parts, list)
-    ranks = {body.rank(part) for part in parts}
     dim = spec.kwargs["dim"]
-    return body.add(Step(lambda x: apply("torch.cat", x, dim), [parts], rank=ranks.pop() if len(ranks) == 1 else None))
+    return body.add(Step(lambda x: apply("torch.cat", x, dim), [parts], form=_joined(body, parts)))
+
+
+def _joined(body: Body, parts: list[Value]) -> Form:
+    """The form of values one behind the other: their rank, if they have one."""
+    ranks = {body.form(part).rank for part in parts}
+    return Form(ranks.pop() if len(ranks) == 1 else None)
 
 
 def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
@@ -64,8 +70,10 @@ def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
     child = next(iter(spec.children.values()), None)
     if child is None or not isinstance(value, list) or _flowing(child):
         return None
-    call, rank = body.builder.construct(child)
-    return [body.module(child, call, item, "", rank) for item in value]
+    call, _ = body.builder.construct(child)
+    if call.name == "nn.Identity":
+        return list(value)
+    return [body.module(child, call, item, "", Form()) for item in value]
 
 
 _MOST_UNPACKED = 100
@@ -136,13 +144,11 @@ def _folded(
         return None
     if most == 2 and len(value) != 2:
         return None
-    ranks = {body.rank(item) for item in value} - {None}
+    form, *others = map(body.form, value)
     # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes.
-    if len(ranks) > 1 or any(map(body.is_reshaped, value)):
-        return None
-    rank = ranks.pop() if ranks else None
+    equal = [True, *(alike(form, other) for other in others)]
     if len(value) == 1 and not spec.kwargs.get("inplace"):
-        return body.add(Step(lambda x: method(x, "clone"), list(value), rank=rank))
+        return body.add(Step(lambda x: method(x, "clone"), list(value), form=form))
 
     def write(*operands: Node) -> Node:
         return reduce(lambda left, right: Binary(left, symbol, right), operands)
@@ -151,14 +157,32 @@ def _folded(
         return write(*(listed.items if isinstance(listed, Listed) else (listed,)))
 
     if spec.kwargs.get("inplace"):
-        return body.module(spec, body.builder.copy(spec), value, "", rank, applied, unseen)
-    return body.add(Step(write, list(value), rank=rank))
+        return body.module(spec, body.builder.copy(spec), value, "", form, applied, unseen if all(equal) else None)
+    if all(equal):
+        return body.add(Step(write, list(value), form=form))
+    return body.add(Step(_shaped(write, equal), [value[0], *value], form=form))
+
+
+def _shaped(write: Callable[..., Node], equal: list[bool]) -> Callable[..., Node]:
+    """An expression of operands that take the shape of the first; it comes twice, so that it has a name."""
+
+    def shaped(first: Node, *operands: Node) -> Node:
+        return write(*(x if same else method(x, "reshape_as", first) for x, same in zip(operands, equal)))
+
+    return shaped
 
 
 def _extreme(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None, function: str) -> Value | None:
     if not isinstance(value, list) or len(value) != 2:
         return None
-    return body.add(Step(lambda *operands: apply(function, *operands), list(value), rank=body.rank(value[0])))
+    form, other = map(body.form, value)
+
+    def write(*operands: Node) -> Node:
+        return apply(function, *operands)
+
+    if alike(form, other):
+        return body.add(Step(write, list(value), form=form))
+    return body.add(Step(_shaped(write, [True, False]), [value[0], *value], form=form))
 
 
 def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
@@ -170,20 +194,21 @@ def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
 
 
 def _join(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-    rank = body.rank(value[0]) if isinstance(value, list) and value else None
-    dim = _dimension(spec, rank)
+    form = _joined(body, value) if isinstance(value, list) and value else Form()
+    dim = _dimension(spec, form.rank)
     if dim is None:
         return None
-    return body.add(Step(lambda x: apply("torch.cat", x, dim), [value], rank=rank))
+    return body.add(Step(lambda x: apply("torch.cat", x, dim), [value], form=form))
 
 
 def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-    dim = _dimension(spec, body.rank(value))
-    if dim is None:
+    dim = _dimension(spec, body.form(value).rank)
+    # Into what `unbind` returns, no layer may write.
+    if dim is None or body.builder.inplace:
         return None
-    return body.add(
-        Step(lambda x: method(x, "unbind", dim), [value], kind="tuple[Tensor, ...]", hint="parts", same=True)
-    )
+    write = Step(lambda x: method(x, "unbind", dim), [value], kind="tuple[Tensor, ...]", hint="parts", same=True)
+    write.element = Form()
+    return body.add(write)
 
 
 def _picked(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:

@@ -21,7 +21,7 @@ _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values()
 }
 _WORDS_OF_VALUES = """
 abs exp log square pow unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind flatten
-unflatten refer double half bfloat16 float load_state_dict eval with_name __init__
+unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name __init__
 """
 _METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules that its own classes hold."""

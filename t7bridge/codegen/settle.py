@@ -7,9 +7,10 @@ from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Budget, Limits
 from ..nn.plan.places import Places
-from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.plan.spec import SEQUENTIAL, ModuleSpec, Plan
 from .idioms import traits
 from .keys import all_specs
+from .torch_classes import SAME, TORCH
 
 MOST_DEEP = 250
 """How deep modules may be nested."""
@@ -62,6 +63,8 @@ def settle(plan: Plan, shared: set[int]) -> None:
     """
     lost = False
     for spec in all_specs(plan):
+        if spec.target == SEQUENTIAL:
+            _settle_views([*spec.children.values()])
         if spec.plain and (lost or (id(spec) in shared and traits(spec).may_take_list)):
             spec.plain = "" if _refuses_examples(spec) else spec.plain
         lost = lost or _loses_batches(spec)
@@ -76,3 +79,16 @@ def _loses_batches(spec: ModuleSpec) -> bool:
 def _refuses_examples(spec: ModuleSpec) -> bool:
     """Return whether the plain class does not take the single examples that the layer does."""
     return spec.args != traits(spec).plain_examples
+
+
+def _settle_views(modules: list[ModuleSpec]) -> None:
+    """A `View(n)` is `Flatten` where the linear layer behind it takes n features, and so refuses anything else."""
+    for at, spec in enumerate(modules):
+        if traits(spec).written != ("view",) or len(spec.args) != 1:
+            continue
+        for following in modules[at + 1 :]:
+            name = following.target.removeprefix("torch.nn.")
+            if name == "Linear" and following.args[:1] == spec.args:
+                spec.plain = "torch.nn.Flatten"
+            if name not in TORCH or TORCH[name].rank != SAME:
+                break

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from attrs import field
+
 from ..data import define
 from .code import Call, Node, apply, sequential
+from .forms import Form
 
 
 @define(frozen=True)
@@ -67,11 +70,11 @@ class Step:
         attribute: its module.
         function: makes the expression of a function that does the same as the module, where there is one.
         unseen: the same of a module that changes its first input, where nobody else sees that.
-        rank: dimensions of one example of the result; `None` where that is not known.
+        form: shape of the result, as far as it is known.
+        element: that of each element, where the result is a list of tensors of one shape.
         kind: `Tensor`, or another annotation of the result.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
-        reshaped: whether the result may have another shape than others of its size.
         hint: what a variable with the result is called.
         named: whether `hint` is a name that the user chose.
     """
@@ -81,11 +84,11 @@ class Step:
     attribute: Attribute | None = None
     function: Write | None = None
     unseen: Write | None = None
-    rank: int | None = None
+    form: Form = field(factory=Form)
+    element: Form | None = None
     kind: str = "Tensor"
     inplace: bool = False
     same: bool = False
-    reshaped: bool = False
     hint: str = ""
     named: bool = False
 

@@ -28,10 +28,10 @@ class Traits:
         shares_memory: the output may be the memory of the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
         repeats: several elements of the output are one place of memory.
-        reshapes: the output has another shape than the input.
         loses_batch: one example may be returned without the batch dimension that it had.
         keeps_batch_if: the argument that prevents this if it is true.
         plain_examples: the positional arguments with which `Call.plain` takes single examples too.
+        plain_rank: dimensions of one example from which on `Call.plain` is written; below, it would refuse examples.
         written: how generated source says it without the class: the name of a writer in `codegen/idioms.py` or
             `codegen/lists.py`, and arguments for it.
         block: the base name of its class where it becomes a class of the source.
@@ -47,10 +47,10 @@ class Traits:
     shares_memory: bool = False
     copies: bool = False
     repeats: bool = False
-    reshapes: bool = False
     loses_batch: bool = False
     keeps_batch_if: str = ""
     plain_examples: tuple[Any, ...] | None = None
+    plain_rank: int = 0
     written: tuple[Any, ...] = ()
     block: str = ""
     shapes: ShapesOf | None = None

@@ -14,7 +14,9 @@ register_layer(
     defaults={"nOutputPlane": 0.0},
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
-    traits={"activation.PReLU": Traits(plain_examples=(1,), written=("plain", "PReLU"), shapes=prelu)},
+    traits={
+        "activation.PReLU": Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), shapes=prelu),
+    },
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"

@@ -90,7 +90,7 @@ register_layer(
     children=modules,
     scratch="converter",
     module=convert,
-    traits={"shape.Convert": Traits(shares_memory=True, reshapes=True)},
+    traits={"shape.Convert": Traits(shares_memory=True)},
 )
 # Older files hold the copies that Lua made for the elements of the last input; cunn writes only the first replica
 # since class version 2, and all of them before.

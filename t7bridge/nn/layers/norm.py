@@ -60,7 +60,10 @@ register_layer(
         "nn.VolumetricBatchNormalization": _batch_norm(3),
     },
     traits={
-        f"norm.BatchNorm{dims}d": Traits(written=("plain", f"BatchNorm{dims}d"), shapes=shapes.norm)
+        # nn.BatchNorm1d takes (n, t) for a batch; the others refuse an example for certain.
+        f"norm.BatchNorm{dims}d": Traits(
+            plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), shapes=shapes.norm
+        )
         for dims in (1, 2, 3)
     },
 )

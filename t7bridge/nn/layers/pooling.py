@@ -260,7 +260,7 @@ register_layer(
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
     traits={
-        "shape.ShaveImage": Traits(shares_memory=True, reshapes=True),
+        "shape.ShaveImage": Traits(shares_memory=True),
         "shape.SpatialPadding": Traits(shares_memory=True),
     },
 )

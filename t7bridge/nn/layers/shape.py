@@ -156,18 +156,16 @@ register_layer(
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True),
         "shape.Cast": Traits(shares_memory=True, written=("cast",)),
         "shape.Contiguous": Traits(shares_memory=True, written=("identity",)),
-        "shape.Collapse": Traits(shares_memory=True, reshapes=True, loses_batch=True),
+        "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
-            shares_memory=True, reshapes=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",)
+            shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",)
         ),
-        "shape.View": Traits(
-            shares_memory=True, reshapes=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",)
-        ),
-        "shape.Squeeze": Traits(shares_memory=True, reshapes=True, loses_batch=True),
-        "shape.Unsqueeze": Traits(shares_memory=True, reshapes=True, written=("unsqueeze",)),
-        "shape.Transpose": Traits(shares_memory=True, reshapes=True, written=("transpose",)),
+        "shape.View": Traits(shares_memory=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",)),
+        "shape.Squeeze": Traits(shares_memory=True, loses_batch=True),
+        "shape.Unsqueeze": Traits(shares_memory=True, written=("unsqueeze",)),
+        "shape.Transpose": Traits(copies=True, written=("transpose",)),
         # Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
-        "shape.Replicate": Traits(shares_memory=True, reshapes=True, repeats=True),
+        "shape.Replicate": Traits(shares_memory=True, repeats=True),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; where nothing is changed in place, nobody can tell.
         "pick.Select": Traits(shares_memory=True, copies=True, written=("select",)),
