@@ -15,8 +15,10 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -84,11 +86,13 @@ def gradients(make: Any, record: dict[str, Any]) -> str:
         return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def written(path: Path, number: int, folder: Path) -> Any:
+def written(record: dict[str, Any], folder: Path) -> Any:
     """Return a function that loads the `model.py` of a record."""
-    single = t7bridge.T7Reader(path).read_object().sequence() is None
-    t7bridge.write_module(path, folder, at="root.model" if single else f"root[{number}].model", force=True)
-    spec = importlib.util.spec_from_file_location(f"model_{number}", folder / "model.py")
+    path = folder / "model.t7"
+    with open(path, "wb") as output:
+        T7Writer(output).write_object(record["model"])
+    t7bridge.write_module(path, folder, force=True)
+    spec = importlib.util.spec_from_file_location("model", folder / "model.py")
     assert spec is not None
     assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
@@ -100,9 +104,10 @@ def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str
     """Yield number, record and difference of each record of a file that does not agree."""
     with tempfile.TemporaryDirectory() as folder:
         for number, record in enumerate(records(path), 1):
+            whole = live_module(record["model"], "root")
 
-            def live(value: Any = record["model"]) -> Any:
-                return live_module(value, "root")
+            def live(module: Any = whole) -> Any:
+                return deepcopy(module)
 
             for mode, why in outputs(live, record):
                 if why:
@@ -114,7 +119,7 @@ def check(path: Path, grads: bool, source: bool) -> Iterator[tuple[int, dict[str
             if not source:
                 continue
             try:
-                make = written(path, number, Path(folder))
+                make = written(record, Path(folder))
             except Exception as error:
                 yield number, record, f"model.py: {type(error).__name__}: {str(error)[:200]}"
                 continue
@@ -163,6 +168,7 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     tried = found = 0
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for path in chain(options.files, generated(options, Path(folder))):
             tried += len(records(path))
@@ -172,6 +178,7 @@ def main() -> int:
                 print(f"{path.name}[{number}] {why} | {shown[:300]}", flush=True)
                 if options.findings:
                     keep(path, number, record, options.findings, why)
+            print(f"{path.name}: {tried} networks, {found} differences, {time.monotonic() - began:.0f} s", flush=True)
     print(f"{tried} networks, {found} differences", flush=True)
     return 1 if found else 0
 

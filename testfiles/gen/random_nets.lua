@@ -228,6 +228,8 @@ local function sound(m, v)
     if name:find('DepthWise') and not (fits(v:size(d), m.kH, m.padH) and fits(v:size(d - 1), m.kW, m.padW)) then return false end -- takes h for w
     if m.kT and not fits(v:size(d - 2), m.kT, m.padT, m.dilationT) then return false end
   end
+  if name:find('DepthWise') and ((v:size(v:dim()) + 2 * m.padW - m.kH) % m.dW > 0 or (v:size(v:dim() - 1) + 2 * m.padH - m.kW) % m.dH > 0
+    or (v:size(v:dim()) + 2 * m.padW - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) + 2 * m.padH - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialConvolutionMap' and ((v:size(v:dim()) - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialReflectionPadding' then return math.max(m.pad_l, m.pad_r) < v:size(v:dim()) and math.max(m.pad_t, m.pad_b) < v:size(v:dim() - 1) end
   if name:find('BatchNormalization') and v:size(1) == 1 then random_layers = true end -- today's nn takes the running statistics then

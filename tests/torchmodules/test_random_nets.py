@@ -9,7 +9,7 @@ from helpers import TESTFILES
 
 from t7bridge.torchmodules.build import live_module
 
-FILES = ("random_nn", "random_graph", "random_expr", "random_rnn", "found_nets")
+FILES = ("random_nn", "random_graph", "random_expr", "random_rnn", "found_nets", "found_pages", "found_windows")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -31,13 +31,13 @@ def test_live_modules_compute_what_lua_did(name):
     assert compared >= 30
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("random")])
+@pytest.mark.parametrize("name", FILES)
 def test_generated_source_computes_what_lua_did(name, tmp_path):
     """The model.py of each network computes Lua's outputs, in evaluation and training, and in a second call."""
     torch.set_num_threads(1)
-    path, compared, wrong = TESTFILES / f"{name}.t7", 0, []
-    for number, record in enumerate(records(path), 1):
-        for mode, why in outputs(written(path, number, tmp_path), record):
+    compared, wrong = 0, []
+    for number, record in enumerate(records(TESTFILES / f"{name}.t7"), 1):
+        for mode, why in outputs(written(record, tmp_path), record):
             compared += 1
             wrong += [(number, mode, why)] if why else []
     assert not wrong

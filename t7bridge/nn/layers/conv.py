@@ -27,7 +27,7 @@ _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotu
 def convolution(dims: int) -> Choice:
     """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` was for all axes."""
 
-    @becomes(f"torch.nn.Conv{dims}d")
+    @becomes(f"torch.nn.Conv{dims}d", f"conv.DilatedConv{dims}d")
     def module(lua: Lua) -> Call:
         outputs, inputs, *kernel = lua.shape("weight")
         groups = lua.integer("groups", 1)
@@ -35,7 +35,10 @@ def convolution(dims: int) -> Choice:
         dilation = axes(lua, "dilation", dims, 1)
         if set(dilation) != {1}:
             kwargs["dilation"] = dilation
-        return Call(f"torch.nn.Conv{dims}d", (inputs * groups, outputs, tuple(kernel)), kwargs)
+        # Source: THNN `SpatialDilatedConvolution.c`: the extent of the output is rounded towards zero.
+        partial = any(step > 1 and stride > 1 for step, stride in zip(dilation, kwargs["stride"]))
+        target = f"{LAYERS}conv.DilatedConv{dims}d" if partial else f"torch.nn.Conv{dims}d"
+        return Call(target, (inputs * groups, outputs, tuple(kernel)), kwargs)
 
     return module
 
@@ -132,7 +135,10 @@ _PLAIN = (
     "nn.SpatialConvolutionCuFFT",
     "nn.SpatialDilatedConvolution",
 )
-_BEYOND = "an input smaller than the kernel is refused; where it is dilated, Lua reads what lies beside the input"
+_BEYOND = (
+    "an input smaller than the kernel is refused; where it is dilated and has a stride, it is taken as "
+    "if zeros followed, if less than a stride is missing, as in Lua"
+)
 CONVOLUTION_2D = register_layer(
     *_PLAIN,
     params=kernel_2d,
@@ -140,7 +146,7 @@ CONVOLUTION_2D = register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, convolution(2)),
-    traits={"torch.nn.Conv2d": Traits(shapes=shapes.convolution(2))},
+    traits=dict.fromkeys(("torch.nn.Conv2d", "conv.DilatedConv2d"), Traits(shapes=shapes.convolution(2))),
 )
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
@@ -236,7 +242,7 @@ register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=convolution(3),
-    traits={"torch.nn.Conv3d": Traits(shapes=shapes.convolution(3))},
+    traits=dict.fromkeys(("torch.nn.Conv3d", "conv.DilatedConv3d"), Traits(shapes=shapes.convolution(3))),
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(

@@ -51,26 +51,28 @@ def windows(lua: Lua, dims: int) -> dict[str, Any]:
 
 
 _CEILED = (
-    "with ceil mode, strides larger than the kernel and no padding, Lua may add a window outside the input (NaN in "
-    "averages); PyTorch leaves it out"
+    "with ceil mode, strides larger than the kernel and no padding, windows may begin behind the input, as in Lua: "
+    "averages of nothing are NaN"
 )
 
 
-def _ceil_note(fields: Fields) -> str:
-    """A note where a window of Lua may begin behind the end of the input, so that the sizes differ."""
-    axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
-    if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
-        return ""
-    return _CEILED
+def _is_ceiled(kwargs: dict[str, Any], dilation: tuple[int, ...]) -> bool:
+    """Return whether a window may begin behind the end of the input. PyTorch leaves such windows out."""
+    spans = (step * (size - 1) + 1 for size, step in zip(kwargs["kernel_size"], dilation))
+    beyond = any(stride > span > 0 for stride, span in zip(kwargs["stride"], spans))
+    return bool(kwargs.get("ceil_mode")) and beyond and not any(kwargs["padding"])
 
 
 def _max_pool(dims: int) -> Choice:
-    @becomes(f"torch.nn.MaxPool{dims}d")
+    @becomes(f"torch.nn.MaxPool{dims}d", "pooling.CeiledPool")
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
         dilation = axes(lua, "dilation", dims, 1)
         if set(dilation) != {1}:
             kwargs["dilation"] = dilation
+        if _is_ceiled(kwargs, dilation):
+            given = {} if set(dilation) == {1} else {"dilation": dilation}
+            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), given)
         return Call(f"torch.nn.MaxPool{dims}d", (), kwargs)
 
     return module
@@ -78,7 +80,6 @@ def _max_pool(dims: int) -> Choice:
 
 register_layer(
     defaults={"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False},
-    note=_ceil_note,
     remark=_CEILED,
     module={
         "nn.SpatialMaxPooling": _max_pool(2),
@@ -91,15 +92,20 @@ register_layer(
 )
 
 
-def _average_pool(dims: int) -> Choice:
-    @becomes(f"torch.nn.AvgPool{dims}d", f"pooling.SumPool{dims}d")
+def _average_pool(dims: int, cudnn: bool = False) -> Choice:
+    """The mapping of averages. cuDNN leaves windows behind the input out."""
+
+    @becomes(f"torch.nn.AvgPool{dims}d", f"pooling.SumPool{dims}d", "pooling.CeiledPool")
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
         # cuDNN's class says it in `mode`.
         if not lua.flag("count_include_pad", True) or "EXCLUDE" in lua.text("mode"):
             kwargs["count_include_pad"] = False
+        divided = lua.flag("divide", True)
+        if divided and not cudnn and _is_ceiled(kwargs, (1,) * dims):
+            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), {"average": True})
         average = f"torch.nn.AvgPool{dims}d"
-        return Call(average if lua.flag("divide", True) else f"{LAYERS}pooling.SumPool{dims}d", (), kwargs)
+        return Call(average if divided else f"{LAYERS}pooling.SumPool{dims}d", (), kwargs)
 
     return module
 
@@ -109,18 +115,16 @@ _AVERAGE = {"padT": 0.0, "padW": 0.0, "padH": 0.0, "ceil_mode": False, "count_in
 register_layer(
     "nn.SpatialAveragePooling",
     defaults={**_AVERAGE, "divide": False},
-    note=_ceil_note,
     remark=_CEILED,
     module=_average_pool(2),
 )
 register_layer(
-    note=_ceil_note,
     remark=_CEILED,
     defaults={**_AVERAGE, "divide": True},
     module={
         "nn.VolumetricAveragePooling": _average_pool(3),
-        "cudnn.SpatialAveragePooling": _average_pool(2),
-        "cudnn.VolumetricAveragePooling": _average_pool(3),
+        "cudnn.SpatialAveragePooling": _average_pool(2, cudnn=True),
+        "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
 )
 

@@ -9,6 +9,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class DilatedConv2d(nn.Conv2d):
+    """torch.nn.Conv2d that takes an input smaller than its dilated kernel, by less than
+    a stride, as if zeros followed.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
+        borders: list[int] = []
+        widths = [int(width) for width in self.padding]
+        for at, kernel, step, stride, width in zip(
+            (-2, -1), self.kernel_size, self.dilation, self.stride, widths
+        ):
+            lacking = step * (kernel - 1) + 1 - input.size(at) - 2 * width
+            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
+        return super().forward(F.pad(input, borders))
+
+
+class DilatedConv3d(nn.Conv3d):
+    """torch.nn.Conv3d that takes an input smaller than its dilated kernel, by less than
+    a stride, as if zeros followed.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, in, t, h, w) or (in, t, h, w); return the same dimensions."""
+        borders: list[int] = []
+        widths = [int(width) for width in self.padding]
+        for at, kernel, step, stride, width in zip(
+            (-3, -2, -1), self.kernel_size, self.dilation, self.stride, widths
+        ):
+            lacking = step * (kernel - 1) + 1 - input.size(at) - 2 * width
+            borders = [0, lacking if 0 < lacking < stride else 0, *borders]
+        return super().forward(F.pad(input, borders))
+
+
 class FullConvolution2d(nn.ConvTranspose2d):
     """torch.nn.ConvTranspose2d that can be told the size of its output by a second
     input.

@@ -36,6 +36,60 @@ class SumPool3d(nn.AvgPool3d):
         )
 
 
+class CeiledPool(nn.Module):
+    """Pooling in Lua's ceil mode without padding, where the last windows begin behind
+    the input: averages of nothing are 0 / 0, the largest of nothing the lowest number.
+
+    Args:
+        kernel_size: extents of the windows, two or three.
+        stride: from window to window, larger than the kernel somewhere.
+        dilation: from element to element of a window.
+        average: whether the mean is wanted, not the largest element.
+    """
+
+    def __init__(
+        self,
+        kernel_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...] | None = None,
+        average: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = stride
+        self.dilation = dilation
+        self.average = average
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, …) or (n, …) with as many extents as windows have; return the
+        same dimensions.
+        """
+        dims = len(self.kernel_size)
+        dilation = self.dilation or (1,) * dims
+        if self.average:
+            average = F.avg_pool2d if dims == 2 else F.avg_pool3d
+            output = average(input, self.kernel_size, self.stride, ceil_mode=True)
+        else:
+            largest = F.max_pool2d if dims == 2 else F.max_pool3d
+            output = largest(
+                input, self.kernel_size, self.stride, 0, dilation, ceil_mode=True
+            )
+        share = input.new_ones(())
+        outside = torch.zeros_like(share, dtype=torch.bool)
+        borders: list[int] = []
+        for at, kernel, stride, step in zip(
+            range(-dims, 0), self.kernel_size, self.stride, dilation
+        ):
+            size, span = input.size(at), step * (kernel - 1) + 1
+            starts = torch.arange(-((span - size) // stride) + 1).to(input) * stride
+            share = share.unsqueeze(-1) * ((starts + span).clamp(max=size) - starts)
+            borders = [0, len(starts) - output.size(at), *borders]
+            outside = outside.unsqueeze(-1) | (starts >= size)
+        lowest = torch.full_like(share, torch.finfo(input.dtype).min)
+        empty = torch.zeros_like(share) / share if self.average else lowest
+        return torch.where(outside, empty, F.pad(output, borders))
+
+
 class IndexedMaxPool2d(nn.MaxPool2d):
     """torch.nn.MaxPool2d that remembers where it found the largest elements, for
     `MaxUnpool2d`.
