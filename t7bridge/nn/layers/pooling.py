@@ -63,6 +63,20 @@ def _is_ceiled(kwargs: dict[str, Any], dilation: tuple[int, ...]) -> bool:
     return bool(kwargs.get("ceil_mode")) and beyond and not any(kwargs["padding"])
 
 
+_LEFT_OUT = (
+    "with ceil mode, strides larger than the kernel and no padding, cuDNN may add a window outside the input; PyTorch "
+    "leaves it out"
+)
+
+
+def _ceil_note(fields: Fields) -> str:
+    """A note where a window of cuDNN may begin behind the end of the input, so that the sizes differ."""
+    axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
+    if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
+        return ""
+    return _LEFT_OUT
+
+
 def _max_pool(dims: int) -> Choice:
     @becomes(f"torch.nn.MaxPool{dims}d", "pooling.CeiledPool")
     def module(lua: Lua) -> Call:
@@ -119,10 +133,16 @@ register_layer(
     module=_average_pool(2),
 )
 register_layer(
+    "nn.VolumetricAveragePooling",
     remark=_CEILED,
     defaults={**_AVERAGE, "divide": True},
+    module=_average_pool(3),
+)
+register_layer(
+    note=_ceil_note,
+    remark=_LEFT_OUT,
+    defaults={**_AVERAGE, "divide": True},
     module={
-        "nn.VolumetricAveragePooling": _average_pool(3),
         "cudnn.SpatialAveragePooling": _average_pool(2, cudnn=True),
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
