@@ -7,7 +7,7 @@ import os
 
 from ..text import printable
 from ..tools.draw import FORMATS
-from .shared import add_limits, add_options, limits_of
+from .shared import add_input_shape, add_limits, add_options, limits_of
 
 INPUTS = ("file",)
 EXAMPLES = (
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     target.add_argument("--json", action="store_true", help="print the graph as data, see docs/graph-json.md")
     parser.add_argument("--weights", action="store_true", help="read the weights, for histograms in the page")
+    add_input_shape(parser)
     add_options(parser, "draw")
     add_limits(parser)
 
@@ -49,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         options.output,
         options.at,
         weights=options.weights,
+        input_shape=options.input_shape,
         force=options.force,
         limits=limits_of(options),
     )

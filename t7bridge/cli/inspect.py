@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from .shared import add_limits, limits_of
+from .shared import add_input_shape, add_limits, limits_of
 
 INPUTS = ("file",)
 EXAMPLES = (
@@ -31,12 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stats", action="store_true", help="read the weights: minimum, maximum, mean, deviation, zeros, NaN"
     )
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
-    parser.add_argument(
-        "--input-shape",
-        type=_shape,
-        metavar="SHAPE",
-        help="output shapes for an input of 1x3x224x224, found without computing; guess: from the first layer",
-    )
+    add_input_shape(parser)
     add_limits(parser)
 
 
@@ -45,15 +40,6 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a valid number of things to show")
     return number
-
-
-def _shape(text: str) -> tuple[int, ...] | str:
-    if text == "guess":
-        return text
-    parts = text.replace("×", "x").replace(",", "x").split("x")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x3x224x224")
-    return tuple(map(int, parts))
 
 
 def run(options: argparse.Namespace) -> int:

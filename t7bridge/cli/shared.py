@@ -147,3 +147,22 @@ def print_hint(hint: str) -> None:
     """Print what the user can do next, where there is something."""
     if hint and not QUIET.get():
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
+
+
+def add_input_shape(parser: argparse.ArgumentParser) -> None:
+    """Declare `--input-shape`."""
+    parser.add_argument(
+        "--input-shape",
+        type=_input_shape,
+        metavar="SHAPE",
+        help="shapes for an input of 1x3x224x224, found by PyTorch without computing; guess: one that the layers take",
+    )
+
+
+def _input_shape(text: str) -> tuple[int, ...] | str:
+    if text == "guess":
+        return text
+    parts = text.replace("×", "x").replace(",", "x").split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x3x224x224")
+    return tuple(map(int, parts))

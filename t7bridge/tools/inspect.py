@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 from .. import formats
-from ..errors import LimitError, ModelError, T7BridgeError, UnsupportedError
+from ..errors import LimitError, ModelError
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.show import counted
@@ -21,14 +20,15 @@ from ..nn.plan.places import find_models, is_module
 from ..values.outline import summary as short_summary
 from ..values.summary import LayerRow, Summary, TensorRow
 from .draw.blocks import Block, blocks_of, shape_text
+from .draw.infer import Shapes, infer
+from .draw.run_shapes import run_for_shapes
+from .draw.skips import branches_of, listed, shared_of, skips_of
 from .draw.structure import structure_blocks
 from .draw.view import shown
 
 ROWS, OTHERS = 60, 24
 """Lines of layers and of other things that a summary has, at most."""
 _STATISTICS = 2000
-_SIDES = (224, 64, 32, 28, 16)
-"""Heights and widths that are tried where the first layer is a convolution."""
 _UNTYPED = "nn before March 2016"
 _TYPED = "nn since March 2016"
 
@@ -48,8 +48,8 @@ def inspect(
         at: the path of a part: `root.model.modules[3]`.
         statistics: whether weights are read, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
         input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
-            meta device, and output shapes are those found there. `"guess"`: from the first layer. Without it shapes are
-            those in the file.
+            meta device, and output shapes are those found there. `"guess"`: one that the layers take. Without it they
+            are those in the file, or follow from an input that the layers take, which is said to be a guess.
         limits: resource limits.
 
     Raises:
@@ -68,11 +68,9 @@ def inspect(
         result.header.update(_counts(roots))
         blocks = _blocks(value, at or "root", limits)
         if blocks:
-            if input_shape is not None:
-                result.shapes = _run(value, at, input_shape, blocks, limits)
-            elif any(block.shape for block in blocks):
-                result.shapes = "of the last forward before the file was saved"
-            result.header["parameters"] = blocks[0].parameters
+            shapes = _shapes(value, at or "root", input_shape, blocks, limits)
+            result.shapes = shapes.source
+            result.header.update(_model_facts(blocks, shapes))
             result.layers = _rows(blocks)
         if statistics:
             result.tensors = _statistics(blocks, value)
@@ -301,41 +299,33 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
     return text if len(text) <= 160 else text[:159] + "…"
 
 
-def _run(value: Value, at: str | None, wanted: Sequence[int] | str, blocks: list[Block], limits: Limits) -> str:
-    """Run the model on the meta device and put the shapes found into the blocks; where they are from."""
-    found = [(at or "root", value)] if is_module(value) else find_models(value)
-    if len(found) != 1:
-        raise ModelError(
-            "shapes are found by running one model", found=counted(len(found), "model"), hint="Name it with --at."
-        )
-    try:
-        from ..torchmodules.shapes import output_shapes
-    except ImportError as error:
-        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    guesses = [tuple(wanted)] if not isinstance(wanted, str) else guessed_shapes(blocks)
-    reason: T7BridgeError | None = None
-    for shape in guesses:
-        assert not isinstance(shape, str)
-        try:
-            shapes = output_shapes(found[0][1], found[0][0], shape, limits)
-        except ModelError as error:
-            reason = error
-            continue
-        for block in blocks:
-            block.shape = shapes.get(block.key, ()) if block.kind != "end" else ()
-        text = "×".join(map(str, shape))
-        return f"for an input of {text}" + (", a guess from the first layer" if isinstance(wanted, str) else "")
-    raise reason or ModelError("the input's shape cannot be guessed", hint="Give it: --input-shape 1x3x224x224.")
+def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
+    """Input, output, parameters, skips and sharing, as the header states them."""
+    guess = " (a guess from the layers)" if "guess" in shapes.source else ""
+    facts: dict[str, Any] = {"input": shapes.input and shapes.input + guess, "output": shapes.output}
+    facts["parameters"] = blocks[0].parameters
+    for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):
+        facts[name] = listed(places) if places else ""
+    return {name: fact for name, fact in facts.items() if fact != ""}
 
 
-def guessed_shapes(blocks: list[Block]) -> list[tuple[int, ...]]:
-    """Input shapes that the first layer with weights takes, those to be tried first in front."""
-    first = next((block for block in blocks if block.weights and block.target), None)
-    if first is None:
-        return []
-    channels = next((int(text) for text in first.arguments.values() if text.isdigit()), 0)
-    if not channels or prod(first.weights[0].tensor.shape) == 0:
-        return []
-    if first.title.endswith("Conv2d"):
-        return [(1, channels, side, side) for side in _SIDES]
-    return [(1, channels)] if "Linear" in first.title else []
+def _shapes(value: Value, path: str, wanted: Sequence[int] | str | None, blocks: list[Block], limits: Limits) -> Shapes:
+    """Find the shapes of the models in a value, and put them into their blocks."""
+    found = [(path, value)] if is_module(value) else find_models(value, path)
+    if wanted is not None:
+        if len(found) != 1:
+            raise ModelError(
+                "shapes are found by running one model", found=counted(len(found), "model"), hint="Name it with --at."
+            )
+        return run_for_shapes(found[0][1], found[0][0], wanted, blocks, limits)
+    if len(found) == 1:
+        return infer(blocks)
+    sources: list[str] = []
+    for model in blocks[0].inside if found else ():
+        parts, stack = [], [model]
+        while stack:
+            parts.append(stack.pop())
+            stack += reversed(parts[-1].inside)
+        sources.append(infer(parts).source)
+    kinds = sorted({"a guess from the layers" if "guess" in each else each for each in sources if each})
+    return Shapes(source=", or ".join(kinds))

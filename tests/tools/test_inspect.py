@@ -60,6 +60,24 @@ def test_shapes_by_running() -> None:
     assert "guess" in t7bridge.inspect(FILES / "models" / "autoencoder_flat.t7", input_shape="guess").shapes
 
 
+def test_header_answers(tmp_path: Path) -> None:
+    """Input, output, parameters, skips, branches and sharing stand in the header, and a guess is said to be one."""
+    expected = {
+        "unet_nngraph": {"input": "1×1×", "output": "1×2×", "parameters": 802, "skips": "1: 3 → 9"},
+        "siamese_shared": {"input": "1×6, 1×6", "shared": "2: 0.1.0 = 0.0.0, 0.1.2 = 0.0.2", "branches": "1: 0 "},
+        "resnet_small": {"output": "1×5", "branches": "2: "},
+        "char_lstm_nngraph": {"input": "1, 1×6, 1×6, 1×6, 1×6 (a guess", "output": "1×6, 1×6, 1×6, 1×6, 1×9"},
+    }
+    for name, facts in expected.items():
+        header = t7bridge.inspect(FILES / "models" / f"{name}.t7").header
+        assert "guess" in header["input"]
+        assert {
+            key: header[key] if isinstance(fact, int) else header[key][: len(fact)] for key, fact in facts.items()
+        } == (facts)
+    header = t7bridge.inspect(FILES / "models" / "lenet_mm.t7", input_shape=(3, 1, 32, 32)).header
+    assert (header["input"], header["output"]) == ("3×1×32×32", "3×10")  # no guess
+
+
 def test_rest_of_a_checkpoint() -> None:
     """Options, vocabularies and optimizer state are said beside the model, which is not repeated."""
     summary = t7bridge.inspect(FILES / "models" / "training_checkpoint.t7")

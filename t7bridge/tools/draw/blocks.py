@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 from attrs import field
 
@@ -101,7 +102,8 @@ class Block:
         key: its name in the state dict.
         path: its path in the file.
         shape: recorded output: the sizes of each tensor.
-        arguments: how PyTorch's class is constructed.
+        arguments: how PyTorch's class is constructed, as text.
+        call: the same as values: positional arguments, and others by name.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -122,6 +124,7 @@ class Block:
     path: str = ""
     shape: tuple[tuple[int, ...], ...] = ()
     arguments: dict[str, str] = field(factory=dict)
+    call: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
     fields: dict[str, str] = field(factory=dict)
     weights: list[Weight] = field(factory=list)
     parameters: int = 0
@@ -223,6 +226,7 @@ class _Sketcher:
             block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
         elif spec.graph is None:
             block.arguments = _arguments(spec)
+            block.call = (spec.args, spec.kwargs)
             block.lines += _label(spec)
         if spec.obj is not None:
             block.fields = _fields(spec.obj)

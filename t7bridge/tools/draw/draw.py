@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from ... import formats
 from ...data import define
 from ...errors import ModelError, UnsupportedError
 from ...graph.lua import Table, TorchObject
+from ...graph.show import clean
 from ...graph.walk import children
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
@@ -23,12 +25,15 @@ from . import FORMATS
 from .blocks import Block, blocks_of, count_parameters
 from .dot import as_dot
 from .graph_json import Source, graph_of
+from .infer import Shapes, infer
 from .layout import lay_out
 from .page import page
+from .run_shapes import run_for_shapes
 from .structure import structure_blocks
 from .svg import as_svg
 from .view import shown
 
+_FACT_CHARS = 100
 _CELL_HEIGHT = 640
 """Height of a picture in a notebook, in pixels."""
 
@@ -43,6 +48,7 @@ class Drawing:
         path: of the model in it.
         weights: whether the page has histograms of weights.
         prefix: in front of the model's keys in files made of the whole file, `model.`.
+        shapes: of the model's input and output, and where they are from.
     """
 
     blocks: list[Block]
@@ -50,6 +56,11 @@ class Drawing:
     path: str = "root"
     weights: bool = False
     prefix: str = ""
+    shapes: Shapes = Shapes()
+
+    @property
+    def _source(self) -> Source:
+        return Source(self.file, self.path, self.prefix, self.shapes)
 
     @property
     def modules(self) -> int:
@@ -58,19 +69,30 @@ class Drawing:
 
     def html(self) -> str:
         """One self-contained page."""
-        return page(self.blocks, Source(self.file, self.path, self.prefix), weights=self.weights)
+        return page(self.blocks, self._source, weights=self.weights)
 
     def svg(self) -> str:
         """A still picture."""
-        return as_svg(lay_out(shown(self.blocks)), f"{self.file}, {self.path}")
+        return as_svg(lay_out(self._shown()), f"{self.file}, {self.path}")
 
     def dot(self) -> str:
         """Text for Graphviz."""
-        return as_dot(shown(self.blocks))
+        return as_dot(self._shown())
+
+    def _shown(self) -> list[Block]:
+        """The blocks of a still picture; the first says what the model takes and returns."""
+        found = shown(self.blocks)
+        facts = {"input": self.shapes.input, "output": self.shapes.output}
+        found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
+        if self.blocks[0].parameters:
+            found[0].lines.append(f"{self.blocks[0].parameters:,} parameters")
+        if self.shapes.source and "guess" in self.shapes.source:
+            found[0].lines.append("shapes are a guess from the layers")
+        return found
 
     def graph(self) -> dict[str, Any]:
         """The graph as data, see docs/graph-json.md."""
-        return graph_of(self.blocks, Source(self.file, self.path, self.prefix), statistics=self.weights)
+        return graph_of(self.blocks, self._source, statistics=self.weights)
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -91,6 +113,7 @@ def draw(
     at: str | None = None,
     *,
     weights: bool = False,
+    input_shape: Sequence[int] | str | None = None,
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Drawing:
@@ -105,6 +128,9 @@ def draw(
             installed; `.dot` for Graphviz; `.json`, the graph as data. Nothing is written where not given.
         at: the path of a module where the file holds several: `root.protos.rnn`. All are drawn where not given.
         weights: whether weights are read, for histograms in the page and statistics in the data.
+        input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device, and the
+            shapes are those found there. Without it shapes are those in the file, or follow from an input that the
+            layers take, which is said to be a guess.
         force: whether an existing file is replaced.
         limits: resource limits.
 
@@ -115,7 +141,7 @@ def draw(
         FormatError: the file is damaged, or is something else.
         ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is not a picture.
         LimitError: the model is too large for a picture.
-        UnsupportedError: nothing that makes a `.png` is installed.
+        UnsupportedError: nothing that makes a `.png` is installed, or PyTorch is not and `input_shape` is given.
         TargetExistsError: the picture exists and `force` is not set.
     """
     suffix = os.path.splitext(os.fspath(dst))[1].lower() if dst is not None else ""
@@ -127,20 +153,28 @@ def draw(
     if not isinstance(src, (str, os.PathLike)):
         from ...conversion.adopt import adopt
 
-        drawing = _drawn([adopt(src)], f"{type(src).__name__}", at, weights, limits)
+        drawing = _drawn([adopt(src)], f"{type(src).__name__}", at, weights, input_shape, limits)
         if dst is not None:
             _write(drawing, dst, suffix, force, ())
         return drawing
     document = formats.open(src, limits=limits)  # stays open as long as the drawing may read weights
     document.warn()
     name = os.path.basename(os.path.normpath(document.path))
-    drawing = _drawn(document.roots, name, at, weights, limits, document.path)
+    drawing = _drawn(document.roots, name, at, weights, input_shape, limits, document.path)
     if dst is not None:
         _write(drawing, dst, suffix, force, (document.source,))
     return drawing
 
 
-def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: Limits, file: str = "") -> Drawing:
+def _drawn(
+    values: list[Any],
+    name: str,
+    at: str | None,
+    weights: bool,
+    wanted: Sequence[int] | str | None,
+    limits: Limits,
+    file: str = "",
+) -> Drawing:
     """The drawing of values: of the module at a path, of all modules, or of what else holds tensors."""
     value = values[0]
     if at is not None:
@@ -148,12 +182,13 @@ def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: 
         if module is None:
             paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
             raise ModelError(f"the file holds no module at {at}", file=file, hint=f"There are: {paths}.")
-        return Drawing(blocks_of(module, at, limits), name, at, weights, _prefix(value, at))
+        return _of_one(value, module, at, name, weights, wanted, limits)
     found = [("root", value)] if is_module(value) else find_models(value)
     try:
         if len(found) == 1 and isinstance(found[0][1], TorchObject):
-            path = found[0][0]
-            return Drawing(blocks_of(found[0][1], path, limits), name, path, weights, _prefix(value, path))
+            return _of_one(value, found[0][1], found[0][0], name, weights, wanted, limits)
+        if wanted is not None:
+            raise ModelError("shapes are found by running one model", file=file, hint="Name it with --at.")
         if not found:
             return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
     except ModelError as error:
@@ -163,6 +198,7 @@ def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: 
     blocks = [root]
     for path, module in found:
         inner = blocks_of(module, path, limits)
+        infer(inner)
         inner[0].name = path.removeprefix("root").lstrip(".")
         for block in inner:
             block.key = f"{inner[0].name}.{block.key}" if block.key else inner[0].name
@@ -171,6 +207,21 @@ def _drawn(values: list[Any], name: str, at: str | None, weights: bool, limits: 
         blocks += inner
     count_parameters(blocks)
     return Drawing(blocks, name, "root", weights)
+
+
+def _of_one(
+    value: Any,
+    module: TorchObject,
+    path: str,
+    name: str,
+    weights: bool,
+    wanted: Sequence[int] | str | None,
+    limits: Limits,
+) -> Drawing:
+    """The drawing of one model in a value."""
+    blocks = blocks_of(module, path, limits)
+    shapes = infer(blocks) if wanted is None else run_for_shapes(module, path, wanted, blocks, limits)
+    return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
 
 
 def _prefix(value: Any, path: str) -> str:

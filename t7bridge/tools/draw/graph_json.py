@@ -9,6 +9,7 @@ from ...text import printable
 from ...version import __version__
 from .blocks import Block, Weight, shape_text
 from .folds import folds_of
+from .infer import Shapes
 
 FORMAT, VERSION = "t7bridge-graph", 1
 
@@ -52,11 +53,13 @@ class Source:
         file: its name, without folders.
         path: of the model in it.
         prefix: in front of the model's keys in files made of the whole file, `model.`.
+        shapes: of input and output, and where they are from.
     """
 
     file: str
     path: str
     prefix: str = ""
+    shapes: Shapes = Shapes()
 
 
 def category_of(block: Block) -> str:
@@ -120,7 +123,9 @@ def graph_of(blocks: list[Block], source: Source, *, statistics: bool = False, b
         "file": printable(source.file),
         "path": printable(source.path),
         **({"prefix": printable(source.prefix)} if source.prefix else {}),
-        "output": shape_text(blocks[0].shape),
+        "input": source.shapes.input,
+        "output": source.shapes.output or shape_text(blocks[0].shape),
+        "shapes": source.shapes.source,
         "parameters": blocks[0].parameters,
         "root": 0,
         "nodes": nodes,

@@ -29,7 +29,7 @@ def place(
         The upper left corner of each node, the bends of each edge on its way round nodes, and width and height of all.
     """
     count = len(sizes)
-    ranks = _ranks(count, flows)
+    ranks = ranks_of(count, flows)
     widths = [width for width, _ in sizes]
     levels = list(ranks)
     links: list[tuple[int, int]] = []
@@ -70,7 +70,7 @@ def place(
     return corners, points, right - left, max(y - 1.5 * gap, 0.0)
 
 
-def _ranks(count: int, flows: list[tuple[int, int]]) -> list[int]:
+def ranks_of(count: int, flows: list[tuple[int, int]]) -> list[int]:
     """The layer of each node: below all that it takes, and, without inputs, just above what takes it."""
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count

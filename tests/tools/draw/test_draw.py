@@ -319,3 +319,17 @@ def test_nesting_beyond_the_limit_is_refused() -> None:
         model = chain(model)
     with pytest.raises(LimitError, match="nested too deep"):
         blocks_of(model, "root")
+
+
+def test_shapes_of_pictures(tmp_path: Path) -> None:
+    """Pictures say what goes in and comes out: given shapes by PyTorch, others as a guess."""
+    t7bridge.draw(FILES / "models" / "lenet_mm.t7", tmp_path / "x.json", input_shape=(2, 1, 32, 32))
+    graph = json.loads((tmp_path / "x.json").read_text())
+    assert (graph["input"], graph["output"], graph["shapes"]) == ("2×1×32×32", "2×10", "for an input of 2×1×32×32")
+    assert graph["nodes"][1]["output"] == [[2, 6, 28, 28]]
+    drawing = t7bridge.draw(FILES / "models" / "lenet_mm.t7")
+    assert "guess" in drawing.graph()["shapes"]
+    assert "shapes are a guess from the layers" in drawing.svg()
+    with pytest.raises(ModelError):
+        t7bridge.draw(FILES / "models" / "lenet_mm.t7", input_shape=(2, 3, 32, 32))
+    assert main(["draw", str(FILES / "models" / "lenet_mm.t7"), "--json", "--input-shape", "2x1x32x32"]) == 0

@@ -1,0 +1,46 @@
+"""Shapes of a drawn model by running it on PyTorch's meta device, which computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ModelError, UnsupportedError
+from ...graph.lua import TorchObject
+from ...limits import Limits
+from .blocks import Block, shape_text
+from .infer import Shapes, guessed_inputs
+
+
+def run_for_shapes(
+    module: TorchObject, path: str, wanted: Sequence[int] | str, blocks: list[Block], limits: Limits
+) -> Shapes:
+    """Run a model for one input and put the shapes found into its blocks.
+
+    Args:
+        module: the model.
+        path: of it in the file.
+        wanted: the shape of its input, or `"guess"`: one that its layers take.
+        blocks: the model's.
+        limits: resource limits.
+
+    Raises:
+        ModelError: the model does not take such an input, or none can be guessed.
+        UnsupportedError: PyTorch is not installed.
+    """
+    try:
+        from ...torchmodules.shapes import output_shapes
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    reason: ModelError | None = None
+    for shape in guessed_inputs(blocks) if isinstance(wanted, str) else [tuple(wanted)]:
+        try:
+            found = output_shapes(module, path, shape, limits)
+        except ModelError as error:
+            reason = error
+            continue
+        for block in blocks:
+            block.shape = found.get(block.key, ()) if block.kind != "end" else ()
+        text = "×".join(map(str, shape))
+        source = f"for an input of {text}" + (", a guess from the layers" if isinstance(wanted, str) else "")
+        return Shapes(text, shape_text(blocks[0].shape), source)
+    raise reason or ModelError("the input's shape cannot be guessed", hint="Give it: --input-shape 1x3x224x224.")

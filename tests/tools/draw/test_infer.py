@@ -1,0 +1,124 @@
+"""Inferred shapes are those that Lua recorded and PyTorch computes, or unknown."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ROOT
+from looping import for_each
+
+import t7bridge
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.plan.places import find_models, is_module
+from t7bridge.tools.draw.blocks import blocks_of
+from t7bridge.tools.draw.infer import _Run, _try, infer
+
+FILES = ROOT / "testfiles"
+RECORDED = sorted(
+    path
+    for folder in ("models", "nn", "rnn", "legacy")
+    for path in (FILES / folder).glob("*.t7")
+    if (path.parent / f"{path.stem}.io.t7").exists()
+)
+# Lua's own output is another there: random windows, and fields of another release.
+OTHERS = {"SpatialFractionalMaxPooling", "VolumetricFractionalMaxPooling"}
+
+
+def shapes(value: Any) -> Any:
+    """The shapes of a value: tuples for tensors, lists for tables."""
+    if isinstance(value, Tensor):
+        return value.shape
+    items = value.sequence() if isinstance(value, Table) else None
+    return None if items is None else [shapes(each) for each in items]
+
+
+def trial(module: TorchObject, given: Any) -> tuple[_Run, Any]:
+    """Infer the output for one input."""
+    blocks = blocks_of(module, "root")
+    by_key = {block.key: block for block in reversed(blocks) if block.mark != "again" and block.kind != "end"}
+    run = _try(blocks[0], given, by_key, 10_000)
+    return run, run.found.get(id(blocks[0]))
+
+
+known: list[str] = []
+
+
+@for_each("path", RECORDED)
+def test_recorded_outputs(path: Path) -> None:
+    """For the input that Lua recorded, a module's inferred output is that which Lua recorded, or unknown."""
+    values = t7bridge.load(path.parent / f"{path.stem}.io.t7")
+    module = t7bridge.load(path)
+    module = module if is_module(module) else find_models(module)[0][1]
+    run, found = trial(module, shapes(values["input"]))
+    if path.stem in OTHERS or "output" not in values:
+        return
+    assert not run.failed
+    if found is not None:
+        known.append(path.stem)
+        assert found == shapes(values["output"])
+
+
+def test_most_are_known() -> None:
+    """Most modules of nn have a rule, and so do all models of the corpus but the recurrent ones."""
+    assert len(known) > 120
+    assert {"lenet_mm", "resnet_small", "char_lstm_nngraph", "unet_nngraph", "dcgan_generator", "text_cnn"} <= set(
+        known
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lenet_mm", "resnet_small", "unet_nngraph", "dcgan_generator", "autoencoder_flat"])
+def test_inner_shapes(name: str) -> None:
+    """The shapes of all modules inside are those that PyTorch computes for the guessed input."""
+    from t7bridge.torchmodules.shapes import output_shapes
+
+    module = t7bridge.load(FILES / "models" / f"{name}.t7")
+    blocks = blocks_of(module, "root")
+    given = infer(blocks)
+    expected = output_shapes(module, "root", tuple(map(int, given.input.split("×"))))
+    found = {block.key: block.shape for block in blocks if block.kind != "end" and block.mark != "again"}
+    assert found == {key: expected[key] for key in found}
+
+
+def test_guesses_fit() -> None:
+    """A guessed input has the extents that the layers ask for, states included, and is said to be a guess."""
+    expected = {
+        "lenet_mm": ("1×1×32×32", "1×10"),
+        "resnet_small": ("1×3×16×16", "1×5"),
+        "char_lstm_nngraph": ("1, 1×6, 1×6, 1×6, 1×6", "1×6, 1×6, 1×6, 1×6, 1×9"),
+        "siamese_shared": ("1×6, 1×6", "1"),
+        "gmodule_two_in_two_out": ("1×4, 1×5", "1×2, 1×1"),
+    }
+    for name, wanted in expected.items():
+        found = infer(blocks_of(t7bridge.load(FILES / "models" / f"{name}.t7"), "root"))
+        assert (found.input, found.output) == wanted
+        assert "a guess" in found.source
+
+
+def test_records_count_more() -> None:
+    """Recorded outputs stay, and the input is one that leads to them; where none does, it is not known."""
+    module = t7bridge.load(FILES / "models" / "lenet_mm.t7")
+    values = t7bridge.load(FILES / "models" / "lenet_mm.io.t7")
+    module["output"] = values["output"]
+    found = infer(blocks_of(module, "root"))
+    assert (found.input, found.output, found.source) == ("3×1×32×32", "3×10", "as recorded by the last forward")
+    module["output"] = values["input"]
+    found = infer(blocks_of(module, "root"))
+    assert (found.input, found.output) == ("", "3×1×32×32")
+
+
+def test_hostile_arguments_cost_nothing() -> None:
+    """Huge numbers, and lists of a billion elements, are answered at once, and never with an error."""
+    import numpy as np
+
+    one = Tensor.from_numpy(np.zeros((1, 1), np.float32))
+    layers = [TorchObject("nn.Linear", 1, Table.of({"weight": one}))]
+    layers += [TorchObject("nn.Replicate", 1, Table.of({"nfeatures": 1e15, "dim": 1.0})) for _ in range(300)]
+    layers.append(TorchObject("nn.SplitTable", 1, Table.of({"dimension": 1.0})))
+    layers.append(TorchObject("nn.View", 1, Table.of({"size": Table.from_list([-1.0]), "numElements": -1.0})))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(layers)}))
+    begin = time.process_time()
+    infer(blocks_of(model, "root"))
+    assert time.process_time() - begin < 1
