@@ -127,7 +127,7 @@ def recorded_input(value: Any, place: str) -> Any:
     from t7bridge.torchmodules.running import mapped, to_torch
 
     for root, module in find_modules(value):
-        for step in reversed(steps_of(module, root)):
+        for step in reversed(steps_of(module, root)[0]):
             if step.path == place and is_whole(step.input):
                 return mapped(to_torch(step.input), torch.Tensor.double)
     return None

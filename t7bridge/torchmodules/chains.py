@@ -15,7 +15,7 @@ from torch import nn
 from ..data import define
 from ..errors import T7BridgeError
 from ..limits import Limits
-from .running import Layer, Values, with_gradients
+from .running import Layer, Values, flat, with_gradients
 
 MOST = 12
 """How many layers a chain may have."""
@@ -66,6 +66,73 @@ class Chain:
             return value
 
         return run
+
+    def with_layer(self, place: int, layer: Layer) -> Values:
+        """Run all layers with another in place of one.
+
+        Raises:
+            NotRunError: a layer does not take its input.
+        """
+        value = self.start
+        for number, link in enumerate(self.links):
+            given = link.wrap(value) if link.wrap and number else value
+            value = (layer if number == place else link.layer).run(given)
+        return value
+
+    def with_weight(self, name: str, index: tuple[int, ...], change: float) -> Values:
+        """Run all layers with one weight of the first moved by `change`.
+
+        Raises:
+            NotRunError: a layer does not take its input.
+        """
+        first = self.links[0].layer
+        moved = copy.deepcopy(first.module)
+        with torch.no_grad():
+            moved.get_parameter(name)[index] += change
+        return self.with_layer(0, Layer(first.obj, moved, first.unit))
+
+    def tangent(self, names: list[tuple[int, str]], steps: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The change of the outputs, to first order, where weights move by `steps`.
+
+        Args:
+            names: of the weights: the place of the layer, and the name there.
+            steps: one for each.
+
+        Raises:
+            NotRunError: a layer does not take its input.
+        """
+        size = sum(float(self._parameter(place, name).square().sum()) for place, name in names) ** 0.5
+        length = sum(float(step.square().sum()) for step in steps) ** 0.5
+        rate = 1e-7 * (size or 1.0) / (length or 1.0)
+        named: list[dict[str, torch.Tensor]] = [{} for _ in self.links]
+        for (place, name), step in zip(names, steps):
+            named[place][name] = step
+        both = [[item.double() for item in flat(self.run(named, sign * rate))] for sign in (1, -1)]
+        return [(one - other) / (2 * rate) for one, other in zip(*both)]
+
+    def adjoint(self, names: list[tuple[int, str]], pulls: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients of the weights, where those of the outputs are `pulls`.
+
+        Raises:
+            NotRunError: a layer does not take its input.
+        """
+        parameters = [self._parameter(place, name) for place, name in names]
+        try:
+            with torch.enable_grad():
+                for item in parameters:
+                    item.requires_grad_()
+                value = self.start
+                for number, link in enumerate(self.links):
+                    value = link.layer.run(link.wrap(value) if link.wrap and number else value)
+                found = list(flat(value))
+                pairs = [(one, pull.reshape(one.shape)) for one, pull in zip(found, pulls) if one.requires_grad]
+                return list(torch.autograd.grad([one for one, _ in pairs], parameters, [pull for _, pull in pairs]))
+        finally:
+            for item in parameters:
+                item.requires_grad_(False)
+
+    def _parameter(self, place: int, name: str) -> torch.Tensor:
+        return self.links[place].layer.module.get_parameter(name)
 
     def gradients(self, limits: Limits) -> list[dict[str, torch.Tensor]]:
         """For each layer the recorded gradients of its weights, by name; empty where there are none."""

@@ -24,16 +24,30 @@ EXACT_HEADROOM = 20.0
 """More room for double precision, where the reference has errors of the same size."""
 COARSE_HEADROOM = 10.0
 """More room for what ran on a GPU, whose libraries transform convolutions."""
+ROUNDS = 25
+"""How many steps of conjugate gradients look for the change of weights behind a difference."""
 DENSE = 0.5
 """The share of outputs that must differ for all weights to have moved."""
 RTOL, ATOL = 1e-4, 1e-5
 """The differences that a layer with approximate functions may have."""
 
-# THExpMinusApprox and tables of sigmoids: fast approximations, right to about four digits.
-_APPROXIMATE_NAMES = """
-LogSoftMax SpatialLogSoftMax TreeNLLCriterion HardShrink
-"""
-APPROXIMATE = frozenset(_APPROXIMATE_NAMES.split())
+APPROXIMATE = {
+    **dict.fromkeys(
+        ("LogSoftMax", "SpatialLogSoftMax", "TreeNLLCriterion"), "Lua computes exponentials by a fast approximation"
+    ),
+    "HardShrink": "values at the threshold may be on either side",
+    **dict.fromkeys(
+        (
+            "LayerNormalization",
+            "SpatialSubtractiveNormalization",
+            "SpatialDivisiveNormalization",
+            "SpatialContrastiveNormalization",
+        ),
+        "Lua keeps coefficients in the precision of its first run",
+    ),
+    "SpatialUpSamplingBilinear": "Lua computes its coefficients in single precision",
+}
+"""Layers whose outputs need only be within `RTOL` and `ATOL`, and why. Source: TH 814ea4a `THLogAdd.c`, nn 8726825."""
 
 
 @define(eq=False)
@@ -47,7 +61,8 @@ class Difference:
         excess: the largest difference in units of what rounding may cause; 1 is the limit.
         close: whether all are within `RTOL` and `ATOL`.
         count: how many values were compared.
-        dense: the share of values whose difference is more than rounding.
+        dense: the share of values whose difference is more than rounding, without those that are zero on both sides.
+        active: how many values are not.
         reason: why the two cannot be compared element by element; empty where they can.
     """
 
@@ -61,6 +76,7 @@ class Difference:
     reason: str = ""
     errors: list[torch.Tensor] = field(factory=list, repr=False)
     base: float = field(default=FLOOR, repr=False)
+    active: int = 0
 
 
 def measure(
@@ -83,6 +99,7 @@ def measure(
         return Difference(inf, inf, 0.0, inf, False, 0, 1.0, f"{len(got)} outputs, {len(want)} recorded")
     found = Difference()
     zs, halves, largest, dots, mine, theirs = [], [], 0.0, 0.0, 0.0, 0.0
+    quiet = 0
     for at, (one, other) in enumerate(zip(want, got)):
         other = other.double()
         if one.shape != other.shape:
@@ -112,6 +129,7 @@ def measure(
         theirs += float(other[both].square().sum())
         found.close = found.close and bool((error.abs() <= ATOL + RTOL * one.abs())[both].all())
         zs.append((error.abs() / scale).reshape(-1))
+        quiet += int(((one == 0) & (other == 0)).sum())
         if narrow is not None and at < len(narrow) and narrow[at].numel() == one.numel():
             rough = narrow[at].double().reshape(one.shape)
             halves.append(torch.where(both, (rough - other).abs() / scale, torch.zeros_like(other)).reshape(-1))
@@ -125,8 +143,22 @@ def measure(
     found.base = max(own, min(_bulk(z), GROWTH * own))
     limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
     found.excess = float(z.max()) / limit
-    found.dense = float((z > 5 * own * headroom).double().mean())
+    # What an activation has set to zero on both sides says nothing.
+    found.active = z.numel() - quiet
+    found.dense = int((z > 5 * own * headroom).sum()) / max(found.active, 1)
     return found
+
+
+def close_enough(
+    want: list[torch.Tensor], got: list[torch.Tensor], scales: list[torch.Tensor], headroom: float
+) -> bool:
+    """Return whether computed values of a changed layer are recorded ones, but for rounding."""
+    if len(want) != len(got) or any(one.numel() != other.numel() for one, other in zip(want, got)):
+        return False
+    if len(scales) != len(got) or any(one.numel() != scale.numel() for one, scale in zip(got, scales)):
+        scales = [3e-8 * (item.abs() + item.square().mean().sqrt()) + TINY for item in got]
+    found = measure(want, got, scales, None, 2 * headroom)
+    return found.excess <= 1 and not found.reason
 
 
 def _bulk(z: torch.Tensor) -> float:
@@ -224,11 +256,20 @@ class Fit:
         rate: the learning rate that fits best.
         explained: the share of the squared difference that it explains, 0 to 1.
         excess: what is left, in units of what rounding may cause.
+        cosine: of the angle between the gradient and the least change of the weights that explains the difference.
+        degrees: how many numbers that change has.
     """
 
     rate: float
     explained: float
     excess: float
+    cosine: float = 0.0
+    degrees: int = 1
+
+    @property
+    def score(self) -> float:
+        """The cosine in standard deviations of that of a change in any direction."""
+        return self.cosine * self.degrees**0.5
 
 
 def fit_step(
@@ -278,9 +319,49 @@ def fit_step(
             rate, best, at = trial, total, left
     except (NotRunError, RuntimeError):
         return None
-    if not rate or not whole:
+    if not whole:
         return None
-    return Fit(rate, max(0.0, 1 - best / whole), float(at.abs().max()) / (HEADROOM * difference.base))
+    left = float(at.abs().max()) / (HEADROOM * difference.base)
+    weights = sum(item.numel() for named in slopes for item in named.values())
+    degrees = max(1, min(weights, int(difference.dense * difference.active)))
+    return Fit(rate, max(0.0, 1 - best / whole), left, _direction(chain, slopes, difference), degrees)
+
+
+def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Difference) -> float:
+    """Cosine of the angle between recorded gradients and the least change of weights that explains a difference.
+
+    The change is found by conjugate gradients on the normal equations, from zero.
+    """
+    names = [(place, name) for place, named in enumerate(slopes) for name in named]
+    error = [torch.where(torch.isfinite(item), item, torch.zeros_like(item)) for item in difference.errors]
+    try:
+        step = [torch.zeros_like(slopes[place][name]) for place, name in names]
+        left = error
+        pull = chain.adjoint(names, left)
+        along = pull
+        size = first = _dot(pull, pull)
+        for _ in range(ROUNDS):
+            if not size > 1e-12 * first:
+                break
+            moved = chain.tangent(names, along)
+            norm = _dot(moved, moved)
+            if not norm > 0:
+                break
+            by = size / norm
+            step = [one + by * other for one, other in zip(step, along)]
+            left = [one - by * other for one, other in zip(left, moved)]
+            pull = chain.adjoint(names, left)
+            size, before = _dot(pull, pull), size
+            along = [one + size / before * other for one, other in zip(pull, along)]
+    except (NotRunError, RuntimeError):
+        return 0.0
+    gradient = [slopes[place][name] for place, name in names]
+    both = (_dot(step, step) * _dot(gradient, gradient)) ** 0.5
+    return _dot(step, gradient) / both if both > 0 and isfinite(both) else 0.0
+
+
+def _dot(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
+    return sum(float((left * right).sum()) for left, right in zip(one, other))
 
 
 def squeezed(value: Values) -> list[torch.Tensor]:

@@ -47,6 +47,11 @@ SUMS = frozenset(_SUMS_NAMES.split())
 """Layers whose output is a sum of products of weights and inputs."""
 _DRAWN = {"Dropout": "times", "SpatialDropout": "times", "VolumetricDropout": "times", "WhiteNoise": "plus"}
 """Layers that keep in `noise` what they drew last, and what they do with it in training."""
+_NORMALIZING = frozenset(("BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"))
+"""Layers that in newer releases use their running statistics for a batch of one, in training too.
+
+Source: nn 8726825 `BatchNormalization.lua`, `self.train and (input:size(1) > 1)`.
+"""
 
 
 class NotRunError(Exception):
@@ -128,6 +133,15 @@ class Layer:
             parameter.requires_grad_(False)
         return cls(obj, module.double(), unit)
 
+    @classmethod
+    def variant(cls, layer: Layer, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> Layer:
+        """A layer with some fields changed.
+
+        Raises:
+            T7BridgeError: the fields contradict one another.
+        """
+        return cls.build(with_fields(layer.obj, changes), "root", layer.unit, limits)
+
     @property
     def name(self) -> str:
         """The class in Lua, without its package."""
@@ -152,12 +166,27 @@ class Layer:
         drawn = self._drawn(given, module)
         if drawn is not None:
             return drawn
+        alone = module.training and self._is_alone(given)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return module(given)
+                return module.train(not alone and module.training)(given)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             raise RefusedError(f"does not take the recorded input: {str(e).strip().splitlines()[0][:200]}") from e
+        finally:
+            if alone:
+                module.train()
+
+    def _is_alone(self, value: Values) -> bool:
+        """Return whether this is a batch of one whose own statistics were not used."""
+        mean = self.obj.get("save_mean")
+        if self.name not in _NORMALIZING or not isinstance(value, torch.Tensor) or not isinstance(mean, Tensor):
+            return False
+        if value.dim() < 2 or value.shape[0] != 1 or mean.numel != value.shape[1]:
+            return False
+        own = value.double().transpose(0, 1).flatten(1).mean(1)
+        size = 1e-3 * float(value.abs().max())
+        return bool(((own - to_torch(mean).double().reshape(-1)).abs() > size).any())
 
     def _drawn(self, value: Values, module: nn.Module) -> Values:
         """The result with the recorded noise; `None` for layers that draw none."""

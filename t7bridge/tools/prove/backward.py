@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ...errors import T7BridgeError
 from ...graph.tensor import Tensor
 from ...limits import Limits
+from .judge import headroom_of
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE
+from .reasons import OTHER_INPUT
 from .values import leaves, unit_of, zeros_like
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Li
     """
     from ...torchmodules import running
     from ...torchmodules.judging import measure, squeezed
-    from .run import headroom_of
 
     step = outcome.step
     units = [unit_of(step.grad_input), unit_of(step.grad_output)]
@@ -48,7 +49,7 @@ def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Li
         want = squeezed(running.to_torch(step.grad_input))
         pairs = [(one, other) for one, other in zip(want, found) if other is not None]
         if len(found) != len(want) or not pairs or any(one.numel() != other.numel() for one, other in pairs):
-            outcome.backward, outcome.backward_reason = NOT_CHECKABLE, "its gradInput is of another input"
+            outcome.backward, outcome.backward_reason = NOT_CHECKABLE, OTHER_INPUT
             return
         if any(not bool(one.isfinite().all()) for one, _ in pairs):
             return

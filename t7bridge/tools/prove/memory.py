@@ -7,8 +7,8 @@ order of the steps say which. May import graph and nn.
 from __future__ import annotations
 
 from ...graph.tensor import Tensor
-from .steps import VIEWS, Step, base_name
 from .values import leaves, region
+from .visits import VIEWS, Step, base_name
 
 
 class Memory:
@@ -16,9 +16,11 @@ class Memory:
 
     Args:
         steps: in order.
+        lost: ids of storages of outputs that the file does not hold.
     """
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Step], lost: frozenset[int] | set[int] = frozenset()) -> None:
+        self._lost = lost
         self._writes: dict[int, list[tuple[int, int, int]]] = {}
         self._gradients: dict[int, set[int]] = {}
         for number, step in enumerate(steps):
@@ -33,7 +35,7 @@ class Memory:
     def written_after(self, tensor: Tensor, step: int) -> bool:
         """Return whether any step after this one changed the memory of a tensor."""
         storage, low, high = region(tensor)
-        return any(
+        return storage in self._lost or any(
             number > step and low <= last and first <= high for number, first, last in self._writes.get(storage, ())
         )
 

@@ -13,10 +13,11 @@ from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
 from ...nn.weights.state_dict import find_modules
 from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof
-from .run import Runner, own_parameters
-from .steps import may_be_undone, steps_of
+from .run import Outcome, Runner, own_parameters
+from .steps import steps_of
 from .values import Recorded
 from .verdicts import decide
+from .visits import may_be_undone
 
 
 def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:
@@ -111,18 +112,28 @@ def judged(
         given: its input, where that is known.
         grad_output: the gradient that it was given, where that is known.
     """
-    steps = steps_of(module, path, given, grad_output, limits)
-    layers = decide(Runner(steps, limits).run())
-    if any(map(may_be_undone, steps)) and any(layer.verdict == DIFFERS for layer in layers):
-        steps = steps_of(module, path, given, grad_output, limits, undone=True)
-        others = decide(Runner(steps, limits).run())
-        if _differing(others) < _differing(layers):
-            return others
-    return layers
+    tried = []
+    for undone in (False, True):
+        steps, lost = steps_of(module, path, given, grad_output, limits, undone)
+        outcomes = Runner(steps, limits, lost).run()
+        layers = decide(outcomes)
+        tried.append((_unexplained(outcomes), layers))
+        if not tried[-1][0] or not any(may_be_undone(step.obj) for step in steps):
+            break
+    return min(tried, key=lambda one: one[0])[1]
 
 
-def _differing(layers: list[LayerProof]) -> int:
-    return sum(layer.verdict == DIFFERS for layer in layers)
+def _unexplained(outcomes: list[Outcome]) -> float:
+    """How far recorded values are from computed ones, to tell whether the last pass was a backward that put back what
+    layers had changed in place. What such a layer itself takes part in counts little: its constant may be another.
+    """
+    total = 0.0
+    for outcome in outcomes:
+        if outcome.verdict == DIFFERS:
+            size = min(outcome.difference.max_rel, 1.0) if outcome.difference is not None else 1.0
+            own = any(may_be_undone(outcomes[place].step.obj) for place in outcome.group)
+            total += size * (0.1 if own else 1.0)
+    return total
 
 
 def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limits: Limits) -> list[LayerProof]:

@@ -16,10 +16,13 @@ from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
+from .judge import Ran, explain_refusal, judge
 from .memory import Memory
-from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED
-from .steps import Step, base_name
-from .values import UNIT, Recorded, is_computed, is_whole, leaves, region, unit_of
+from .proof import DIFFERS, NOT_CHECKABLE, NOT_RECORDED
+from .reasons import FROM_FIELD, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
+from .told import may_tell, told
+from .values import UNIT, Recorded, is_whole, leaves, region, unit_of
+from .visits import Step, base_name
 
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
@@ -42,6 +45,7 @@ class Outcome:
         fit: how well a training step explains the difference.
         weight: the one weight whose change does.
         group: the steps whose work is in the compared output, this one too.
+        blamed: the steps of the group that explain the difference; empty where nothing does.
         parameters: how many weights the layer has itself.
         independent: whether its gradInput does not depend on its input.
     """
@@ -57,6 +61,7 @@ class Outcome:
     fit: Fit | None = None
     weight: Weight | None = None
     group: tuple[int, ...] = ()
+    blamed: tuple[int, ...] = ()
     parameters: int = 0
     independent: bool = False
 
@@ -104,19 +109,21 @@ class Runner:
     Attributes:
         steps: in order.
         limits: resource limits.
+        lost: ids of storages of outputs that the file does not hold.
         outcomes: what came out so far.
         turned: whether recorded values have their dimensions in the order of 2010.
     """
 
     steps: list[Step]
     limits: Limits = DEFAULT_LIMITS
+    lost: set[int] = field(factory=set)
     outcomes: list[Outcome] = field(factory=list)
     turned: bool = False
     _live: dict[Any, Computed] = field(factory=dict, repr=False)
 
     def run(self) -> list[Outcome]:
         """Run all steps; their outcomes in order."""
-        memory = Memory(self.steps)
+        memory = Memory(self.steps, self.lost)
         self.turned = any(map(_is_turned, self.steps))
         for number, step in enumerate(self.steps):
             outcome = Outcome(step)
@@ -128,7 +135,7 @@ class Runner:
                 outcome.verdict, outcome.reason = NOT_CHECKABLE, error.message or str(error)
                 self._forget(step)
             except RecursionError:
-                outcome.verdict, outcome.reason = NOT_CHECKABLE, "its modules are nested too deep for PyTorch"
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, TOO_DEEP
                 self._forget(step)
         return self.outcomes
 
@@ -136,7 +143,8 @@ class Runner:
 
     def _forward(self, number: int, step: Step, outcome: Outcome, memory: Memory) -> None:
         from ...torchmodules.chains import extended
-        from ...torchmodules.running import TINY, Layer, NotRunError, flat, spread
+        from ...torchmodules.judging import squeezed
+        from ...torchmodules.running import TINY, Layer, NotRunError, flat, spread, to_torch
 
         if step.whole and base_name(step.obj.class_name) == "gModule":
             self._forget(step)
@@ -144,19 +152,29 @@ class Runner:
         found = self._input(step.input, number, memory) if step.glue is None else self._glue(step, number, memory)
         recorded_here = is_whole(step.output)
         intact = recorded_here and memory.holds_output(step.output, number)
+        if found is None and intact and may_tell(step) and not self._tells_another(step, number):
+            answer = told(step)
+            if answer is not None and answer.value is None:
+                outcome.verdict, outcome.reason = DIFFERS, answer.reason
+                self._forget(step)
+                return
+            if answer is not None:
+                found = self._input(answer.value, number, memory)
+                outcome.reason = FROM_FIELD
         if found is None:
             self._forget(step)
             if recorded_here:
-                outcome.reason = "its input is not recorded"
+                outcome.reason = step.reason or NO_INPUT
             self._backward(number, step, outcome, memory, None)
             return
         if step.output is None:
             return
         value, scale, group = found.value, found.scale, found.group
         unit = self._unit(step)
+        layer: Layer | None = None
         try:
             if step.glue is not None:
-                layer, got = None, [value]
+                got = [value]
             else:
                 layer = Layer.build(step.obj, step.path, unit, self.limits)
                 self._check_size(layer, value, step)
@@ -174,7 +192,8 @@ class Runner:
             text = str(error)
             if recorded_here and error.refused and not step.whole:
                 outcome.verdict, outcome.reason = DIFFERS, text
-                self._likely_option(outcome, step, value, unit)
+                if layer is not None:
+                    explain_refusal(outcome, layer, value, step, self.limits)
             else:
                 outcome.verdict, outcome.reason = NOT_CHECKABLE, text
             return
@@ -182,15 +201,26 @@ class Runner:
         outcome.group = (*group, number)
         self._remember(step, got, scales, outcome.group, chain, memory, number)
         if intact:
-            self._judge(outcome, step, layer, value, output, scales, chain, unit)
+            wanted = [self._upright(item) for item in squeezed(to_torch(step.output))]
+            ran = Ran(layer, value, output, scales, chain, unit, step is self.steps[-1])
+            judge(outcome, ran, wanted, self.steps, self.limits)
         elif recorded_here:
-            outcome.reason = "its output was overwritten"
+            outcome.reason = OVERWRITTEN
             # What was done in place kept the shape.
             if [item.numel() for item in output] != [tensor.numel for tensor in leaves(step.output)]:
                 shapes = [list(item.shape) for item in output], [list(item.size) for item in leaves(step.output)]
                 outcome.verdict = DIFFERS
-                outcome.reason = f"shape {shapes[0]}, recorded {shapes[1]}"
+                outcome.reason = SHAPE.format(*shapes)
         self._backward(number, step, outcome, memory, value if layer is not None else None, layer)
+
+    def _tells_another(self, step: Step, number: int) -> bool:
+        """Return whether a later step has the field that tells this one's input."""
+        field_of = step.obj.get("finput")
+        mine = field_of.storage if isinstance(field_of, Tensor) else None
+        return mine is not None and any(
+            isinstance(other.obj.get("finput"), Tensor) and other.obj.get("finput").storage is mine
+            for other in self.steps[number + 1 :]
+        )
 
     def _unit(self, step: Step) -> float:
         """The unit roundoff of the numbers that a step worked with."""
@@ -206,7 +236,7 @@ class Runner:
             shapes = layer.shapes(value)
             total = sum(_product(shape) for shape in shapes or ())
             if total > MAX_ELEMENTS or total > 64 * max(elements_of(step.output), 1 << 16):
-                raise NotRunError(f"would return {total} elements")
+                raise NotRunError(TOO_LARGE.format(total))
 
     def _input(self, value: Recorded, number: int, memory: Memory) -> Given | None:
         """The input of a step; `None` where it is not known."""
@@ -303,92 +333,8 @@ class Runner:
             self._live.pop(id(tensor), None)
             self._live.pop(_view(tensor), None)
 
-    # Verdicts
-
-    def _judge(
-        self,
-        outcome: Outcome,
-        step: Step,
-        layer: Layer | None,
-        value: Any,
-        output: list[Any],
-        scales: list[Any],
-        chain: Chain | None,
-        unit: float,
-    ) -> None:
-        from ...torchmodules.judging import APPROXIMATE, fit_step, likeliest_weight, measure, squeezed
-        from ...torchmodules.running import SINGLE, NotRunError, flat, mapped, to_torch
-
-        want = [self._upright(item) for item in squeezed(to_torch(step.output))]
-        if not any(bool(item.isfinite().any()) for item in want):
-            outcome.reason = "its recorded output is not a number"
-            return
-        group = outcome.group
-        names = {base_name(self.steps[part].obj.class_name) for part in group}
-        narrow = None
-        if layer is not None and unit > UNIT["float64"]:
-            try:
-                given = mapped(value, lambda item: item.to(SINGLE) if item.is_floating_point() else item)
-                narrow = list(flat(layer.run(given, layer.narrow())))
-            except NotRunError:
-                narrow = None
-        outcome.difference = difference = measure(want, output, scales, narrow, headroom_of(step, unit))
-        good = difference.excess <= 1 or (bool(names & APPROXIMATE) and difference.close)
-        if good and not difference.close and difference.max_rel > 1e-2:
-            outcome.verdict, outcome.reason = NOT_CHECKABLE, "rounding alone may change its output by more than 1 %"
-            if layer is not None and self._draws(layer, value, output):
-                outcome.reason = "draws at random, and what it drew is not recorded"
-            return
-        if chain is not None and chain.has_head and not difference.reason:
-            outcome.weight = likeliest_weight(chain.links[0].layer, chain.start, difference, scales, chain.tail())
-            good = good and (outcome.weight is None or outcome.weight.excess <= 1)
-        if good:
-            outcome.verdict = AGREES
-            if len(group) > 1:
-                outcome.reason = "checked together with " + ", ".join(
-                    dict.fromkeys(self.steps[part].path for part in group if self.steps[part] is not step)
-                )
-            return
-        if layer is not None and self._draws(layer, value, output):
-            outcome.verdict, outcome.reason = NOT_CHECKABLE, "draws at random, and what it drew is not recorded"
-            return
-        if layer is not None and _remembers(step.obj):
-            outcome.verdict, outcome.reason = NOT_CHECKABLE, "continues from a state that is not recorded"
-            return
-        if not is_computed(step.output):
-            outcome.reason = "its recorded output was never computed: it is zero, or next to zero"
-            return
-        if step is self.steps[-1] and _is_masked(want, output, scales) and step.obj.get("threshold") is None:
-            outcome.verdict = NOT_CHECKABLE
-            outcome.reason = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
-            return
-        outcome.verdict, outcome.reason = DIFFERS, difference.reason
-        if chain is not None and not difference.reason:
-            outcome.fit = fit_step(want, difference, chain, scales, self.limits)
-        if outcome.fit is None or outcome.fit.explained < 0.9:
-            self._likely_option(outcome, step, value, unit)
-
-    def _draws(self, layer: Layer, value: Any, output: list[Any]) -> bool:
-        from ...torchmodules.running import NotRunError, flat
-
-        try:
-            again = list(flat(layer.run(value)))
-        except NotRunError:
-            return False
-        return any(one.shape != two.shape or not bool((one == two.double()).all()) for one, two in zip(output, again))
-
     def _upright(self, tensor: Any) -> Any:
         return tensor.permute(*reversed(range(tensor.dim()))) if self.turned and tensor.dim() > 1 else tensor
-
-    def _likely_option(self, outcome: Outcome, step: Step, value: Any, unit: float) -> None:
-        """Try other options of the layer: which one agrees with what Lua recorded?"""
-        from .options import agreeing_option
-
-        if step.glue is not None or step.whole:
-            return
-        found = agreeing_option(step, value, unit, self.limits)
-        if found:
-            outcome.reason = "; ".join(filter(None, (outcome.reason, found)))
 
     # Backwards
 
@@ -443,35 +389,8 @@ def _is_turned(step: Step) -> bool:
     )
 
 
-def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
-    """Return whether recorded values agree with the computed ones but for those that are zero."""
-    kept = total = 0
-    for one, other, scale in zip(want, got, scales):
-        if one.shape != other.shape:
-            return False
-        left = one != 0
-        kept, total = kept + int(left.sum()), total + one.numel()
-        if bool(((one - other).abs() > 15 * scale)[left].any()):
-            return False
-    return total > kept >= total / 8
-
-
-def headroom_of(step: Step, unit: float) -> float:
-    """The factor of the limit: what ran on a GPU, or in double precision, gets more."""
-    from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM
-
-    on_gpu = step.obj.class_name.startswith("cudnn.") or any(tensor.device != "cpu" for tensor in leaves(step.output))
-    return (EXACT_HEADROOM if unit <= UNIT["float64"] else 1.0) * (COARSE_HEADROOM if on_gpu else 1.0)
-
-
 def own_parameters(obj: TorchObject) -> int:
     """Count the weights in an object's own fields."""
     return sum(
         tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
     )
-
-
-def _remembers(obj: TorchObject) -> bool:
-    """Return whether a recurrent layer may have continued from an earlier sequence."""
-    kept = obj.get("_remember")
-    return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True

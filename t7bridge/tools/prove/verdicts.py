@@ -7,16 +7,38 @@ from __future__ import annotations
 
 from ...graph.tensor import Tensor
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, VERDICTS, LayerProof
+from .reasons import (
+    AGAINST,
+    ALL_MOVED,
+    BEFORE_UPDATE,
+    BEHIND,
+    BY_GRADIENT,
+    GRADIENT,
+    MOVED,
+    OTHER_PASS,
+    OUTPUT_MISSING,
+    REPAIRED,
+    SAME_MODULE,
+    STEPPED,
+    WEIGHT,
+    WITH_DIFFERING,
+)
 from .run import Outcome
 
 EXPLAINED = 0.9
-"""The share of a difference that a step along the gradient must explain to be the reason for it."""
+"""The share of a difference that a step along the gradient must explain to be the reason for it alone."""
 MANY = 32
 """How many values a step along the gradient must explain to the last digit, where other layers did not move."""
-MOVED = 0.3
+FAR = 0.3
 """How far an update may move outputs, relative to the largest, where all layers with weights differ in all outputs, as
 after a step with momentum or Adam.
 """
+ALONG, LEAST, CLEARLY = 0.2, -0.3, 0.4
+"""Cosine of the angle between the change of the weights and the gradient: at least this on average, in each layer, and
+for differences beyond `FAR`. Of minibatches whose gradients have nothing in common momentum of 0.9 leaves 0.44.
+"""
+SURE = 2.0
+"""The same over all layers in standard deviations of that of changes in any direction."""
 
 
 def decide(outcomes: list[Outcome]) -> list[LayerProof]:
@@ -42,25 +64,30 @@ def _find_stale(outcomes: list[Outcome]) -> None:
     differing = [item for item in weighted if item.verdict == DIFFERS and item.difference is not None]
     dense = [item for item in differing if item.difference and item.difference.dense > 0.5]
     everywhere = len(dense) > 1 and len(dense) == len(weighted)
+    fits = [item.fit for item in dense if item.fit is not None]
+    count = max(len(fits), 1)
+    together = sum(fit.cosine for fit in fits) / count
+    sure = sum(fit.score for fit in fits) / count**0.5 >= SURE
     # An update moves all layers: where one that has a gradient agrees, there was none.
     kept = any(item.verdict == AGREES and item.group and _has_gradient(item) for item in weighted)
     for item in differing:
-        fit = item.fit
-        if fit is None or item.difference is None:
+        fit, difference = item.fit, item.difference
+        if difference is None:
             continue
-        exact = fit.rate > 0 and fit.excess <= 1 and item.difference.dense > 0.5 and item.difference.count >= MANY
-        if exact or (not kept and fit.rate > 0 and (fit.excess <= 1 or fit.explained >= EXPLAINED)):
+        if fit is None:
+            if everywhere and item in dense and not item.blamed and difference.max_rel < FAR:
+                item.reason = "; ".join(filter(None, (item.reason, ALL_MOVED.format(f"{difference.max_rel:.1%}"))))
+            continue
+        exact = fit.rate > 0 and fit.excess <= 1 and difference.dense > 0.5 and difference.count >= MANY
+        if exact or (not kept and fit.rate > 0 and (fit.excess <= 1 or (sure and fit.explained >= EXPLAINED))):
             item.verdict = STALE
-            item.reason = (
-                f"the weights moved after the last forward: a step of {fit.rate:.3g} along the recorded gradient "
-                f"explains {fit.explained:.1%} of the difference"
-            )
-        elif everywhere and item in dense and item.difference.max_rel < MOVED:
-            item.verdict = STALE
-            item.reason = (
-                "the weights moved after the last forward, as those of all layers do: "
-                f"{fit.explained:.0%} of the difference lies along the recorded gradient"
-            )
+            item.reason = STEPPED.format(f"{fit.rate:.3g}", f"{fit.explained:.1%}")
+        elif everywhere and item in dense and (difference.max_rel < FAR or fit.cosine >= CLEARLY):
+            if sure and together >= ALONG and fit.cosine >= LEAST:
+                item.verdict = STALE
+                item.reason = MOVED.format(f"{fit.cosine:.2f}")
+            else:
+                item.reason = "; ".join(filter(None, (item.reason, AGAINST.format(f"{fit.cosine:.2f}"))))
 
 
 def _has_gradient(outcome: Outcome) -> bool:
@@ -78,17 +105,34 @@ def _pass_on(outcomes: list[Outcome]) -> None:
         if len(outcome.group) < 2 or outcome.difference is None:
             continue
         members = [outcomes[number] for number in outcome.group]
-        blamed = [item for item in members if item.parameters] or members
+        if outcome.verdict != DIFFERS:
+            blamed = members
+        elif outcome.blamed:
+            blamed = [outcomes[number] for number in outcome.blamed]
+        else:
+            blamed = [item for item in members if item.parameters] or members
+        verdict, reason = outcome.verdict, outcome.reason
+        cause = "; ".join(filter(None, (reason, _guess(outcome))))
         for item in members:
-            if item is outcome or item.verdict not in (NOT_RECORDED, NOT_CHECKABLE):
+            if item is not outcome and item.verdict not in (NOT_RECORDED, NOT_CHECKABLE):
                 continue
             item.difference = outcome.difference
-            if outcome.verdict in (AGREES, STALE) or item in blamed:
-                item.verdict = outcome.verdict
-                item.weight, item.fit = outcome.weight, outcome.fit
-                item.reason = f"compared behind {outcome.step.path}, which works in place"
-                if outcome.verdict != AGREES and outcome.reason:
-                    item.reason += f": {outcome.reason}"
+            if item is outcome:
+                if item not in blamed and outcome.blamed:
+                    item.verdict = AGREES if len(blamed) == 1 else NOT_CHECKABLE
+                    named = ", ".join(other.step.path for other in blamed)
+                    item.reason = (REPAIRED if len(blamed) == 1 else WITH_DIFFERING).format(named)
+                    item.weight = None
+                continue
+            item.weight, item.fit = outcome.weight, outcome.fit
+            if verdict in (AGREES, STALE) or item in blamed:
+                item.verdict = verdict
+                item.reason = BEHIND.format(outcome.step.path)
+                if verdict != AGREES and cause:
+                    item.reason += f": {cause}"
+                    item.weight = None
+            elif outcome.blamed and len(blamed) == 1:
+                item.verdict, item.reason, item.weight = AGREES, REPAIRED.format(blamed[0].step.path), None
 
 
 def _use_gradients(outcomes: list[Outcome]) -> None:
@@ -102,13 +146,13 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
             continue
         if item.backward == AGREES:
             item.verdict, item.difference = AGREES, item.backward_difference
-            item.reason = "its gradient was checked; " + (item.reason or "its output is not recorded")
+            item.reason = BY_GRADIENT.format(item.reason or OUTPUT_MISSING)
         elif item.independent and sound and not moved and item.step.obj.get("train") is not False:
             item.verdict, item.difference = DIFFERS, item.backward_difference
-            item.reason = "its gradient differs"
+            item.reason = GRADIENT
         elif item.independent and moved:
             item.verdict, item.difference = STALE, item.backward_difference
-            item.reason = "its gradient is that of weights before an update, as that of the other layers"
+            item.reason = BEFORE_UPDATE
 
 
 def _share(outcomes: list[Outcome]) -> None:
@@ -118,7 +162,7 @@ def _share(outcomes: list[Outcome]) -> None:
         other = known.get(id(item.step.obj))
         if item.verdict == NOT_RECORDED and other is not None and other.step.path != item.step.path:
             item.verdict, item.difference, item.weight = other.verdict, other.difference, other.weight
-            item.reason = f"the same module as {other.step.path}, which ran later"
+            item.reason = SAME_MODULE.format(other.step.path)
 
 
 def _of(outcome: Outcome) -> LayerProof:
@@ -127,7 +171,7 @@ def _of(outcome: Outcome) -> LayerProof:
     if outcome.verdict == DIFFERS and difference is not None:
         reason = "; ".join(filter(None, (reason, _guess(outcome))))
     if outcome.verdict in (AGREES, STALE) and outcome.backward == DIFFERS:
-        reason = "; ".join(filter(None, (reason, "its gradients are those of another pass")))
+        reason = "; ".join(filter(None, (reason, OTHER_PASS)))
     counted = outcome.verdict in (AGREES, DIFFERS, STALE) and difference is not None
     return LayerProof(
         outcome.step.path,
@@ -153,7 +197,7 @@ def _guess(outcome: Outcome) -> str:
     if weight is None or difference is None or weight.excess <= 1 or difference.dense > 0.5:
         return ""
     index = "".join(f"[{place}]" for place in weight.index)
-    return f"{weight.name}{index} was about {weight.change:.3g} larger in Lua (0-based, in PyTorch's layout)"
+    return WEIGHT.format(weight.name, index, f"{weight.change:.3g}")
 
 
 def _worse(one: LayerProof, other: LayerProof) -> LayerProof:

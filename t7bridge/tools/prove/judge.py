@@ -1,0 +1,200 @@
+"""The verdict on one run of a layer: whether rounding explains the difference, and if not, what does.
+
+May import graph, nn and torchmodules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...data import define
+from ...graph.lua import TorchObject
+from ...limits import Limits
+from .options import has_options, likely_reason
+from .proof import AGREES, DIFFERS, NOT_CHECKABLE
+from .reasons import DRAWS, MASKED, NEVER_COMPUTED, NOT_A_NUMBER, ROUNDING, STATE, TOGETHER
+from .values import UNIT, is_computed, leaves
+from .visits import Step, base_name
+
+if TYPE_CHECKING:
+    from ...torchmodules.chains import Chain
+    from ...torchmodules.running import Layer
+    from .run import Outcome
+
+LITTLE = 0.9
+"""The share of a difference below which a step along the gradient is no reason."""
+
+
+@define(eq=False)
+class Ran:
+    """A step that was run in PyTorch.
+
+    Attributes:
+        layer: the live layer; `None` for what only puts outputs together.
+        value: its input, in double precision.
+        output: the tensors that it returned.
+        scales: the rounding errors to be expected in these.
+        chain: the layers from a recorded input on; `None` where they branch.
+        unit: unit roundoff of the numbers that Lua worked with.
+        is_final: whether no step comes after it.
+    """
+
+    layer: Layer | None
+    value: Any
+    output: list[Any]
+    scales: list[Any]
+    chain: Chain | None
+    unit: float
+    is_final: bool
+
+
+def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits: Limits) -> None:
+    """Write the verdict on a run into its outcome.
+
+    Args:
+        outcome: of the step.
+        ran: what was computed.
+        want: what was recorded.
+        steps: all steps.
+        limits: resource limits.
+    """
+    from ...torchmodules.judging import APPROXIMATE, fit_step, likeliest_weight, measure
+
+    if not any(bool(item.isfinite().any()) for item in want):
+        outcome.reason = NOT_A_NUMBER
+        return
+    step, layer, chain = outcome.step, ran.layer, ran.chain
+    group = outcome.group
+    approximate = any(base_name(steps[part].obj.class_name) in APPROXIMATE for part in group)
+    room = headroom_of(step, ran.unit)
+    outcome.difference = difference = measure(want, ran.output, ran.scales, _narrow(ran), room)
+    good = difference.excess <= 1 or (approximate and difference.close)
+    if good and not difference.close and difference.max_rel > 1e-2:
+        outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS if _draws(ran) else ROUNDING
+        return
+    if chain is not None and chain.has_head and not difference.reason:
+        outcome.weight = likeliest_weight(chain.links[0].layer, chain.start, difference, ran.scales, chain.tail())
+        good = good and (outcome.weight is None or outcome.weight.excess <= 1)
+    if good:
+        outcome.verdict = AGREES
+        if len(group) > 1:
+            others = dict.fromkeys(steps[part].path for part in group if steps[part] is not step)
+            outcome.reason = TOGETHER.format(", ".join(others))
+        return
+    if _draws(ran):
+        outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS
+        return
+    if layer is not None and _remembers(step.obj):
+        outcome.verdict, outcome.reason = NOT_CHECKABLE, STATE
+        return
+    if not is_computed(step.output):
+        outcome.reason = NEVER_COMPUTED
+        return
+    if ran.is_final and _is_masked(want, ran.output, ran.scales) and step.obj.get("threshold") is None:
+        outcome.verdict, outcome.reason = NOT_CHECKABLE, MASKED
+        return
+    outcome.verdict, outcome.reason = DIFFERS, difference.reason
+    if chain is not None and not difference.reason:
+        outcome.fit = fit_step(want, difference, chain, ran.scales, limits)
+    if outcome.fit is None or outcome.fit.explained < LITTLE:
+        _explain(outcome, ran, want, room, limits, steps)
+
+
+def explain_refusal(outcome: Outcome, layer: Layer, value: Any, step: Step, limits: Limits) -> None:
+    """Find the option with which a layer takes an input that it does not take as it is."""
+    from ...torchmodules.chains import extended
+    from ...torchmodules.judging import squeezed
+    from ...torchmodules.running import to_torch
+
+    chain = extended(None, layer, value, None, False, False)
+    if chain is None:
+        return
+    found = likely_reason(chain, squeezed(to_torch(step.output)), [], headroom_of(step, layer.unit), limits)
+    if found is not None:
+        outcome.reason = f"{outcome.reason}; {found.text}"
+
+
+def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: Limits, steps: list[Step]) -> None:
+    """Find the one weight, or the option, with which the layers agree, and blame the layer that has it."""
+    from ...torchmodules.judging import close_enough
+    from ...torchmodules.running import NotRunError, flat
+
+    chain, group, weight = ran.chain, outcome.group, outcome.weight
+    difference = outcome.difference
+    assert difference is not None
+    if chain is None or outcome.step.glue is not None or outcome.step.whole:
+        return
+    if weight is not None and weight.excess > 1 and len(chain.links) == len(group):
+        try:
+            got = [item.double() for item in flat(chain.with_weight(weight.name, weight.index, weight.change))]
+        except NotRunError:
+            got = []
+        if close_enough(want, got, ran.scales, 2 * room):
+            outcome.blamed = (group[0],)
+            return
+    found = likely_reason(chain, want, ran.scales, room, limits)
+    if found is not None:
+        outcome.reason = "; ".join(filter(None, (outcome.reason, found.text)))
+        if len(chain.links) == len(group):
+            outcome.blamed = (group[found.place],)
+        return
+    own = [part for part in group if _may_be_wrong(steps[part].obj)]
+    outcome.blamed = tuple(own) if len(own) < len(group) else ()
+
+
+def _may_be_wrong(obj: TorchObject) -> bool:
+    from .run import own_parameters
+
+    return own_parameters(obj) > 0 or has_options(obj)
+
+
+def _narrow(ran: Ran) -> list[Any] | None:
+    """The output in the precision that Lua had."""
+    from ...torchmodules.running import SINGLE, NotRunError, flat, mapped
+
+    if ran.layer is None or ran.unit <= UNIT["float64"]:
+        return None
+    try:
+        given = mapped(ran.value, lambda item: item.to(SINGLE) if item.is_floating_point() else item)
+        return list(flat(ran.layer.run(given, ran.layer.narrow())))
+    except NotRunError:
+        return None
+
+
+def _draws(ran: Ran) -> bool:
+    from ...torchmodules.running import NotRunError, flat
+
+    if ran.layer is None:
+        return False
+    try:
+        again = list(flat(ran.layer.run(ran.value)))
+    except NotRunError:
+        return False
+    return any(one.shape != two.shape or not bool((one == two.double()).all()) for one, two in zip(ran.output, again))
+
+
+def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
+    """Return whether recorded values agree with the computed ones but for those that are zero."""
+    kept = total = 0
+    for one, other, scale in zip(want, got, scales):
+        if one.shape != other.shape:
+            return False
+        left = one != 0
+        kept, total = kept + int(left.sum()), total + one.numel()
+        if bool(((one - other).abs() > 15 * scale)[left].any()):
+            return False
+    return total > kept >= total / 8
+
+
+def _remembers(obj: TorchObject) -> bool:
+    """Return whether a recurrent layer may have continued from an earlier sequence."""
+    kept = obj.get("_remember")
+    return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True
+
+
+def headroom_of(step: Step, unit: float) -> float:
+    """The factor of the limit: what ran on a GPU, or in double precision, gets more."""
+    from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM
+
+    on_gpu = step.obj.class_name.startswith("cudnn.") or any(tensor.device != "cpu" for tensor in leaves(step.output))
+    return (EXACT_HEADROOM if unit <= UNIT["float64"] else 1.0) * (COARSE_HEADROOM if on_gpu else 1.0)

@@ -1,0 +1,78 @@
+"""Every reason that a verdict may have, said once: templates, and the names of those that a text was made from.
+
+May import nothing of the package.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Of layers that are not recorded
+NO_INPUT = "its input is not recorded"
+OVERWRITTEN = "its output was overwritten"
+NOT_A_NUMBER = "its recorded output is not a number"
+NEVER_COMPUTED = "its recorded output was never computed: it is zero, or next to zero"
+STEP_BEFORE = "continues from the step before"
+BY_GRADIENT = "its gradient was checked; {}"
+OUTPUT_MISSING = "its output is not recorded"
+# Of layers that are not checkable
+WITH_DIFFERING = "compared together with {} only, which differs"
+DRAWS = "draws at random, and what it drew is not recorded"
+NO_NOISE = "drew at random, and what it drew is not recorded"
+NOISE = "its recorded noise does not fit its input"
+STATE = "continues from a state that is not recorded"
+ROUNDING = "rounding alone may change its output by more than 1 %"
+MASKED = "parts of the last output were set to zero after the pass, as by a mask; the others agree"
+NO_MODULE = "{} layer{} no PyTorch module ({}"
+TOO_LARGE = "would return {} elements"
+TOO_DEEP = "its modules are nested too deep for PyTorch"
+NO_TARGET = "its target is not recorded"
+OTHER_TARGET = "its gradient is that of another pass, or of a target that it does not tell"
+OTHER_INPUT = "its gradInput is of another input"
+# Of layers that agree
+TOGETHER = "checked together with {}"
+BEHIND = "compared behind {}, which works in place"
+REPAIRED = "agrees once {} is as Lua had it"
+SAME_MODULE = "the same module as {}, which ran later"
+OTHER_PASS = "its gradients are those of another pass"
+FROM_FIELD = "its input is told by its own fields"
+# Of layers that are stale
+STEPPED = (
+    "the weights moved after the last forward: a step of {} along the recorded gradient explains {} of the difference"
+)
+MOVED = (
+    "the weights moved after the last forward, as those of all layers do, in the direction of the recorded gradient "
+    "(cosine {})"
+)
+BEFORE_UPDATE = "its gradient is that of weights before an update, as that of the other layers"
+# Of layers that differ
+UNFOLDED = "{} fits its unfolded input (the file has {})"
+SHAPE = "shape {}, recorded {}"
+REFUSED = "does not take the recorded input: {}"
+COUNT = "{} outputs, {} recorded"
+STRANGE = "infinite or not a number at one side"
+OPTION = "{} = {} agrees (the file has {})"
+GATES = "the gates in the order {} agree (the file has {})"
+WEIGHT = "{}{} was about {} larger in Lua (0-based, in PyTorch's layout)"
+GRADIENT = "its gradient differs"
+ALL_MOVED = (
+    "the weights of all layers may have moved after the last forward: outputs differ by {}, and no recorded gradient "
+    "tells the direction"
+)
+AGAINST = "the difference does not lie along the recorded gradient (cosine {})"
+
+TABLE = {
+    name: text
+    for name, text in list(globals().items())
+    if name.isupper() and isinstance(text, str) and not name.startswith("_")
+}
+"""All templates by name."""
+_PATTERNS = {
+    name: re.compile(".*".join(re.escape(part) for part in re.split(r"\{\}", text)), re.DOTALL)
+    for name, text in TABLE.items()
+}
+
+
+def names_of(reason: str) -> list[str]:
+    """The names of the templates that are in a reason."""
+    return [name for name, pattern in _PATTERNS.items() if pattern.search(reason)]

@@ -1,0 +1,230 @@
+"""One run of one layer, and a module to be entered, while the layers of a model are followed in their order.
+
+May import graph, errors, limits and nn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attrs import field
+
+from ...data import define
+from ...graph.lua import Table, TorchObject
+from ...graph.storage import Storage
+from ...graph.tensor import Tensor
+from ...nn.fields import items_of
+from ...nn.plan.places import is_module
+from .values import Recorded, grad_input_of, output_of, recorded
+
+RESTORING = frozenset(("MulConstant", "AddConstant"))
+"""In-place layers that undo their change of the input when they run backwards. Source: nn 8726825 `MulConstant.lua`."""
+_VIEWS_NAMES = """
+View Reshape Identity Contiguous Squeeze Unsqueeze Transpose Select Narrow SplitTable SelectTable FlattenTable
+NarrowTable Replicate Copy Dropout GradientReversal L1Penalty Collapse ZipTable ReverseTable Print Padding
+ConcatTable ParallelTable Unfold DontCast NaN Profile MixtureTable Recursor Sequencer Convert
+"""
+VIEWS = frozenset(_VIEWS_NAMES.split())
+"""Layers whose output may be the very memory of their input without being a change of it."""
+SEQUENCES = frozenset(
+    ("Sequencer", "BiSequencer", "BiSequencerLM", "Repeater", "SeqLSTM", "SeqLSTMP", "SeqGRU", "SeqBRNN")
+)
+"""Recurrent modules that take whole sequences."""
+
+
+@define(eq=False)
+class Step:
+    """One run of one layer.
+
+    Attributes:
+        path: the layer's path in the file.
+        obj: the layer.
+        input: what it was given; `None` where the file does not hold it.
+        output: what it returned.
+        grad_output: the gradient that it was given backwards.
+        grad_input: the gradient that it returned.
+        glue: of a container, the outputs of the modules inside, which it only puts together; else `None`.
+        whole: whether this is a container as a whole, whose modules have steps of their own.
+        last: whether the module does not run again later, so that its fields are those of this run.
+        writes: the memory that the run wrote: storage, first and last element.
+        target: of a criterion, the target where it can be told from its gradient.
+        reason: why the input is not there, where that is known.
+    """
+
+    path: str
+    obj: TorchObject
+    input: Recorded
+    output: Recorded
+    grad_output: Recorded = None
+    grad_input: Recorded = None
+    glue: list[Recorded] | None = None
+    whole: bool = False
+    last: bool = True
+    writes: list[tuple[int, int, int]] = field(factory=list)
+    target: Recorded = None
+    reason: str = ""
+
+
+@define(eq=False)
+class Visit:
+    """A module to be entered, with what is known of its input.
+
+    Attributes:
+        path: of the module.
+        obj: the module.
+        input: what it was given.
+        grad_output: the gradient that it was given.
+        walk: the walk over the whole model.
+        number: in a sequence, the step from 0 and how many there are; `None` elsewhere.
+        before: what the module returned one step before, where a sequence keeps a copy of it.
+        names: the paths of modules inside that have others than their places tell, by id.
+    """
+
+    path: str
+    obj: TorchObject
+    input: Recorded
+    grad_output: Recorded
+    walk: Walk
+    number: tuple[int, int] | None = None
+    before: Recorded = None
+    names: dict[int, str] = field(factory=dict)
+
+    def inner(self, path: str, obj: TorchObject, given: Recorded, grad_output: Recorded = None) -> Visit:
+        """A module inside, in the same step of a sequence."""
+        path = self.names.get(id(obj), path)
+        return Visit(path, obj, given, grad_output, self.walk, self.number, names=self.names)
+
+    def output_of(self, obj: TorchObject) -> Recorded:
+        """The output of a module inside, after it ran; `None` where it runs again later and forgets this one."""
+        if not self.walk.is_last(obj):
+            return None
+        if self.number is not None and is_recurrent(obj) and obj.get("train") is not False:
+            outputs = obj.get("outputs")
+            at = first_step(obj, self.number[1]) + self.number[0]
+            return recorded(outputs.get(float(at))) if isinstance(outputs, Table) else None
+        return self.walk.kept(output_of(obj), obj)
+
+    def grad_input_of(self, obj: TorchObject) -> Recorded:
+        """The gradient that a module inside returned in this step of a sequence."""
+        if self.number is not None and is_recurrent(obj):
+            slopes = obj.get("gradInputs")
+            at = first_step(obj, self.number[1]) + self.number[0]
+            return recorded(slopes.get(float(at))) if isinstance(slopes, Table) else None
+        return grad_input_of(obj)
+
+
+@define(eq=False)
+class Walk:
+    """Counts of how often each module runs, and has run so far.
+
+    Attributes:
+        total: by the id of the module; empty where that is not known yet.
+        done: the same, so far.
+        undone: whether the last pass was a backward, in which the layers of `RESTORING` put their inputs back.
+        lost: storages of outputs that the file does not hold any more.
+    """
+
+    total: dict[int, int] = field(factory=dict)
+    done: dict[int, int] = field(factory=dict)
+    undone: bool = False
+    lost: set[int] = field(factory=set)
+    _stood: dict[int, tuple[Tensor, Recorded]] = field(factory=dict)
+
+    def is_last(self, obj: TorchObject) -> bool:
+        """Return whether a module has run for the last time; recurrent ones keep their outputs of all steps."""
+        if is_recurrent(obj) and obj.get("train") is not False:
+            return True
+        return self.done.get(id(obj), 0) >= self.total.get(id(obj), 0)
+
+    def kept(self, value: Recorded, obj: TorchObject | None = None) -> Recorded:
+        """A recorded value, or a tensor in its place where a backward has undone what `obj`, or whatever layer the
+        value is of, did in place.
+        """
+        if isinstance(value, list):
+            return [self.kept(item) for item in value]
+        if not self.undone or not isinstance(value, Tensor):
+            return value
+        if id(value) in self._stood:
+            return self._stood[id(value)][1]
+        if obj is None or not may_be_undone(obj):
+            return value
+        import numpy as np
+
+        storage = Storage.from_array(np.zeros(value.numel, value.numpy().dtype))
+        self.lost.add(id(storage))
+        made = Tensor(value.element, storage, value.size, contiguous(value.size), 0)
+        self._stood[id(value)] = (value, made)
+        return made
+
+
+Flow = Callable[[Visit], Iterator["Visit | Step"]]
+
+
+def base_name(class_name: str) -> str:
+    """The name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
+    return class_name.rpartition(".")[2]
+
+
+def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for extent in reversed(size):
+        strides.append(step)
+        step *= extent
+    return tuple(strides[::-1])
+
+
+def may_be_undone(obj: TorchObject) -> bool:
+    """Return whether a backward puts back what a layer changed in place, and has run at least once."""
+    restores = base_name(obj.class_name) in RESTORING and obj.get("inplace") is True
+    return restores and grad_input_of(obj) is not None
+
+
+def is_recurrent(obj: TorchObject) -> bool:
+    """Return whether a module keeps its outputs of all steps. Source: rnn ba937a0 `AbstractRecurrent.lua`."""
+    return isinstance(obj.get("sharedClones"), Table) and isinstance(obj.get("outputs"), Table)
+
+
+def keeps_state(obj: TorchObject, depth: int = 0) -> bool:
+    """Return whether a module, or one inside it, continues from the step before."""
+    if is_recurrent(obj) and base_name(obj.class_name) != "Recursor":
+        return True
+    if base_name(obj.class_name) in SEQUENCES or depth > 20:
+        return False
+    inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
+    return any(keeps_state(item, depth + 1) for item in inside)
+
+
+def first_step(obj: TorchObject, count: int) -> int:
+    """Return the number that a recurrent module has of the first of the last `count` steps."""
+    done = obj.get("step")
+    return max(int(done) - count, 1) if isinstance(done, float) and 1 < done < 1e6 else 1
+
+
+def children_of(visit: Visit, name: str = "modules") -> list[tuple[str, TorchObject]]:
+    """The modules of a container, with their paths."""
+    items = items_of(visit.obj.get(name)) or []
+    found = [(f"{visit.path}.{name}[{number}]", item) for number, item in enumerate(items, 1)]
+    if not found and is_module(visit.obj.get("module")):
+        found = [(f"{visit.path}.module", visit.obj.get("module"))]
+    return [(path, item) for path, item in found if isinstance(item, TorchObject)]
+
+
+def leaf(visit: Visit) -> Iterator[Visit | Step]:
+    """A module as one step."""
+    obj = visit.obj
+    last = visit.walk.is_last(obj)
+    # Where a recurrent module stands in its sequence is known for those that the flows of `recurrent` enter.
+    given = None if is_recurrent(obj) and base_name(obj.class_name) not in SEQUENCES else visit.input
+    output = visit.output_of(obj) if is_recurrent(obj) else visit.walk.kept(output_of(obj), obj)
+    yield Step(visit.path, obj, given, output, visit.grad_output, visit.grad_input_of(obj), last=last)
+
+
+def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Step:
+    """A container as a step, in addition to those of its modules."""
+    step = next(leaf(visit))
+    assert isinstance(step, Step)
+    step.glue, step.whole = glue, True
+    if visit.number is not None and keeps_state(visit.obj):
+        step.input, step.reason = None, "continues from the step before"
+    return step
