@@ -5,7 +5,7 @@ them. May import nn and below.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import torch
@@ -269,7 +269,7 @@ class Fit:
     @property
     def score(self) -> float:
         """The cosine in standard deviations of that of a change in any direction."""
-        return self.cosine * self.degrees**0.5
+        return self.cosine * sqrt(self.degrees)
 
 
 def fit_step(
@@ -321,10 +321,10 @@ def fit_step(
         return None
     if not whole:
         return None
-    left = float(at.abs().max()) / (HEADROOM * difference.base)
+    rest = float(at.abs().max()) / (HEADROOM * difference.base)
     weights = sum(item.numel() for named in slopes for item in named.values())
     degrees = max(1, min(weights, int(difference.dense * difference.active)))
-    return Fit(rate, max(0.0, 1 - best / whole), left, _direction(chain, slopes, difference), degrees)
+    return Fit(rate, max(0.0, 1 - best / whole), rest, _direction(chain, slopes, difference), degrees)
 
 
 def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Difference) -> float:

@@ -125,19 +125,24 @@ def _fold(
     image = np.zeros((*array.shape[:2], *padded), array.dtype)
     known = np.zeros(padded, bool)
     for offsets in product(*map(range, kernel)):
-        where = tuple(slice(offset, offset + count * step, step) for offset, count, step in zip(offsets, out, steps))
-        part = array[(slice(None), slice(None), *offsets)]
+        where: Any = tuple(
+            slice(offset, offset + count * step, step) for offset, count, step in zip(offsets, out, steps)
+        )
+        tap: Any = (slice(None), slice(None), *offsets)
+        pixels: Any = (slice(None), slice(None), *where)
+        part = array[tap]
         both = known[where]
-        if both.any() and not np.array_equal(image[(..., *where)][..., both], part[..., both], equal_nan=True):
+        if both.any() and not np.array_equal(image[pixels][..., both], part[..., both], equal_nan=True):
             return None
-        image[(..., *where)] = part
+        image[pixels] = part
         known[where] = True
-    inside = tuple(slice(pad, pad + size) for pad, size in zip(padding, least))
+    inside: Any = tuple(slice(pad, pad + size) for pad, size in zip(padding, least))
     border = np.ones(padded, bool)
     border[inside] = False
     if image[..., border].any():
         return None
-    return np.ascontiguousarray(image[(..., *inside)])
+    kept: Any = (slice(None), slice(None), *inside)
+    return np.ascontiguousarray(image[kept])
 
 
 def _sizes(value: Recorded, rank: int) -> tuple[int, ...] | None:
