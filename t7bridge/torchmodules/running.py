@@ -240,9 +240,8 @@ class Layer:
         """The layer with all weights squared: with squared inputs it returns the sums of squared terms."""
         module = copy.deepcopy(self.module)
         with torch.no_grad():
-            for parameter in [*module.parameters(), *module.buffers()]:
-                if parameter.is_floating_point():
-                    parameter.copy_(parameter.square())
+            for parameter in _numbers(module):
+                parameter.copy_(parameter.square())
         return module
 
     def scale(self, value: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -298,10 +297,15 @@ def _disturbed(value: Values, unit: float, seed: int) -> Values:
 def _disturbed_module(layer: Layer, seed: int) -> nn.Module:
     module = copy.deepcopy(layer.module)
     with torch.no_grad():
-        for number, tensor in enumerate([*module.parameters(), *module.buffers()]):
-            if tensor.is_floating_point():
-                tensor.mul_(_noise(tensor, layer.unit, seed + 31 * number))
+        for number, tensor in enumerate(_numbers(module)):
+            tensor.mul_(_noise(tensor, layer.unit, seed + 31 * number))
     return module
+
+
+def _numbers(module: nn.Module) -> list[torch.Tensor]:
+    """The weights and buffers of a module, without tables of places."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [item for name, item in named if item.is_floating_point() and not name.endswith("connTable")]
 
 
 def spread(layer: Layer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:

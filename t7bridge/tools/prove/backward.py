@@ -17,7 +17,7 @@ from .values import leaves, unit_of, zeros_like
 
 if TYPE_CHECKING:
     from ...torchmodules.running import Layer
-    from .run import Outcome
+    from .outcome import Outcome
 
 
 def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Limits) -> None:

@@ -11,15 +11,15 @@ from ...data import define
 from ...graph.lua import TorchObject
 from ...limits import Limits
 from .options import has_options, likely_reason
+from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE
 from .reasons import DRAWS, MASKED, NEVER_COMPUTED, NOT_A_NUMBER, ROUNDING, STATE, TOGETHER
 from .values import UNIT, is_computed, leaves
-from .visits import Step, base_name
+from .visits import Step, base_name, own_parameters
 
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
     from ...torchmodules.running import Layer
-    from .run import Outcome
 
 LITTLE = 0.9
 """The share of a difference below which a step along the gradient is no reason."""
@@ -143,8 +143,6 @@ def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: L
 
 
 def _may_be_wrong(obj: TorchObject) -> bool:
-    from .run import own_parameters
-
     return own_parameters(obj) > 0 or has_options(obj)
 
 

@@ -12,12 +12,13 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
 from ...nn.weights.state_dict import find_modules
+from .outcome import Outcome
 from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof
-from .run import Outcome, Runner, own_parameters
+from .run import Runner
 from .steps import steps_of
 from .values import Recorded
 from .verdicts import decide
-from .visits import may_be_undone
+from .visits import may_be_undone, own_parameters
 
 
 def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:

@@ -49,6 +49,7 @@ BEFORE_UPDATE = "its gradient is that of weights before an update, as that of th
 UNFOLDED = "{} fits its unfolded input (the file has {})"
 SHAPE = "shape {}, recorded {}"
 REFUSED = "does not take the recorded input: {}"
+JOINED = "the outputs of its modules do not fit along its dimension"
 COUNT = "{} outputs, {} recorded"
 STRANGE = "infinite or not a number at one side"
 OPTION = "{} = {} agrees (the file has {})"

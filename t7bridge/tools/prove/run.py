@@ -13,57 +13,20 @@ from attrs import field
 
 from ...data import define
 from ...errors import T7BridgeError
-from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from .judge import Ran, explain_refusal, judge
 from .memory import Memory
-from .proof import DIFFERS, NOT_CHECKABLE, NOT_RECORDED
-from .reasons import FROM_FIELD, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
+from .outcome import Outcome
+from .proof import DIFFERS, NOT_CHECKABLE
+from .reasons import FROM_FIELD, JOINED, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
 from .told import may_tell, told
 from .values import UNIT, Recorded, is_whole, leaves, region, unit_of
-from .visits import Step, base_name
+from .visits import Step, base_name, own_parameters
 
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
-    from ...torchmodules.judging import Difference, Fit, Weight
     from ...torchmodules.running import Layer
-
-
-@define(eq=False)
-class Outcome:
-    """The verdict on one step.
-
-    Attributes:
-        step: the run of a layer.
-        verdict: of its output.
-        reason: why.
-        difference: of its output.
-        backward: the verdict on its gradInput.
-        backward_difference: of its gradInput.
-        gradients: the verdict on its gradWeight and gradBias.
-        fit: how well a training step explains the difference.
-        weight: the one weight whose change does.
-        group: the steps whose work is in the compared output, this one too.
-        blamed: the steps of the group that explain the difference; empty where nothing does.
-        parameters: how many weights the layer has itself.
-        independent: whether its gradInput does not depend on its input.
-    """
-
-    step: Step
-    verdict: str = NOT_RECORDED
-    reason: str = ""
-    difference: Difference | None = None
-    backward: str = NOT_RECORDED
-    backward_reason: str = ""
-    backward_difference: Difference | None = None
-    gradients: str = NOT_RECORDED
-    fit: Fit | None = None
-    weight: Weight | None = None
-    group: tuple[int, ...] = ()
-    blamed: tuple[int, ...] = ()
-    parameters: int = 0
-    independent: bool = False
 
 
 @define(eq=False)
@@ -149,7 +112,13 @@ class Runner:
         if step.whole and base_name(step.obj.class_name) == "gModule":
             self._forget(step)
             return
-        found = self._input(step.input, number, memory) if step.glue is None else self._glue(step, number, memory)
+        try:
+            found = self._input(step.input, number, memory) if step.glue is None else self._glue(step, number, memory)
+        except MisfitError:
+            self._forget(step)
+            outcome.verdict = DIFFERS
+            outcome.reason = JOINED
+            return
         recorded_here = is_whole(step.output)
         intact = recorded_here and memory.holds_output(step.output, number)
         if found is None and intact and may_tell(step) and not self._tells_another(step, number):
@@ -294,7 +263,7 @@ class Runner:
             return None
         value = joined(found.value, int(dim) - 1)
         if value is None:
-            return None
+            raise MisfitError
         return Given(value, joined(found.scale, int(dim) - 1) if found.scale is not None else None, found.group)
 
     def _remember(
@@ -350,6 +319,10 @@ class Runner:
         check_backward(outcome, value, layer, self.limits)
 
 
+class MisfitError(Exception):
+    """The outputs of a container's modules cannot be put together."""
+
+
 class _UnknownError(Exception):
     """A value is not recorded."""
 
@@ -386,11 +359,4 @@ def _is_turned(step: Step) -> bool:
         and len(weight.size) > 2
         and base_name(step.obj.class_name).startswith("Spatial")
         and weight.stride[0] < weight.stride[-1]
-    )
-
-
-def own_parameters(obj: TorchObject) -> int:
-    """Count the weights in an object's own fields."""
-    return sum(
-        tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
     )

@@ -6,6 +6,7 @@ May import graph.
 from __future__ import annotations
 
 from ...graph.tensor import Tensor
+from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, VERDICTS, LayerProof
 from .reasons import (
     AGAINST,
@@ -23,7 +24,6 @@ from .reasons import (
     WEIGHT,
     WITH_DIFFERING,
 )
-from .run import Outcome
 
 EXPLAINED = 0.9
 """The share of a difference that a step along the gradient must explain to be the reason for it alone."""

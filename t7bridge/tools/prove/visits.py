@@ -228,3 +228,10 @@ def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Step:
     if visit.number is not None and keeps_state(visit.obj):
         step.input, step.reason = None, "continues from the step before"
     return step
+
+
+def own_parameters(obj: TorchObject) -> int:
+    """Count the weights in an object's own fields."""
+    return sum(
+        tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
+    )

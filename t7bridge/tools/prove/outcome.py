@@ -1,0 +1,48 @@
+"""The verdict on one run of one layer. May import graph and torchmodules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...data import define
+from .proof import NOT_RECORDED
+from .visits import Step
+
+if TYPE_CHECKING:
+    from ...torchmodules.judging import Difference, Fit, Weight
+
+
+@define(eq=False)
+class Outcome:
+    """The verdict on one step.
+
+    Attributes:
+        step: the run of a layer.
+        verdict: of its output.
+        reason: why.
+        difference: of its output.
+        backward: the verdict on its gradInput.
+        backward_difference: of its gradInput.
+        gradients: the verdict on its gradWeight and gradBias.
+        fit: how well a training step explains the difference.
+        weight: the one weight whose change does.
+        group: the steps whose work is in the compared output, this one too.
+        blamed: the steps of the group that explain the difference; empty where nothing does.
+        parameters: how many weights the layer has itself.
+        independent: whether its gradInput does not depend on its input.
+    """
+
+    step: Step
+    verdict: str = NOT_RECORDED
+    reason: str = ""
+    difference: Difference | None = None
+    backward: str = NOT_RECORDED
+    backward_reason: str = ""
+    backward_difference: Difference | None = None
+    gradients: str = NOT_RECORDED
+    fit: Fit | None = None
+    weight: Weight | None = None
+    group: tuple[int, ...] = ()
+    blamed: tuple[int, ...] = ()
+    parameters: int = 0
+    independent: bool = False
