@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from .errors import FormatError
 from .formats.t7 import layout as tags
+from .formats.t7.file import refuse_unexplained
 from .formats.t7.reader import T7Reader as _Reader
 from .formats.torchfile_values import Builder, LuaFunction, TorchObject, hashable_uniq_dict
 from .limits import DEFAULT_LIMITS, Limits
@@ -73,6 +74,12 @@ class T7Reader:
         """Read one value with everything inside it."""
         return self._builder.run(self._reader.read_object())
 
+    def _only_object(self) -> Any:
+        """Read the first value of a file, which has to explain something of it."""
+        value = self._reader.read_object()
+        refuse_unexplained(self._reader, value)
+        return self._builder.run(value)
+
     def read_boolean(self) -> bool:
         """Read an integer; 1 is True."""
         return self.read_int() == 1
@@ -115,4 +122,5 @@ def load(filename: str, **kwargs: Any) -> Any:
         T7ReaderException: the file is damaged, or is not a `.t7`.
     """
     with open(filename, "rb") as file:
-        return T7Reader(file, **kwargs).read_obj()
+        reader = T7Reader(file, **kwargs)
+        return reader._only_object()

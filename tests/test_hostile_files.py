@@ -16,7 +16,7 @@ import pytest
 from helpers import LITTLE8, TESTFILES, Parts
 
 import t7bridge
-from t7bridge import Limits, cli
+from t7bridge import Limits, cli, torchfile
 from t7bridge.errors import CorruptError, IncompleteFileWarning, LimitError
 from t7bridge.formats.t7.layout import T7Layout
 from t7bridge.formats.t7.writer import T7Writer
@@ -240,9 +240,10 @@ def test_stride_zero_is_no_live_module(tmp_path, capsys) -> None:
 @pytest.mark.parametrize("size", [8, 64, 1 << 20])
 def test_zeros_are_no_value(size: int) -> None:
     """Zeros read as nil, which explains nothing of a file of them; four of them are nil as Lua writes it."""
-    with pytest.raises(CorruptError, match="nil, explains next to nothing"):
-        t7bridge.load(bytes(size))
-    assert t7bridge.load(bytes(4)) is None
+    for read in (t7bridge.load, t7bridge.load_as_torchfile):
+        with pytest.raises(CorruptError, match="nil, explains next to nothing"):
+            read(bytes(size))
+        assert read(bytes(4)) is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,9 @@ def test_zeros_are_no_value(size: int) -> None:
 )
 def test_what_explains_next_to_nothing_is_refused(name: str, words: str, tmp_path, capsys) -> None:
     """By every way of reading, with a message that says what was read and how much is left."""
-    for read in (t7bridge.load, t7bridge.describe, lambda path: t7bridge.convert(path, tmp_path / "x.pt")):
+    readers = (t7bridge.load, t7bridge.describe, lambda path: t7bridge.convert(path, tmp_path / "x.pt"))
+    others = (t7bridge.load_as_torchfile, torchfile.load) if "different" not in words else ()  # the first value alone
+    for read in (*readers, *others):
         with pytest.raises(CorruptError, match=words):
             read(HOSTILE / name)
     assert run("inspect", HOSTILE / name) == 2

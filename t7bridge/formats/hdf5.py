@@ -26,6 +26,7 @@ from .named import METADATA_KEY, Name, NamedTensors, View, as_stored, extent, ro
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
+_NAMED = 5
 """What fits an attribute that stands in an object's header, in bytes."""
 
 
@@ -67,6 +68,8 @@ class _Reader:
         self._views: dict[Name, View] = {}
         self._tensors: dict[Name, Tensor] = {}
         self._by_address: dict[int, Tensor] = {}
+        self._attributes = 0
+        self._attribute_names: list[str] = []
         try:
             self._file = h5py.File(_Bytes(source), "r")
         except (OSError, ValueError, RuntimeError, KeyError) as error:
@@ -120,6 +123,7 @@ class _Reader:
         stack: list[tuple[Name, Any]] = [((), self._file)]
         while stack:
             steps, group = stack.pop()
+            self._count_attributes(steps, group)
             if len(seen) + len(self._tensors) > self._limits.archive_members:
                 raise LimitError("has too many groups and data sets", file=self._source.name, limit="archive_members",
                                  value=self._limits.archive_members)  # fmt: skip
@@ -140,6 +144,20 @@ class _Reader:
                     self._left_out(path, "a group under another name" if isinstance(item, h5py.Group) else "a broken "
                                    "link" if item is None else type(item).__name__)  # fmt: skip
             stack += reversed(inner)
+        if self._attributes:
+            names = ", ".join(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
+            what = "attribute is" if self._attributes == 1 else "attributes are"
+            self._notes.append(Note("warning", "", f"{self._attributes} {what} left out: {names}"))
+
+    def _count_attributes(self, path: Name, item: Any) -> None:
+        """Count the attributes of a group or data set that are neither ours nor the file's metadata."""
+        if not len(item.attrs):
+            return
+        known = set(self.metadata()) if not path else {METADATA_KEY}
+        others = [name for name in item.attrs if name not in known]
+        self._attributes += len(others)
+        room = _NAMED - len(self._attribute_names)
+        self._attribute_names += [f"{'.'.join(path)}@{name}"[:100] for name in others[:room]]
 
     def _left_out(self, path: Name, what: str) -> None:
         self._notes.append(Note("warning", ".".join(path), f"{what} is left out"))
@@ -148,6 +166,7 @@ class _Reader:
         address = _address(self._h5py, data)
         tensor = self._by_address.get(address)
         if tensor is None:
+            self._count_attributes(path, data)
             element, order = _element(self._h5py, data)
             if element is None:
                 self._left_out(path, f"a data set of {str(data.dtype)[:40]}")

@@ -19,6 +19,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import step_name, walk
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
+from .t7.file import refuse_unexplained
 from .t7.layout import T7Layout
 from .t7.reader import T7Reader
 from .torchfile_values import Builder, Kinds
@@ -50,7 +51,9 @@ def load_as_torchfile(
     Raises:
         FormatError: the file is damaged, or is not a `.t7`.
     """
-    value = T7Reader(source, limits=limits, **layout).read_object()
+    reader = T7Reader(source, limits=limits, **layout)
+    value = reader.read_object()
+    refuse_unexplained(reader, value)
     kinds = Kinds(torchfile.hashable_uniq_dict, torchfile.TorchObject, torchfile.LuaFunction)
     return Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings, kinds).run(value)
 

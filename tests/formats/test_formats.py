@@ -205,6 +205,9 @@ def test_hdf5_of_others(tmp_path: Path) -> None:
         file["net/other"] = h5py.ExternalLink("secret.h5", "/x")
         file["net/loop"] = file["net"]
         file["words"] = ["a", "b"]
+        file.attrs["title"] = "text"
+        file.attrs["scale"] = np.arange(3.0)
+        file["net"].attrs["steps"] = 7
     report = t7bridge.convert(tmp_path / "x.h5", tmp_path / "x.pt")
     found = torch.load(tmp_path / "x.pt", weights_only=True)["net"]
 
@@ -214,6 +217,7 @@ def test_hdf5_of_others(tmp_path: Path) -> None:
     assert found["again"].data_ptr() == found["conv"]["weight"].data_ptr()
     left = " ".join(str(note) for note in report.notes)
     assert all(name in left for name in ("net.other", "net.loop", "words"))
+    assert "2 attributes are left out: @scale, net@steps" in left
 
 
 def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:

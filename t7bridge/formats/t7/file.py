@@ -152,8 +152,12 @@ class _Found:
 
 
 def _read_all(reader: T7Reader) -> _Found:
+    return _read_on(reader, reader.read_object())
+
+
+def _read_on(reader: T7Reader, value: Value) -> _Found:
+    """Read what follows the first value of a file."""
     found = _Found(reader)
-    value = reader.read_object()
     while True:
         found.roots.append(value)
         found.ends.append(reader.position)
@@ -173,6 +177,21 @@ def _read_all(reader: T7Reader) -> _Found:
         if value is None:  # zeros read as nil; nobody writes nil behind a value
             found.reason = "they begin with zeros"
             return found
+
+
+def refuse_unexplained(reader: T7Reader, value: Value) -> None:
+    """Refuse a file of which the first value explains next to nothing; what follows other values is not read.
+
+    Args:
+        reader: of the file, behind its first value.
+        value: the first value.
+
+    Raises:
+        CorruptError: the value is a scalar or an empty table before a long rest that is not a value.
+    """
+    if value is None or isinstance(value, (bool, float, bytes)) or _is_empty(value):
+        found = _read_on(reader, value)
+        _refuse_unexplained(Values(reader, found.roots, found.end, found.reason), found.ends[0])
 
 
 def _refuse_unexplained(values: Values, first_end: int) -> None:
