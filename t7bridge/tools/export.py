@@ -6,18 +6,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import field
 
 from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError
 from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_LIMITS, Budget, Limits
 from .example_inputs import Examples, parse_inputs
 from .hub import HubReport, export_hub
 from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
+_STEPS_PER_CALL = 2000
+"""Steps that tracing one more call of a module is worth: about 5 ms."""
 
 
 @define(frozen=True)
@@ -103,6 +106,7 @@ def export(
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = load_module(path, at, index_base=index_base, limits=limits)
+    _check_calls(module, limits)
 
     def converted(each: Examples) -> Inputs:
         if isinstance(each, list):
@@ -134,3 +138,14 @@ def export(
     return ExportReport(
         os.fspath(path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
     )
+
+
+def _check_calls(module: Any, limits: Limits) -> None:
+    """Charge the calls of modules that stand at several places: an exporter follows each of them.
+
+    Raises:
+        LimitError: there are far more calls than modules.
+    """
+    calls = sum(1 for _ in module.named_modules(remove_duplicate=False))
+    repeated = calls - sum(1 for _ in module.modules())
+    Budget(limits, "exporting a model whose modules stand at many places").spend(repeated * _STEPS_PER_CALL)

@@ -187,3 +187,13 @@ def test_tables_in_tables_as_pt2(tmp_path):
     found = program([given[1].torch(), [each.torch() for each in rest.as_list()]])
     wanted = t7bridge.load_module(source)([given[1].torch(), [each.torch() for each in rest.as_list()]])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, wanted))
+
+
+def test_modules_at_many_places_are_refused(tmp_path, capsys):
+    """A kilobyte whose modules stand at thousands of places is refused before an exporter follows each of them."""
+    bomb = TESTFILES / "hostile" / "double_concat.t7"
+    assert main(["export", str(bomb), str(tmp_path / "x.pt2"), "--input", "2x3"]) == 2
+    assert "--limit work=N" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    report = t7bridge.export(TESTFILES / "models" / "siamese_shared.t7", tmp_path / "x.pt2", input="[2x6,2x6]")
+    assert report.difference == 0
