@@ -120,7 +120,7 @@ def _classes(obj: TorchObject, value: Array, slope: Array) -> Array | None:
     rows = slope.reshape(-1, slope.shape[-1]) if slope.ndim <= 2 else None
     if rows is None or not ((rows != 0).sum(1) == 1).all():
         return None
-    found = np.abs(rows).argmax(1) + 1.0
+    found: Array = np.abs(rows).argmax(1) + 1.0
     return found if slope.ndim == 2 else found[:1]
 
 
@@ -135,7 +135,8 @@ def _binary(obj: TorchObject, value: Array, slope: Array) -> Array | None:
         return None
     found = value - slope * _count(obj, value) * (1 - value + 1e-12) * (value + 1e-12)
     whole = np.round(found)
-    return whole if np.abs(found - whole).max() < 1e-2 else np.clip(found, 0, 1)
+    near: Array = whole if np.abs(found - whole).max() < 1e-2 else np.clip(found, 0, 1)
+    return near
 
 
 def _divergence(obj: TorchObject, value: Array, slope: Array) -> Array:
