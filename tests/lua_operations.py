@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 
 class Case(nn.Module):
@@ -36,6 +37,33 @@ class Held(nn.Module):
         return self.function(self.inner, *inputs)
 
 
+def _changed(x: Tensor, p: Tensor) -> Tensor:
+    """Parts of a tensor changed in place: by a number, a parameter and another part."""
+    x[:, :, :2] *= 2
+    x[:, 0] = x[:, 2].clone() * p
+    part = x[:, 1]
+    part.add_(1)
+    x[:, 2:, 1:].zero_()
+    return x + part.unsqueeze(1)
+
+
+def _turned(x: Tensor) -> Tensor:
+    """A view of a view changed in place."""
+    y = x.transpose(1, 2).reshape(2, 12) if not x.is_contiguous() else x.view(2, 2, 2, 3).transpose(1, 2)
+    y[:, 1].mul_(3)
+    out = torch.zeros(x.size(0), 4, 3)
+    out[:, 1:3] = x[:, :2]
+    out[:, 3].copy_(x[:, 0])
+    return x + out
+
+
+def _without_gradient(x: Tensor, w: Tensor) -> Tensor:
+    with torch.no_grad():
+        target = F.normalize(x @ w, dim=1)
+    return x * target
+
+
+_EQUALIZED = ((4, 3, 2, 2), (3, 16), (3, 1))
 MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
 aten = torch.ops.aten
 
@@ -109,6 +137,39 @@ CASES: dict[str, tuple[Any, ...]] = {
     "masked_fill": (lambda x: x.masked_fill(MASK, -1e4), (2, 3, 4)),
     "masked_softmax": (lambda x: x.masked_fill(MASK, float("-inf")).softmax(-1), (2, 3, 4)),
     "where": (lambda x: torch.where(MASK, x, 0.5) + torch.where(MASK, 1.0, x) + torch.where(MASK, x, x * 2), (2, 3, 4)),
+    "masked_fill_wire": (lambda x: x.masked_fill(x > 0.2, -2.0) + x.masked_fill(x.abs() > 1, 0), (2, 3, 4)),
+    "masked_fill_infinite": (lambda x: x.masked_fill(x > 0.9, float("-inf")).softmax(-1), (2, 3, 4)),
+    "where_wire": (lambda x, y: torch.where(x > y, x * 2, y) + torch.where(x < 0, 0.5, y), "two", (2, 4), (2, 4)),
+    "compare": (lambda x: x * (x > 0.1) + x.square() * (x <= -0.2).float() - (x >= 0.5).float(), (2, 9)),
+    "compare_two": (lambda x, y: x * (x > y) + y * (x >= y) + (x < y).float(), "two", (2, 4), (2, 4)),
+    "equal": (lambda x: (x == 2).float() * 3 + (x != 5).float() * x, "int", (2, 5)),
+    "equal_floats": (lambda x: x * (x.relu() == 0) + (x.relu() != 0).float(), (2, 9)),
+    "logic": (lambda x: x * ((x > 0) & ~(x > 1)) + ((x > 1) | (x < -1)).float() + ((x > 0) ^ (x > 0.5)) * x, (2, 9)),
+    "sign": (lambda x: x.sign() * x.square() + torch.sign(x.relu()), (2, 9)),
+    "broadcast_tensors": (lambda x, y: sum(torch.broadcast_tensors(x, y)), "two", (2, 1, 4), (2, 3, 1)),
+    "in_place_part": (lambda x, p: _changed(x * 1, p), (2, 3, 4), (4,)),
+    "in_place_chain": (lambda x: _turned(x * 1), (2, 4, 3)),
+    "cosine_similarity": (lambda x, y: F.cosine_similarity(x, y, dim=1), "two", (2, 5), (2, 5)),
+    "pairwise_distance": (
+        lambda x, y: F.pairwise_distance(x, y, 1.0) + F.pairwise_distance(x, y),
+        "two",
+        (2, 5),
+        (2, 5),
+    ),
+    "weight_norm": (
+        nn.Sequential(weight_norm(nn.Conv1d(3, 4, 2)), weight_norm(nn.ConvTranspose1d(4, 3, 2)), nn.Flatten()),
+        (2, 3, 5),
+    ),
+    "weight_norm_linear": (nn.Sequential(weight_norm(nn.Linear(4, 3)), weight_norm(nn.Linear(3, 2), dim=None)), (2, 4)),
+    "spectral_norm": (nn.Sequential(spectral_norm(nn.Conv2d(3, 4, 2)), nn.Flatten()), (2, 3, 3, 4)),
+    "equalized": (lambda x, w, v, g: F.linear(F.conv2d(x, w * 0.3).flatten(1), v * g), (2, 3, 3, 3), *_EQUALIZED),
+    "mv": (lambda x, a, p: x + torch.dot(torch.mv(a, p), p), (2, 3), (3, 3), (3,)),
+    "transposed_twice": (
+        lambda x, w: (F.linear(F.linear(x, w), w.t()) + (x @ w.t()) @ w) * w.t().sum(1),
+        (2, 4),
+        (3, 4),
+    ),
+    "no_grad": (lambda x, w: _without_gradient(x, w), (2, 4), (4, 4)),
     "convolution": (nn.Conv2d(3, 4, 3, 2, 1), (2, 3, 7, 8)),
     "convolution_1": (nn.Conv1d(3, 4, 3, 2, 1), (2, 3, 7)),
     "convolution_3": (nn.Conv3d(2, 3, (1, 2, 3), (1, 2, 1), (0, 1, 1)), (2, 2, 3, 4, 5)),
@@ -118,6 +179,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "convolution_dilated_3": (nn.Conv3d(2, 3, 2, 1, 1, 2), (2, 2, 3, 4, 5)),
     "convolution_grouped": (nn.Conv2d(6, 4, 3, 1, 1, groups=2), (2, 6, 5, 5)),
     "convolution_depthwise": (nn.Conv2d(4, 4, 3, 2, 1, groups=4), (2, 4, 6, 5)),
+    "convolution_depthwise_square": (nn.Conv2d(4, 4, 3, 1, 1, groups=4, bias=False), (2, 4, 5, 5)),
     "convolution_depthwise_no_bias": (nn.Conv2d(4, 4, (1, 3), 1, (0, 1), groups=4, bias=False), (2, 4, 6, 5)),
     "convolution_depthwise_wide": (nn.Conv2d(4, 8, 3, 1, 1, groups=4), (2, 4, 6, 5)),
     "convolution_depthwise_1": (nn.Conv1d(4, 4, 3, 1, 1, groups=4), (2, 4, 6)),

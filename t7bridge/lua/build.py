@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attrs import field
@@ -14,13 +15,15 @@ from .trace import Call, Extent, Program, Ref, fold, is_tensor, to_array, to_ten
 
 Shape = tuple[Any, ...]
 """Extents: integers, and text for what depends on the size of the batch."""
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("select.int", "slice.Tensor", "view.default", "transpose.int", "permute.default", "squeeze.dim"),
-        *("unsqueeze.default", "narrow.default", "t.default", "expand.default"),
+
+
+TAKES_SCALED = frozenset(
+    (
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear"),
+        *("mul", "div"),
     )
-) | {"operator.getitem"}
+)
+"""Operations that have a place for a `Scaled`."""
 
 
 class CannotError(Exception):
@@ -56,6 +59,23 @@ class Param:
 
 
 @define(eq=False)
+class Scaled:
+    """A learned tensor times a scale, which layers with weights apply to their inputs or outputs.
+
+    Attributes:
+        param: the learned tensor.
+        scale: a number, or a wire of one number or of one for each index of a dimension.
+        place: that dimension; `None` where the scale is one number.
+        shape: of the result.
+    """
+
+    param: Param
+    scale: Any
+    place: int | None
+    shape: Shape
+
+
+@define(eq=False)
 class Missing:
     """The value of an operation that could not be expressed."""
 
@@ -80,6 +100,7 @@ class Builder:
 
     Attributes:
         program: what is built.
+        on_change: lets later uses of a tensor see that a call changed it in place; see `inplace.changed`.
         steps: what was emitted, in order.
         problems: what cannot be expressed: place in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
@@ -87,13 +108,13 @@ class Builder:
     """
 
     program: Program
+    on_change: Callable[[Builder, Call, Any], None]
     allow: tuple[str, ...] = ()
     steps: list[Step] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: list[str] = field(factory=list)
     env: dict[str, Any] = field(factory=dict)
     call: Call = field(default=None)
-    _mutated: dict[str, str] = field(factory=dict)
 
     def run(self) -> tuple[list[Step], list[Step]]:
         """Build everything.
@@ -118,7 +139,7 @@ class Builder:
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
         for call in self.program.calls:
             self.call = call
-            self.env[call.name] = self._value(call)
+            self.env[call.name] = self.value_of(call)
         outputs = []
         for item in self.program.outputs:
             value = self.env[item.name] if isinstance(item, Ref) else item
@@ -139,16 +160,21 @@ class Builder:
             f"{count} operation{'s' if count > 1 else ''} of the module cannot be expressed with nn and nngraph{listed}"
         )
 
-    def _value(self, call: Call) -> Any:
+    def value_of(self, call: Call) -> Any:
+        """Build a call; what cannot be expressed is added to the problems."""
         missing: list[bool] = []
         args = self._resolve(call.args, missing)
         kwargs = {name: self._resolve(value, missing) for name, value in call.kwargs.items()}
         if missing:
             return Missing(call.shape)
+        if call.op == "operator.list":
+            return args[0]
         if call.op == "operator.getitem":
             return args[0][args[1]]
         if call.op.startswith(("operator.", "aten.sym_size", "aten._assert", "aten.sym_")):
             return Extent(call.name)
+        if call.op.split(".")[1] not in TAKES_SCALED:
+            args, kwargs = self._unscaled(args), {name: self._unscaled(value) for name, value in kwargs.items()}
         try:
             folded = self._fold(call, args, kwargs)
             if folded is not None:
@@ -157,6 +183,8 @@ class Builder:
             if operation is None:
                 raise CannotError("Lua has no such operation, and no composition of it is known")
             value = operation.build(self, *args, **kwargs)
+            if is_inplace(call.op):
+                self.on_change(self, call, value)
         except CannotError as error:
             self.problems.append((call.line, call.op, str(error)))
             return Missing(call.shape)
@@ -165,27 +193,13 @@ class Builder:
                 raise
             self.problems.append((call.line, call.op, f"with these arguments no composition is known ({error})"))
             return Missing(call.shape)
-        self._mutate(call, value)
         return value
 
-    def _mutate(self, call: Call, value: Any) -> None:
-        """Let later uses of a tensor that was changed in place see the change."""
-        base = call.op.split(".")[1]
-        if not base.endswith("_") or base.endswith("__") or not isinstance(call.args[0], Ref):
-            return
-        name = call.args[0].name
-        made_by = next((other for other in self.program.calls if other.name == name), None)
-        if made_by is not None and made_by.op in VIEWS:
-            self.problems.append((call.line, call.op, "a part of a tensor is changed in place"))
-        position = self.program.calls.index(call)
-        for index, other in enumerate(self.program.calls):
-            if index < position and other.op in VIEWS and other.args and other.args[0] == Ref(name):
-                later = any(_mentions(user, other.name) for user in self.program.calls[position + 1 :])
-                if later:
-                    self.problems.append(
-                        (call.line, call.op, "a tensor is changed in place while a view of it is used")
-                    )
-        self.env[name] = value
+    def _unscaled(self, value: Any) -> Any:
+        """Compute what an operation takes that has no place for a scale."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._unscaled(item) for item in value)
+        return self.wire(value) if isinstance(value, Scaled) else value
 
     def _resolve(self, value: Any, missing: list[bool]) -> Any:
         if isinstance(value, Ref):
@@ -203,7 +217,7 @@ class Builder:
     def _fold(self, call: Call, args: Any, kwargs: Any) -> Any:
         """Compute a call on constants now; `None` where its arguments are not constants."""
         values = list(_leaves((args, kwargs)))
-        if any(isinstance(value, (Wire, Param, Extent)) for value in values):
+        if any(isinstance(value, (Wire, Param, Scaled, Extent)) for value in values):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
@@ -281,6 +295,13 @@ class Builder:
         """
         if isinstance(value, Wire):
             return value
+        if isinstance(value, Scaled):
+            return self._product(value)
+        if isinstance(value, Param) and value.ref.transposed:  # layers other than nn.Linear want their weight in order
+            straight = value.ref.size[::-1]
+            turned = self._perm(Param(WeightRef(value.ref.key, value.ref.start, straight), straight), (1, 0))
+            wide: Wire = self.expand(turned, value.shape, like)
+            return wide
         if isinstance(value, (int, float)):
             raise CannotError("a number stands where a tensor is needed")
         import numpy as np
@@ -321,6 +342,19 @@ class Builder:
             full = ((1,) if batched else ()) + (lead or (1,))
             made = self.emit(make("nn.CMul", *full, weight=self.resized(value.ref, full)), constant, shape=inner)
         return self.reshape(made, inner) if batched_scalar else made
+
+    def _product(self, value: Scaled) -> Wire:
+        """Return a learned tensor times its scale."""
+        made = self.wire(value.param)
+        if isinstance(value.scale, float):
+            return self.emit(make("nn.MulConstant", value.scale), made)
+        scale = value.scale
+        if value.place is not None:
+            rest = (1,) * (len(value.shape) - value.place - 1)
+            scale = self.reshape(scale, (*(1,) * value.place, scale.shape[0], *rest))
+        else:
+            scale = self.reshape(scale, (1,) * len(value.shape))
+        return self.emit(make("nn.CMulTable"), made, self.expand(scale, value.shape))
 
     def _any_input(self, shape: Shape) -> Wire:
         """Return a wire to hang a constant on: with the batch in its first dimension where there is one."""
@@ -381,6 +415,8 @@ class Builder:
         kept = [place for place in order if value.shape[place] != 1]
         if kept == sorted(kept) and not isinstance(value, Param):
             return self.reshape(value, shape)
+        if order == (1, 0) and isinstance(value, Param) and value.ref.transposed and value.ref.size == value.shape:
+            return Param(WeightRef(value.ref.key, value.ref.start, shape), shape)
         if order == (1, 0) and whole(value) and tuple(self.program.state[value.ref.key].shape) == value.shape:
             return Param(WeightRef(value.ref.key, 0, shape, True), shape)
         return self._perm(value, order)
@@ -423,7 +459,10 @@ class Builder:
             if isinstance(extent, str):
                 raise CannotError("a value is repeated for each example of the batch")
             result = (*value.shape[:place], extent, *value.shape[place + 1 :])
-            layer = sequential(make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1))
+            layers = [make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)]
+            if len(value.shape) == 1:  # the element of a vector is no tensor in Lua
+                layers = [make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)]
+            layer = sequential(*layers)
             value = self.emit(layer, value, shape=result)
         return value
 
@@ -445,6 +484,12 @@ class Builder:
         layer = make("nn.MM")
         made = self.emit(layer, column, self.reshape(row, (1, count)), shape=(shape[0], count))
         return self.reshape(made, shape)
+
+
+def is_inplace(op: str) -> bool:
+    """Return whether an operation changes its first argument: its name ends in one underscore."""
+    base = op.split(".")[1] if op.startswith("aten.") else ""
+    return base.endswith("_") and not base.endswith("__")
 
 
 def whole(value: Any) -> bool:
@@ -489,5 +534,6 @@ def _constants(value: Any) -> Any:
     return value
 
 
-def _mentions(call: Call, name: str) -> bool:
+def mentions(call: Call, name: str) -> bool:
+    """Return whether a call takes a value."""
     return any(isinstance(item, Ref) and item.name == name for item in _leaves((call.args, call.kwargs)))

@@ -263,7 +263,7 @@ def fields_of(layer: Layer, element: ElementType) -> dict[str, Value]:
         given.update(zip(missing, row.defaults[len(row.defaults) - len(missing) :]))
         for name, value in given.items():
             if name != "-" and value is not None:
-                found[name] = lua_value(value)
+                found[name] = lua_value(value, element)
         if layer.name.endswith("BatchNormalization"):
             del found["nOutput"]
     for name, args in layer.calls:
@@ -286,10 +286,10 @@ def fresh(value: Any, element: ElementType) -> Value:
     return makers[value]() if isinstance(value, str) and value in makers else value
 
 
-def lua_value(value: Any) -> Value:
-    """Return a Python value as Lua has it: numbers are doubles."""
+def lua_value(value: Any, element: ElementType) -> Value:
+    """Return a Python value as Lua has it: numbers are doubles, arrays tensors of an element type."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, (int, float)):
         return float(value)
-    return Tensor.from_numpy(value)
+    return Tensor.from_numpy(value.astype(element.code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from attrs import field
@@ -14,6 +15,7 @@ from ..graph.tensor import Tensor
 from ..report import Note
 from . import operations as _operations
 from .build import Builder
+from .inplace import changed
 from .layers import Layer, walk
 from .objects import ObjectMaker
 from .record import ROOT_FIELD
@@ -56,7 +58,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
         UnsupportedError: see `save_module`.
     """
     program = trace(module, inputs)
-    builder = Builder(program, allow)
+    builder = Builder(program, changed, allow)
     try:
         ins, outs = builder.run()
     except UnsupportedError as error:
@@ -64,7 +66,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
             raise
         # The first dimension may not be the batch, as of sequences with the time in front.
         program = trace(module, inputs, fixed=True)
-        builder = Builder(program, allow)
+        builder = Builder(program, changed, allow)
         try:
             ins, outs = builder.run()
         except UnsupportedError:
@@ -96,7 +98,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
 
 def _state_record(layer: Layer, program: Program, arrays: dict[str, Any]) -> Table:
     """Return the root's record: order of the keys, tied keys, and tensors that no layer holds."""
-    held = {ref.key for inner in walk(layer) for ref in inner.weights.values()}
+    held = _held_whole(layer, arrays)
     keys = [*program.state, *program.aliases]
     order = [key for key in program.order if key in keys]
     others = [(key, _kept(array)) for key, array in arrays.items() if key not in held]
@@ -107,6 +109,22 @@ def _state_record(layer: Layer, program: Program, arrays: dict[str, Any]) -> Tab
             "other": Table.of(others),
         }
     )
+
+
+def _held_whole(layer: Layer, arrays: dict[str, Any]) -> set[str]:
+    """Return the keys of the tensors of which layers hold all elements."""
+    parts: dict[str, set[tuple[int, int]]] = {}
+    for inner in walk(layer):
+        for ref in inner.weights.values():
+            parts.setdefault(ref.key, set()).add((ref.start, ref.start + prod(ref.size)))
+    found = set()
+    for key, spans in parts.items():
+        place = 0
+        for start, end in sorted(spans):
+            place = max(place, end) if start <= place else place
+        if place >= arrays[key].size:
+            found.add(key)
+    return found
 
 
 def _kept(array: Any) -> Tensor | Table:

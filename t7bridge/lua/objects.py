@@ -77,20 +77,16 @@ class ObjectMaker:
         if known is not None:
             return known
         whole = self.weights[ref.key]
-        if ref.transposed:
-            turned = np.ascontiguousarray(np.swapaxes(whole, -1, -2).astype(self.element.code))
-            made = Tensor.from_numpy(np.zeros_like(turned) if gradient else turned)
-        else:
-            if (ref.key, gradient) not in self._storages:
-                flat = (
-                    np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
-                )
-                self._storages[ref.key, gradient] = Storage.from_array(flat)
-            stride, step = [], 1
-            for extent in reversed(ref.size):
-                stride.append(step)
-                step *= extent
-            storage = self._storages[ref.key, gradient]
-            made = Tensor(self.element, storage, ref.size, tuple(reversed(stride)), ref.start)
+        if (ref.key, gradient) not in self._storages:
+            flat = np.zeros(whole.size, self.element.code) if gradient else whole.reshape(-1).astype(self.element.code)
+            self._storages[ref.key, gradient] = Storage.from_array(flat)
+        stride, step = [], 1
+        for extent in reversed(ref.size):
+            stride.append(step)
+            step *= extent
+        if ref.transposed:  # Lua's rows are the columns of the tensor
+            stride[:2] = [ref.size[-2], 1]
+        storage = self._storages[ref.key, gradient]
+        made = Tensor(self.element, storage, ref.size, tuple(reversed(stride)), ref.start)
         self._tensors[ref, gradient] = made
         return made

@@ -71,9 +71,8 @@ local function tie(model)
    local places = {{}}
    for _, module in ipairs(model:listModules()) do
       for field, entry in pairs(module.t7bridge or {{}}) do
-         local id = entry.key .. (entry.transposed and ' transposed' or '')
-         places[id] = places[id] or {{}}
-         table.insert(places[id], {{module, field, entry}})
+         places[entry.key] = places[entry.key] or {{}}
+         table.insert(places[entry.key], {{module, field, entry}})
       end
    end
    for _, holders in pairs(places) do
@@ -84,12 +83,18 @@ local function tie(model)
             local module, field, entry = unpack(holder)
             local own, first = module[field], (entry.start or 0) + 1
             local slope = field == 'weight' and 'gradWeight' or field == 'bias' and 'gradBias'
+            local strides = own:stride()
+            if entry.transposed then
+               local last = own:dim()
+               strides[last - 1], strides[last] = 1, own:size(last - 1)
+            end
             weight = weight or own.new(sizes):zero()
-            weight:view(-1):narrow(1, first, own:nElement()):copy(own)
-            own:set(weight:storage(), first, own:size())
+            local shared = own.new(weight:storage(), first, own:size(), strides)
+            shared:copy(own)
+            own:set(shared)
             if slope and module[slope] then
                gradient = gradient or own.new(sizes):zero()
-               module[slope]:set(gradient:storage(), first, own:size())
+               module[slope]:set(gradient:storage(), first, own:size(), strides)
             end
          end
       end

@@ -111,7 +111,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Pr
     Raises:
         UnsupportedError: the module has control flow that depends on data, or cannot be exported otherwise.
     """
-    module = copy.deepcopy(module).eval().cpu()
+    module = _copied(module).eval().cpu()
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
     exported = static = None
     if not fixed and inputs and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs):
@@ -131,6 +131,17 @@ def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Pr
     program = _program(exported, module)
     program.static = bool(static)
     return program
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, of which attributes may be tensors that were computed, as of an old `weight_norm`."""
+    memo = {
+        id(value): value.detach().clone()
+        for inner in module.modules()
+        for value in vars(inner).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, memo)
 
 
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> Any:
@@ -203,11 +214,13 @@ def _program(exported: Any, module: nn.Module) -> Program:
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             _add_input(program, node, specs[node.name], exported)
+        elif node.op == "call_function" and _is_region(node):
+            program.calls += _inlined(node, exported)
         elif node.op == "call_function":
             program.calls.append(_call(node))
         elif node.op == "output":
             _add_outputs(program, node, exported)
-        elif node.op == "get_attr":
+        elif node.op == "get_attr" and not isinstance(getattr(exported.graph_module, node.target), nn.Module):
             program.constants[node.name] = getattr(exported.graph_module, node.target)
     for path, inner in module.named_modules():
         program.classes[path] = type(inner).__name__
@@ -289,6 +302,57 @@ def _call(node: Any) -> Call:
         stack,
         _line(node.meta.get("stack_trace") or ""),
     )
+
+
+_REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def _is_region(node: Any) -> bool:
+    """Return whether a node is a block of the source, as that of `with torch.no_grad()`."""
+    return getattr(node.target, "__name__", "") in _REGIONS
+
+
+def _inlined(node: Any, exported: Any) -> list[Call]:
+    """Return the calls of a block, and one that is the list of its results, without gradients where it keeps none."""
+    place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
+    graph = getattr(exported.graph_module, node.args[place].target).graph
+    given = iter(node.args[place + 1 :])
+    renamed: dict[str, Any] = {}
+    calls: list[Call] = []
+    silent = node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]
+    for inner in graph.nodes:
+        if inner.op == "placeholder":
+            renamed[inner.name] = _plain(next(given))
+        elif inner.op == "call_function":
+            call = _call(inner)
+            call.name = f"{node.name}.{inner.name}"
+            call.args, call.kwargs = _with_names(call.args, renamed), _with_names(call.kwargs, renamed)
+            renamed[inner.name] = Ref(call.name)
+            calls.append(call)
+        elif inner.op == "output":
+            results = []
+            for item in inner.args[0]:
+                value = renamed[item.name]
+                held = item.meta.get("val")
+                if silent and isinstance(value, Ref) and isinstance(held, torch.Tensor) and held.is_floating_point():
+                    dtype = str(held.dtype).removeprefix("torch.")
+                    detached = f"{node.name}.{item.name}.detach"
+                    target = torch.ops.aten.detach.default
+                    calls.append(Call(detached, "aten.detach.default", target, (value,), {}, _shape(held), dtype))
+                    value = Ref(detached)
+                results.append(value)
+            calls.append(Call(node.name, "operator.list", None, (results,), {}, _shape(node.meta.get("val"))))
+    return calls
+
+
+def _with_names(value: Any, renamed: dict[str, Any]) -> Any:
+    if isinstance(value, Ref):
+        return renamed.get(value.name, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_names(item, renamed) for item in value)
+    if isinstance(value, dict):
+        return {name: _with_names(item, renamed) for name, item in value.items()}
+    return value
 
 
 def _line(trace_text: str) -> str:

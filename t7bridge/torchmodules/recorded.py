@@ -22,7 +22,7 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
 
     def rename(owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         own = {key[len(prefix) :]: state.pop(key) for key in list(state) if key.startswith(prefix)}
-        made = {key: _joined(record, key, own) for key in record.pieces}
+        made = {key: _joined(record, key, own, other.get(key)) for key in record.pieces}
         for key in record.keys:
             first = record.tied.get(key, key)
             state[prefix + key] = made[first] if first in made else other[first]
@@ -55,8 +55,14 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     hooked.register_load_state_dict_pre_hook(restore)
 
 
-def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor]) -> torch.Tensor:
+def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a recorded tensor of its pieces; `rest` has the elements that no layer holds."""
     size, pieces = record.sizes[key], record.pieces[key]
+    if rest is not None:
+        whole = rest.detach().reshape(-1).clone()
+        for piece in pieces:
+            whole[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
+        return whole.view(size)
     if len(pieces) == 1:
         tensor = own[pieces[0].key]
         return tensor.t() if pieces[0].transposed else tensor.view(size)

@@ -1,6 +1,6 @@
 -- Runs the models that lua_models.py saved, in stock nn and nngraph, and records what they compute.
 --   th lua_models.lua WORK OUT
--- Each network is OUT/NAME.t7, the operations are OUT/operations_N.t7: name -> {input=, gradOutput=, weights=, output=,
+-- Each network is OUT/NAME.t7, the operations are OUT/operations_N.t7, networks in other styles OUT/styles_N.t7: name -> {input=, gradOutput=, weights=, output=,
 -- gradInput=, gradients=}; weights and gradients by key of the PyTorch state dict.
 require 'nn'
 require 'nngraph'
@@ -41,18 +41,25 @@ local function run(name)
    return case
 end
 
-local part, size, number = {}, 0, 1
+local files = {op = 'operations', style = 'styles'}
+local parts = {op = {cases = {}, size = 0, number = 1}, style = {cases = {}, size = 0, number = 1}}
+
+local function finish(kind)
+   local part = parts[kind]
+   torch.save(out .. '/' .. files[kind] .. '_' .. part.number .. '.t7', part.cases)
+   parts[kind] = {cases = {}, size = 0, number = part.number + 1}
+end
+
 for name in io.lines(work .. '/names.txt') do
-   local case = run(name)
-   if name:sub(1, 3) ~= 'op_' then
+   local case, kind = run(name), name:match('^(%a+)_')
+   if not files[kind] then
       torch.save(out .. '/' .. name .. '.t7', case)
    else
       local bytes = #torch.serialize(case)
-      if size + bytes > 60000 then
-         torch.save(out .. '/operations_' .. number .. '.t7', part)
-         part, size, number = {}, 0, number + 1
-      end
-      part[name:sub(4)], size = case, size + bytes
+      if parts[kind].size + bytes > 60000 then finish(kind) end
+      parts[kind].cases[name:sub(#kind + 2)] = case
+      parts[kind].size = parts[kind].size + bytes
    end
 end
-torch.save(out .. '/operations_' .. number .. '.t7', part)
+finish('op')
+finish('style')

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from lua_nets import NETS, flat, module_of
 from lua_operations import CASES, case_of
+from lua_styles import STYLES, style_of
 
 import t7bridge
 from t7bridge import Table, Tensor
@@ -32,9 +33,10 @@ def packed(values: list[torch.Tensor]) -> object:
 
 
 names = []
-for name in (*NETS, *CASES):
-    module, inputs = module_of(name) if name in NETS else case_of(name)
-    label = name if name in NETS else f"op_{name}"
+for name in (*NETS, *CASES, *STYLES):
+    made = module_of(name) if name in NETS else case_of(name) if name in CASES else style_of(name)
+    module, inputs = made
+    label = name if name in NETS else f"{'op' if name in CASES else 'style'}_{name}"
     t7bridge.save_module(module, work / f"{label}.t7", example_inputs=inputs, force=True)
     torch.manual_seed(5)
     slopes = [torch.randn(output.shape) for output in flat(module(*inputs))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from ..build import Builder, CannotError, Const, Param, Wire
+from ..build import Builder, CannotError, Const, Param, Scaled, Wire
 from ..layers import make, sequential
 from ..table import operation
 
@@ -45,13 +45,40 @@ def times(b: Builder, value: Any, number: float) -> Any:
     return value if number == 1 else b.emit(make("nn.MulConstant", number), value)
 
 
-def learned(b: Builder, name: str, wire: Wire, param: Param) -> Wire:
+def learned(b: Builder, name: str, wire: Wire, param: Param, shape: Any = None) -> Wire:
     """Apply nn.CMul or nn.CAdd to a value of the result's shape."""
-    wire = b.expand(wire, b.shape)
-    rank = len(b.shape)
+    shape = b.shape if shape is None else shape
+    wire = b.expand(wire, shape)
+    if param.ref.transposed:
+        kind = "nn.CMulTable" if name == "nn.CMul" else "nn.CAddTable"
+        return b.emit(make(kind), wire, b.expand(b.wire(param), shape, wire), shape=shape)
+    rank = len(shape)
     size = (1,) * (rank - len(param.ref.size)) + param.ref.size
     field = "weight" if name == "nn.CMul" else "bias"
-    return b.emit(make(name, *size, **{field: b.resized(param.ref, size)}), wire, shape=b.shape)
+    return b.emit(make(name, *size, **{field: b.resized(param.ref, size)}), wire, shape=shape)
+
+
+def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
+    """Return a learned kernel or matrix times one number, or one for each index of a dimension; `None` for others."""
+    param = weight.param if isinstance(weight, Scaled) else weight
+    if not isinstance(param, Param) or len(param.shape) < 2 or param.ref.size != param.shape:
+        return None
+    number = number_of(other)
+    old = weight.scale if isinstance(weight, Scaled) else 1.0
+    if number is not None:
+        number = 1 / number if divide else number
+        if isinstance(old, float):
+            return Scaled(param, old * number, None, param.shape)
+        return Scaled(param, times(b, old, number), weight.place, param.shape)
+    if not isinstance(other, (Wire, Param)) or isinstance(weight, Scaled):
+        return None
+    longer = [place for place, extent in enumerate(other.shape) if extent != 1]
+    if len(longer) > 1 or (longer and len(other.shape) != len(param.shape)) or b.shape != param.shape:
+        return None
+    count = other.shape[longer[0]] if longer else 1
+    scale = b.reshape(b.wire(scalar_wire(other)), (count,))
+    scale = b.emit(make("nn.Power", -1), scale) if divide else scale
+    return Scaled(param, scale, longer[0] if longer else None, param.shape)
 
 
 def scalar_wire(value: Any) -> Any:
@@ -101,7 +128,11 @@ def sub(b: Builder, self: Any, other: Any, alpha: float = 1) -> Any:
 @operation("mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar", "nn.CMulTable, nn.CMul for a parameter, nn.MulConstant")
 def mul(b: Builder, self: Any, other: Any) -> Any:
     """Multiply."""
-    self, other = scalar_wire(self), scalar_wire(other)
+    for weight, factor in ((self, other), (other, self)):
+        made = weight_times(b, weight, factor)
+        if made is not None:
+            return made
+    self, other = (b.wire(value) if isinstance(value, Scaled) else scalar_wire(value) for value in (self, other))
     if number_of(self) is not None and number_of(other) is None:
         self, other = other, self
     if number_of(other) is not None:
@@ -118,7 +149,10 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
 @operation("div.Tensor div_.Tensor div.Scalar div_.Scalar true_divide.Tensor", "nn.CDivTable, nn.MulConstant, nn.Power")
 def div(b: Builder, self: Any, other: Any) -> Any:
     """Divide."""
-    self, other = scalar_wire(self), scalar_wire(other)
+    made = weight_times(b, self, other, divide=True)
+    if made is not None:
+        return made
+    self, other = (b.wire(value) if isinstance(value, Scaled) else scalar_wire(value) for value in (self, other))
     if number_of(other) is not None:
         return b.expand(times(b, self, 1 / number_of(other)), b.shape)
     if number_of(self) is not None:
@@ -156,59 +190,71 @@ def power_of_number(b: Builder, self: float, exponent: Any) -> Any:
     return b.emit(sequential(make("nn.MulConstant", log(self)), make("nn.Exp")), exponent)
 
 
-def masked(b: Builder, keep: Any, value: Wire, rest: Any) -> Wire:
-    """Return a value where a constant mask keeps it, and other constants elsewhere.
-
-    Args:
-        keep: numpy, 1 and 0.
-        value: what is kept.
-        rest: numpy, 0 where the value is kept.
-    """
-    shape = b.shape
-    value = b.expand(value, shape)
-
-    def fixed(array: Any) -> Const:
-        return Const(b.tensor(array), _broadcast(array.shape, shape))
-
-    kept = b.emit(make("nn.CMulTable"), value, b.wire(fixed(keep), value), shape=shape)
-    return b.emit(make("nn.CAddTable"), kept, b.wire(fixed(rest), value), shape=shape)
+def mask_pair(b: Builder, mask: Any) -> tuple[Any, Any]:
+    """Return a mask and its opposite, 1 and 0, of the result's shape: constants, or wires without a gradient."""
+    if isinstance(mask, Const):
+        chosen = mask.array() != 0
+        return tuple(Const(b.tensor(part.astype("f4")), b.shape) for part in (chosen, ~chosen))  # type: ignore[return-value]
+    own = b.wire(mask)
+    turned = b.emit(sequential(make("nn.MulConstant", -1), make("nn.AddConstant", 1)), own)
+    return b.expand(own, b.shape), b.expand(turned, b.shape)
 
 
-def _broadcast(own: Any, shape: Any) -> Any:
-    return shape
+def kept(b: Builder, value: Any, mask: Any) -> Wire:
+    """Return a value where a mask is 1, and 0 elsewhere."""
+    return joined(b, "nn.CMulTable", value, mask)
+
+
+def filling(b: Builder, number: float, mask: Any, like: Wire) -> Any:
+    """Return a number where a mask is 1, and 0 elsewhere; `None` for 0."""
+    import numpy as np
+
+    if number == 0:
+        return None
+    if isinstance(mask, Const):
+        return b.wire(Const(b.tensor(np.where(mask.array() != 0, float(number), 0.0)), b.shape), like)
+    if abs(number) != float("inf"):
+        return b.emit(make("nn.MulConstant", number), mask)
+    # The logarithm of the opposite mask is 0 and minus infinity.
+    layers = [make("nn.MulConstant", -1), make("nn.AddConstant", 1), make("nn.Log"), make("nn.ZeroGrad")]
+    layers += [make("nn.MulConstant", -1)] if number > 0 else []
+    return b.emit(sequential(*layers), mask)
 
 
 @operation(
-    "masked_fill.Scalar masked_fill_.Scalar masked_fill.Tensor", "nn.CMulTable and nn.CAddTable with nn.Constant"
+    "masked_fill.Scalar masked_fill_.Scalar masked_fill.Tensor", "nn.CMulTable and nn.CAddTable with the mask; nn.Log"
 )
 def masked_fill(b: Builder, self: Any, mask: Any, value: Any) -> Any:
-    """Replace elements where a constant mask says so."""
-    import numpy as np
-
+    """Replace elements where a mask says so."""
     number = number_of(value)
-    if not isinstance(mask, Const) or number is None:
-        raise CannotError("the mask depends on the inputs")
-    chosen = mask.array() != 0
-    keep = (~chosen).astype("f4")
-    return masked(b, keep, b.wire(self), np.where(chosen, number, 0).astype("f4"))
+    if number is None:
+        return where(b, mask, value, self)
+    own, opposite = mask_pair(b, mask)
+    rest = kept(b, self, opposite)
+    filled = filling(b, number, own, rest)
+    return rest if filled is None else b.emit(make("nn.CAddTable"), rest, filled, shape=b.shape)
 
 
 @operation(
-    "where.self where.ScalarOther where.ScalarSelf where.Scalar", "nn.CMulTable and nn.CAddTable with nn.Constant"
+    "where.self where.ScalarOther where.ScalarSelf where.Scalar", "nn.CMulTable and nn.CAddTable with the mask; nn.Log"
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
-    """Choose between two values by a constant mask."""
+    """Choose between two values by a mask."""
     import numpy as np
 
-    if not isinstance(condition, Const):
-        raise CannotError("the choice depends on the inputs")
-    chosen = condition.array() != 0
-    if isinstance(self, Wire) and not isinstance(other, (Wire, Param)):
-        rest = other.array() if isinstance(other, Const) else np.array(other)
-        return masked(b, chosen.astype("f4"), self, np.where(chosen, 0, rest).astype("f4"))
-    if isinstance(other, Wire) and not isinstance(self, (Wire, Param)):
-        rest = self.array() if isinstance(self, Const) else np.array(self)
-        return masked(b, (~chosen).astype("f4"), other, np.where(chosen, rest, 0).astype("f4"))
-    first = masked(b, chosen.astype("f4"), b.wire(self), np.zeros_like(chosen, "f4"))
-    second = masked(b, (~chosen).astype("f4"), b.wire(other), np.zeros_like(chosen, "f4"))
-    return b.emit(make("nn.CAddTable"), first, second, shape=b.shape)
+    chosen, opposite = mask_pair(b, condition)
+    parts: list[Any] = []
+    for value, mask in ((self, chosen), (other, opposite)):
+        number = number_of(value)
+        if number is None and isinstance(value, Const) and isinstance(mask, Const):
+            parts.append(Const(b.tensor(np.where(mask.array() != 0, value.array(), 0)), b.shape))
+        elif number is None:
+            parts.append(kept(b, value, mask))
+        elif isinstance(mask, Const):
+            parts.append(Const(b.tensor(np.where(mask.array() != 0, float(number), 0.0)), b.shape))
+        else:
+            parts.append(filling(b, number, mask, mask))
+    wires = [part for part in parts if part is not None]
+    if len(wires) == 1:
+        return b.wire(wires[0])
+    return joined(b, "nn.CAddTable", *wires)

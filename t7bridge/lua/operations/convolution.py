@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..build import Builder, CannotError, Param, Wire
+from ..build import Builder, CannotError, Param, Scaled, Wire
 from ..layers import Layer, WeightRef, make, sequential
 from ..table import operation
+from .reparametrized import add_bias, apply_scale
 
 
 def _each(value: Any, count: int) -> tuple[int, ...]:
@@ -54,6 +55,11 @@ def _grouped(parts: list[Layer], n_in: int) -> Layer:
 def _convolve(
     b: Builder, input: Wire, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
+    if isinstance(weight, Scaled):
+        if weight.place not in (None, 0):
+            raise CannotError("the scale of the kernel is not one for each output channel")
+        made = _convolve(b, input, weight.param, None, stride, padding, dilation, groups)
+        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
     _check(weight, bias)
     n_out, n_in, *kernel = weight.ref.size
     rank = len(kernel)
@@ -72,18 +78,9 @@ def _convolve(
     dilated = any(step != 1 for step in dilation)
     total_in = n_in * groups
     out_shape = (input.shape[0], n_out, *_extents(input.shape[2:], kernel, stride, padding, dilation))
-    # nn.SpatialDepthWiseConvolution confuses width and height (nn 8726825), which squares do not show.
-    square = rank == 2 and all(len(set(part)) == 1 for part in (tuple(kernel), stride, padding, input.shape[2:]))
-    if square and groups == total_in == n_out and groups > 1 and not dilated:
-        b.remark("nn.SpatialDepthWiseConvolution, used for depthwise convolutions, takes square images only")
-        size = (1, total_in * kernel[0] * kernel[1])
-        layer = _layer(
-            "nn.SpatialDepthWiseConvolution",
-            (total_in, 1, *numbers),
-            b.resized(weight.ref, size),
-            b.resized(bias.ref, (1, total_in)) if bias is not None else None,
-        )
-        return b.emit(layer, input, shape=out_shape)
+    even = rank == 2 and all(len(set(part)) == 1 for part in (tuple(kernel), stride, padding))
+    if even and groups == total_in == n_out and groups > 1 and not dilated:
+        return _depthwise(b, input, weight, bias, numbers, out_shape)
     name = f"nn.{'Spatial' if rank == 2 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
     args = (*numbers, *_turned(dilation)) if dilated else numbers
     parts = [
@@ -96,6 +93,35 @@ def _convolve(
         for group in range(groups)
     ]
     return b.emit(_grouped(parts, total_in), input, shape=out_shape)
+
+
+def _depthwise(b: Builder, input: Wire, weight: Param, bias: Any, numbers: tuple[int, ...], shape: Any) -> Any:
+    """Apply nn.SpatialDepthWiseConvolution, which confuses width and height (nn 8726825): on squares.
+
+    Zeros make a square of another image, and what they add to the output is cut off. nn.View sees to it that the image
+    is the square of the example.
+    """
+    _, channels, height, width = input.shape
+    side = max(height, width)
+    kernel, stride, pad = numbers[0], numbers[2], numbers[4]
+    square = (input.shape[0], channels, side, side)
+    if height != width:
+        input = b.emit(make("nn.SpatialZeroPadding", 0, side - width, 0, side - height), input, shape=square)
+    b.remark("depthwise convolutions are nn.SpatialDepthWiseConvolution, for images of the example's size only")
+    layer = _layer(
+        "nn.SpatialDepthWiseConvolution",
+        (channels, 1, *numbers),
+        b.resized(weight.ref, (1, channels * kernel * kernel)),
+        b.resized(bias.ref, (1, channels)) if bias is not None else None,
+    )
+    guard = make("nn.View", channels, side, side, calls=(("setNumInputDims", (3,)),))
+    extent = (side + 2 * pad - kernel) // stride + 1
+    made = b.emit(sequential(make("nn.Contiguous"), guard, layer), input, shape=(*shape[:2], extent, extent))
+    for place in (2, 3):
+        if made.shape[place] != shape[place]:
+            cut = (*made.shape[:place], shape[place], *made.shape[place + 1 :])
+            made = b.emit(make("nn.Narrow", place + 1, 1, shape[place]), made, shape=cut)
+    return made
 
 
 def _extents(input: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> list[Any]:
@@ -156,8 +182,16 @@ def transposed_convolution(
     dilation: Any = 1,
 ) -> Any:
     """Convolve transposed."""
-    _check(weight, bias)
     input = b.wire(input)
+    if isinstance(weight, Scaled):
+        if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
+            raise CannotError("the scale of the kernel is not one for each channel")
+        rest = (stride, padding, output_padding, groups, dilation)
+        if weight.place != 1 and not isinstance(weight.scale, float):
+            return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
+        made = transposed_convolution(b, input, weight.param, None, *rest)
+        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
+    _check(weight, bias)
     n_in, n_out, *kernel = weight.ref.size
     rank = len(kernel)
     stride, padding, extra = _each(stride, rank), _each(padding, rank), _each(output_padding, rank)

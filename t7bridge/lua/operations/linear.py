@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ..build import Builder, CannotError, Param, Wire
+from ..build import Builder, CannotError, Param, Scaled, Wire
 from ..layers import Layer, make
 from ..table import operation
 from .arithmetic import add, learned, times
+from .reparametrized import add_bias, apply_scale
 
 
 def applied(b: Builder, value: Wire, weight: Param, bias: Param | None) -> Any:
@@ -51,8 +52,15 @@ def flattened(lead: Any) -> Any:
 def linear(b: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
     """Apply a matrix and a bias to the last dimension."""
     value = b.wire(input)
-    if isinstance(weight, Param) and (bias is None or isinstance(bias, Param)) and len(weight.ref.size) == 2:
-        return applied(b, value, weight, bias)
+    if isinstance(weight, Scaled):
+        last = len(value.shape) - 1
+        if weight.place not in (None, 0):
+            return linear(b, value, b.wire(weight), bias)
+        return add_bias(b, apply_scale(b, applied(b, value, weight.param, None), weight, last), bias, last)
+    if isinstance(weight, Param) and len(weight.ref.size) == 2:
+        learned_bias = bias if isinstance(bias, Param) else None
+        made = applied(b, value, weight, learned_bias)
+        return made if bias is learned_bias else add(b, made, bias)
     made = matmul(b, value, b.permute(weight, (1, 0)))
     return made if bias is None else add(b, made, bias)
 
@@ -92,6 +100,12 @@ def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
         broad = value if isinstance(value, Wire) else b.wire(b.expand(value, shape), anchor)
         wide.append(b.expand(broad, shape, anchor))
     return product(b, *wide)
+
+
+@operation("mv.default", "nn.MM")
+def mv(b: Builder, self: Any, vec: Any) -> Any:
+    """Multiply a matrix with a vector."""
+    return matmul(b, self, vec)
 
 
 @operation("addmm.default baddbmm.default", "nn.Linear, nn.MM, nn.CAdd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..build import Absent, Builder, CannotError, Wire
-from ..layers import make, sequential
+from ..layers import Layer, make, sequential
 from ..table import operation
 
 POSITIONS = "the positions of extrema have no place in nn"
@@ -115,3 +115,34 @@ def logsumexp(b: Builder, self: Any, dim: Any, keepdim: bool = False) -> Any:
     apart = b.emit(make("nn.CSubTable"), value, b.expand(top, value.shape))
     total = b.emit(make("nn.Log"), reduced(b, "nn.Sum", b.emit(make("nn.Exp"), apart), dims, True))
     return b.reshape(b.emit(make("nn.CAddTable"), top, total), b.shape)
+
+
+def _length(b: Builder, value: Wire, place: int, eps: float) -> Any:
+    """Return the norms over a dimension, which stays, but no less than a number."""
+    total = reduced(b, "nn.Sum", b.emit(make("nn.Square"), value), [place], True)
+    return b.emit(sequential(make("nn.Sqrt"), make("nn.Threshold", eps, eps)), total)
+
+
+@operation("cosine_similarity.default", "nn.Square, nn.Sum, nn.Sqrt, nn.Threshold, nn.CDivTable, nn.CMulTable")
+def cosine_similarity(b: Builder, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Return the cosines of the angles between vectors."""
+    rank = max(len(x1.shape), len(x2.shape))
+    place = dim % rank
+    shape = (*b.shape[:place], max(x1.shape[dim], x2.shape[dim]), *b.shape[place:])
+    like = next(value for value in (x1, x2) if isinstance(value, Wire))
+    pair = []
+    for value in (x1, x2):
+        wide = b.expand(b.wire(value, like), shape, like)
+        length = b.expand(_length(b, wide, place, eps), shape)
+        pair.append(b.emit(make("nn.CDivTable"), wide, length))
+    return reduced(b, "nn.Sum", b.emit(make("nn.CMulTable"), *pair), [place], False)
+
+
+@operation("pairwise_distance.default", "nn.CSubTable, nn.AddConstant, and the norm")
+def pairwise_distance(b: Builder, x1: Any, x2: Any, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """Return the norms of differences of vectors."""
+    like = next(value for value in (x1, x2) if isinstance(value, Wire))
+    shape = x1.shape if len(x1.shape) >= len(x2.shape) else x2.shape
+    pair = [b.expand(b.wire(value, like), shape, like) for value in (x1, x2)]
+    apart = b.emit(sequential(Layer("nn.CSubTable"), make("nn.AddConstant", eps)), *pair)
+    return norm(b, apart, p, [len(shape) - 1], keepdim)

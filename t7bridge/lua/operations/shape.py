@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ..build import Builder, CannotError, Const, Param, Wire
-from ..layers import make, sequential
+from ..layers import WeightRef, make, sequential
 from ..table import operation
 from ..trace import Extent
 
@@ -83,6 +84,26 @@ def expand(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     return b.expand(self, b.shape, like)
 
 
+@operation("broadcast_tensors.default", "nn.Replicate")
+def broadcast_tensors(b: Builder, tensors: Any) -> Any:
+    """Repeat values to a common shape."""
+    made = []
+    for value, shape in zip(tensors, b.shape):
+        like = next((other for other in tensors if isinstance(other, Wire) and other.shape[:1] == shape[:1]), None)
+        made.append(b.expand(value, shape, like))
+    return made
+
+
+@operation("copy_.default fill_.Scalar fill_.Tensor zero_.default", "none: the other value")
+def overwritten(b: Builder, self: Any, value: Any = 0, non_blocking: bool = False) -> Any:
+    """Replace all elements, of a part of another tensor too."""
+    import numpy as np
+
+    if isinstance(value, (int, float)):
+        value = Const(b.tensor(np.full((1,) * len(b.shape), float(value))), b.shape)
+    return b.expand(value, b.shape, self if isinstance(self, Wire) else None)
+
+
 def narrowed(b: Builder, value: Any, place: int, start: int, count: int) -> Any:
     """Return elements `start` … of a dimension, 0-based."""
     shape = (*value.shape[:place], count, *value.shape[place + 1 :])
@@ -92,13 +113,10 @@ def narrowed(b: Builder, value: Any, place: int, start: int, count: int) -> Any:
         if value.value.shape[place - len(value.shape)] == 1 and value.shape[place] != 1:
             return Const(value.value, shape)
         return Const(value.value.narrow(place - len(value.shape) + value.value.dim(), start, count), shape)
-    if isinstance(value, Param) and place == 0 and value.ref.size == value.shape and not value.ref.transposed:
-        step = 1
-        for extent in value.ref.size[1:]:
-            step *= extent
-        from ..layers import WeightRef
-
-        return Param(WeightRef(value.ref.key, value.ref.start + start * step, shape), shape)
+    own = value.ref.size if isinstance(value, Param) and not value.ref.transposed else ()
+    if place == 0 and len(own) == len(shape) and own[0] == value.shape[0]:
+        step = prod(own[1:])
+        return Param(WeightRef(value.ref.key, value.ref.start + start * step, (count, *own[1:])), shape)
     return b.emit(make("nn.Narrow", place + 1, start + 1, count), value, shape=shape)
 
 
@@ -106,7 +124,17 @@ def selected(b: Builder, value: Any, place: int, index: int) -> Any:
     """Return one element of a dimension, 0-based, without the dimension."""
     shape = value.shape[:place] + value.shape[place + 1 :]
     if isinstance(value, (Const, Param)):
-        return b.reshape(narrowed(b, value, place, index, 1), shape)
+        part = narrowed(b, value, place, index, 1)
+        if (
+            place == 0
+            and isinstance(part, Param)
+            and part.ref.size[:1] == (1,)
+            and len(part.ref.size) == len(part.shape)
+        ):
+            return Param(b.resized(part.ref, part.ref.size[1:]), shape)
+        if place == 0 and isinstance(part, Const) and part.value.dim() == len(part.shape):
+            return Const(part.value[0], shape)
+        return b.reshape(part, shape)
     made = b.emit(make("nn.Select", place + 1, index + 1), value, shape=shape or (1,))
     return made if shape else Wire(made.step, ())
 

@@ -51,7 +51,7 @@ class Recorded:
         pieces: where they are.
         copies: parts that other pieces hold as well, as the cells of an unrolled layer do.
         tied: other keys of a tensor → its first key.
-        other: tensors that no module holds.
+        other: tensors that no module holds, or of which modules hold parts only.
     """
 
     keys: list[str] = field(factory=list)
@@ -83,9 +83,10 @@ class Recorded:
         stride = tuple(prod(size[place + 1 :]) for place in range(len(size)))
         if len(pieces) == 1 and pieces[0].transposed:
             return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
-        if len(places) == 1 and None not in places:
+        if len(places) == 1 and None not in places and key not in self.other:
             return Tensor(first.element, first.storage, size, stride, first.offset - pieces[0].start)
-        whole = np.empty(prod(size), np.dtype(first.element.code))
+        rest = self.other.get(key)
+        whole = np.empty(prod(size), np.dtype(first.element.code)) if rest is None else rest.numpy().reshape(-1).copy()
         for piece, tensor in zip(pieces, tensors):
             whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
         return Tensor.from_numpy(whole.reshape(size))
@@ -165,13 +166,15 @@ def _whole(result: Recorded, key: str) -> bool:
             result.copies.setdefault(key, []).extend(other for other in pieces if other is not piece)
             result.pieces[key] = [piece]
             return not piece.transposed or len(result.sizes[key]) == 2
-    place = 0
+    place, gaps = 0, False
     for piece in pieces:
-        if piece.start != place or piece.transposed:
+        if piece.start < place or piece.transposed:
             return False
-        place += piece.count
+        gaps |= piece.start > place
+        place = piece.start + piece.count
     result.pieces[key] = pieces
-    return place == total
+    kept = result.other.get(key)
+    return place <= total and ((place == total and not gaps) or (kept is not None and kept.numel == total))
 
 
 def _text(value: Any) -> str:
