@@ -15,7 +15,10 @@ _SHOWN = 20
 
 
 def for_each(
-    names: str | tuple[str, ...], values: Iterable[Any], *, ids: Callable[[Any], str] = str
+    names: str | tuple[str, ...],
+    values: Iterable[Any] | Callable[[], Iterable[Any]],
+    *,
+    ids: Callable[[Any], str] = str,
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run a test for every value, as `pytest.mark.parametrize` does, in one loop that names all cases that fail.
 
@@ -24,16 +27,23 @@ def for_each(
 
     Args:
         names: the argument, or several.
-        values: a value for each case, or a tuple of values where there are several names.
+        values: a value for each case, or a tuple of values where there are several names; or a function that returns
+            them, which is called when the test runs: for cases that are read from a file.
         ids: name of a value, for the message.
     """
     names = (names,) if isinstance(names, str) else names
-    cases = [value if len(names) > 1 else (value,) for value in values]
-    assert cases, "a loop over no cases asserts nothing"
+
+    def listed() -> list[Any]:
+        found = [value if len(names) > 1 else (value,) for value in (values() if callable(values) else values)]
+        assert found, "a loop over no cases asserts nothing"
+        return found
+
+    known = None if callable(values) else listed()
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(test)
         def looped(**fixtures: Any) -> None:
+            cases = known if known is not None else listed()
             failed: list[tuple[str, BaseException]] = []
             folder: Path | None = fixtures.get("tmp_path")
             for number, case in enumerate(cases):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,20 @@ from source_helpers import run_source
 from t7bridge.codegen import copied
 from t7bridge.codegen.generate import generate
 from t7bridge.codegen.torch_classes import TORCH
+from t7bridge.graph.lua import TorchObject
 from t7bridge.nn.plan.names import RESERVED
 from t7bridge.nn.weights.state_dict import find_modules
 
-ARCHITECTURES = {name.decode(): case[b"module"] for name, case in read(TESTFILES / "architectures.t7").raw_items()}
+
+@cache
+def architectures() -> dict[str, TorchObject]:
+    """Networks of well-known shapes, by name."""
+    return {name.decode(): case[b"module"] for name, case in read(TESTFILES / "architectures.t7").raw_items()}
 
 
 def sources() -> dict[str, str]:
     """The source of every model and of every class, by a name for its file."""
-    found = {f"{name}.py": generate(module, name).text for name, module in ARCHITECTURES.items()}
+    found = {f"{name}.py": generate(module, name).text for name, module in architectures().items()}
     for path in corpus("models/*.t7") + corpus("nn/*.t7"):
         if not path.name.endswith((".io.t7", ".grad.t7")):
             for inside, module in find_modules(read(path)):
@@ -49,7 +55,7 @@ def test_is_formatted_and_clean(tmp_path):
 def test_types_are_right(tmp_path):
     """mypy finds no fault in the networks' sources, but where one layer is made another's from outside."""
     reaching = {"enet", "tied"}
-    for name, module in ARCHITECTURES.items():
+    for name, module in architectures().items():
         if name in reaching:
             continue
         (tmp_path / f"{name}.py").write_text(generate(module, name).text)
@@ -64,7 +70,7 @@ def test_types_are_right(tmp_path):
 
 def test_blocks_that_differ_in_numbers_are_one_class():
     """A residual network has a class for each kind of block, with parameters named after what they are given for."""
-    text = generate(ARCHITECTURES["resnet_bottleneck"]).text
+    text = generate(architectures()["resnet_bottleneck"]).text
     assert text.count("class Residual") == 2
     assert "def __init__(self, channels: int, out_channels: int) -> None:" in text
     assert "Residual2(8, 2)" in text
@@ -72,7 +78,7 @@ def test_blocks_that_differ_in_numbers_are_one_class():
 
 def test_repeated_calls_and_operators():
     """What a person writes as an operator or a call of torch is no module."""
-    text = generate(ARCHITECTURES["word_lstm"]).text
+    text = generate(architectures()["word_lstm"]).text
     assert "torch.sigmoid(" in text
     assert "class Graph" not in text
     assert "getattr" not in text
@@ -82,22 +88,22 @@ def test_repeated_calls_and_operators():
 
 def test_tied_weights_stay_tied(tmp_path):
     """A parameter that two layers have is one parameter; a branch that is shared is one module."""
-    _, model = run_source(ARCHITECTURES["tied"], tmp_path)
+    _, model = run_source(architectures()["tied"], tmp_path)
     assert len(list(model.parameters())) == len(list(model.named_parameters(remove_duplicate=False))) - 2
-    text = generate(ARCHITECTURES["triplet"]).text
+    text = generate(architectures()["triplet"]).text
     assert text.count("nn.Conv2d") == 1
 
 
 def test_what_changes_its_input_keeps_its_turn(tmp_path):
     """A layer that works in place on what others read later is not moved behind them."""
-    text = generate(ARCHITECTURES["wide_resnet"]).text
+    text = generate(architectures()["wide_resnet"]).text
     assert "x = self.layers(input)\n        return self.body(x) + self.shortcut(x)" in text
 
 
 def test_index_base(tmp_path):
     """What counts from 1 in Lua can count from 0."""
-    _, one = run_source(ARCHITECTURES["sentences"], tmp_path)
-    _, zero = run_source(ARCHITECTURES["sentences"], tmp_path, index_base=0)
+    _, one = run_source(architectures()["sentences"], tmp_path)
+    _, zero = run_source(architectures()["sentences"], tmp_path, index_base=0)
     words = torch.tensor([[1, 2, 3, 4, 5, 9]])
     assert torch.equal(one(words), zero(words - 1))
 

@@ -40,7 +40,11 @@ def recorded_cases(name: str) -> dict[str, dict[str, Any]]:
 
 
 FILES = ("nn_options.t7", "architectures.t7", "match_models.t7", "zoo_classes.t7", "nested.t7")
-NAMED = [(name, case) for name in FILES for case in sorted(recorded_cases(name))]
+
+
+def named(*files: str) -> list[tuple[str, str]]:
+    """File and name of each case of some files."""
+    return [(name, case) for name in files for case in sorted(recorded_cases(name))]
 
 
 def module_in(path: Any) -> TorchObject:
@@ -66,7 +70,7 @@ def test_exceptions_are_still_needed(path, tmp_path):
 
 
 @pytest.mark.slow
-@for_each(("file", "name"), [row for row in NAMED if " ".join(row) not in BATCHES_ONLY])
+@for_each(("file", "name"), lambda: [row for row in named(*FILES) if " ".join(row) not in BATCHES_ONLY])
 def test_further_cases(file, name, tmp_path):
     """Other options and sizes, and networks with the shapes of well-known ones, with names that do not collide."""
     case = recorded_cases(file)[name]
@@ -87,7 +91,7 @@ def test_one_example_is_refused_where_a_batch_is_meant(name, tmp_path):
         model(as_torch(case["input"]))
 
 
-@pytest.mark.parametrize(("file", "name"), [row for row in NAMED if row[0] in ("architectures.t7", "nested.t7")])
+@for_each(("file", "name"), lambda: named("architectures.t7", "nested.t7"))
 def test_live_modules(file, name):
     """The live modules of the same networks agree with Lua, too."""
     case = recorded_cases(file)[name]
@@ -97,7 +101,7 @@ def test_live_modules(file, name):
         assert not difference(run(module, case), case["output"])
 
 
-@pytest.mark.parametrize("name", sorted(recorded_cases("architectures.t7")))
+@for_each("name", lambda: sorted(recorded_cases("architectures.t7")))
 def test_trains_as_the_live_module_does(name, tmp_path):
     """Gradients of all parameters are those of the live module, in evaluation mode."""
     case = recorded_cases("architectures.t7")[name]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +28,13 @@ import t7bridge
 from t7bridge.cli import main
 from t7bridge.tools.match.matcher import match
 
-MODELS = read(str(TESTFILES / "match_models.t7"))
+
+@cache
+def models() -> Any:
+    """Models with other names for the same layers, by name."""
+    return read(str(TESTFILES / "match_models.t7"))
+
+
 WIDE = {"widths": (8, 16, 16)}
 
 
@@ -54,7 +62,7 @@ def check(tmp_path: Path, source: str, case, net: nn.Module, *options: str) -> d
 def saved(tmp_path: Path, name: str) -> str:
     """One of the models in a file of its own."""
     path = tmp_path / f"{name}.t7"
-    t7bridge.save(MODELS[name]["module"], path)
+    t7bridge.save(models()[name]["module"], path)
     return str(path)
 
 
@@ -65,26 +73,26 @@ def saved(tmp_path: Path, name: str) -> str:
 def test_resnet(tmp_path, name, first, grouped, head_first):
     """Residual networks match, however each side orders shortcuts, normalizations and the classifier."""
     net = ResNet(Basic, head_first=head_first, first=first, grouped=grouped)
-    check(tmp_path, saved(tmp_path, name), MODELS[name], net)
+    check(tmp_path, saved(tmp_path, name), models()[name], net)
 
 
 @pytest.mark.parametrize("name", ["resnet", "resnet_swapped", "resnet_graph"])
 def test_flat_blocks(tmp_path, name):
     """Shortcuts without a container of their own are found by Lua's containers, and by the runs of its graphs."""
-    check(tmp_path, saved(tmp_path, name), MODELS[name], ResNet(FlatBasic))
+    check(tmp_path, saved(tmp_path, name), models()[name], ResNet(FlatBasic))
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_bottlenecks(tmp_path, first):
     """A shortcut that looks like the convolution before it is told apart by where containers begin."""
     name = "resnet_bottleneck"
-    check(tmp_path, saved(tmp_path, name), MODELS[name], ResNet(Bottleneck, **WIDE, first=first))
+    check(tmp_path, saved(tmp_path, name), models()[name], ResNet(Bottleneck, **WIDE, first=first))
 
 
 @pytest.mark.parametrize("convolutional", [False, True], ids=["linear", "convolutional"])
 def test_vgg(tmp_path, capsys, convolutional):
     """Linear layers become convolutions of the same elements, each with a note."""
-    state = check(tmp_path, saved(tmp_path, "vgg"), MODELS["vgg"], VGG(convolutional))
+    state = check(tmp_path, saved(tmp_path, "vgg"), models()["vgg"], VGG(convolutional))
     if convolutional:
         assert state["classifier.0.weight"].shape == (8, 6, 2, 2)
         assert "12.weight as classifier.0.weight: [8, 24] becomes [8, 6, 2, 2]" in capsys.readouterr().err
@@ -92,18 +100,18 @@ def test_vgg(tmp_path, capsys, convolutional):
 
 def test_convolutions_as_linear_layers(tmp_path):
     """The way back: kernels become matrices."""
-    check(tmp_path, saved(tmp_path, "all_conv"), MODELS["all_conv"], AllLinear())
+    check(tmp_path, saved(tmp_path, "all_conv"), models()["all_conv"], AllLinear())
 
 
 @pytest.mark.parametrize("cells", [False, True], ids=["one module", "two modules"])
 def test_lstm(tmp_path, cells):
     """Two Lua LSTMs are the two layers of one of PyTorch's, or two modules."""
-    check(tmp_path, saved(tmp_path, "lstm"), MODELS["lstm"], Language(cells))
+    check(tmp_path, saved(tmp_path, "lstm"), models()["lstm"], Language(cells))
 
 
 def test_same_layers_go_in_order(tmp_path):
     """Layers of the same size go in order, whatever their names."""
-    check(tmp_path, saved(tmp_path, "same_layers"), MODELS["same_layers"], SameLayers())
+    check(tmp_path, saved(tmp_path, "same_layers"), models()["same_layers"], SameLayers())
 
 
 CORPUS = {

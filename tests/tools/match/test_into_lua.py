@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import pytest
 import torch
 from helpers import TESTFILES, read
@@ -15,7 +18,13 @@ from t7bridge.nn.plan.places import Places
 from t7bridge.tools.match.matcher import match
 from t7bridge.tools.match.output import write_match
 
-MODELS = read(str(TESTFILES / "match_models.t7"))
+
+@cache
+def models() -> Any:
+    """Models with other names for the same layers, by name."""
+    return read(str(TESTFILES / "match_models.t7"))
+
+
 NETS = {
     "resnet": lambda: ResNet(Basic),
     "resnet_graph": lambda: ResNet(Basic),
@@ -48,8 +57,8 @@ def check(tmp_path, target: str, net: nn.Module, value) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_models_take_the_weights_of_pytorch(name, tmp_path):
     """Residual networks as Sequential and as graph, and stacked LSTMs, compute what the PyTorch module does."""
-    t7bridge.save(MODELS[name]["module"], tmp_path / "model.t7")
-    value = torch.from_numpy(MODELS[name]["input"].numpy().copy())
+    t7bridge.save(models()[name]["module"], tmp_path / "model.t7")
+    value = torch.from_numpy(models()[name]["input"].numpy().copy())
     check(tmp_path, str(tmp_path / "model.t7"), randomized(NETS[name]()), value)
 
 
