@@ -120,13 +120,19 @@ class Parts:
         self.ascii = layout.encoding == "ascii"
         self.sign = "<" if layout.byte_order == "little" else ">"
         self.long_code = "q" if layout.long_size == 8 else "i"
-        self.data = b""
+        self._pieces: list[bytes] = []
+
+    @property
+    def data(self) -> bytes:
+        """The file so far."""
+        self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
 
     def _put(self, code: str, values: tuple[float, ...], form: Callable[[float], str] = str) -> Parts:
         if self.ascii:
-            self.data += " ".join(map(form, values)).encode() + b"\n" if values else b""
+            self._pieces.append(" ".join(map(form, values)).encode() + b"\n" if values else b"")
         else:
-            self.data += struct.pack(f"{self.sign}{len(values)}{code}", *values)
+            self._pieces.append(struct.pack(f"{self.sign}{len(values)}{code}", *values))
         return self
 
     def ints(self, *values: int) -> Parts:
@@ -151,7 +157,7 @@ class Parts:
 
     def raw(self, data: bytes) -> Parts:
         """Bytes as they are."""
-        self.data += data + (b"\n" if self.ascii and data else b"")
+        self._pieces.append(data + (b"\n" if self.ascii and data else b""))
         return self
 
     def text(self, data: str | bytes) -> Parts:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from helpers import LAYOUTS, LITTLE8, description, read, stated, written
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from strategies import LUA_ELEMENTS, lua_values, python_values
 
 import t7bridge
@@ -151,10 +151,12 @@ def test_graphs_are_what_they_claim():
     """The strategy builds each of the things that it is for."""
     missing = set(CLAIMS)
 
-    @settings(max_examples=1500, deadline=None, derandomize=True, phases=[Phase.generate], database=None)
+    @settings(max_examples=100, deadline=None, phases=[Phase.generate], database=None)
     @given(value=lua_values())
     def look(value):
         missing.difference_update({claim for claim in missing if CLAIMS[claim](value)})
 
-    look()
+    for number in range(15):
+        if missing:
+            seed(number)(look)()
     assert not missing

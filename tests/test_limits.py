@@ -171,7 +171,7 @@ def test_wrong_limits_are_wrong_usage(word, capsys):
 @pytest.mark.parametrize("layout", [LITTLE8, BIG8, ASCII], ids=["little8", "big8", "ascii"])
 @pytest.mark.parametrize("limit", [10, 5000, 2 << 20])
 def test_strings_of_t7(layout, limit):
-    """A string of exactly the limit is read, one of a byte more is not: keys, values, code, in lists of records."""
+    """A string of exactly the limit is read, one of a byte more is not: keys, values, code, elements."""
     for make in (
         lambda length: strings(layout, length),
         lambda length: Parts(layout).string(b"k" * length).data,
@@ -182,6 +182,11 @@ def test_strings_of_t7(layout, limit):
         t7bridge.load(make(limit), limits=Limits(string_bytes=limit))
         with pytest.raises(LimitError, match="string_bytes"):
             t7bridge.load(make(limit + 1), limits=Limits(string_bytes=limit))
+
+
+@pytest.mark.parametrize("limit", [10, 5000, 2 << 20])
+def test_strings_of_records(limit):
+    """Likewise in a list of records, which are read many at once."""
     records = Parts(LITTLE8).ints(3, 1, 40)
     for number in range(40):
         records.number(number).ints(3, number + 2, 1).string(b"id").string(b"x" * (limit + (number == 39)))

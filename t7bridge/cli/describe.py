@@ -13,7 +13,7 @@ EXAMPLES = ("t7bridge describe model.t7 | python -m json.tool", "t7bridge descri
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("file", metavar="FILE", help="a .t7 or .pt file")
+    parser.add_argument("file", metavar="FILE", help="a file of any format")
     add_limits(parser)
 
 

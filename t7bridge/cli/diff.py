@@ -15,7 +15,7 @@ EXAMPLES = ("t7bridge diff model.t7 model.pt", "t7bridge diff a.safetensors b.np
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("first", metavar="A", help="a .t7 or .pt file")
+    parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
     parser.add_argument(
         "--rtol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X times B's value"

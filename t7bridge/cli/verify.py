@@ -14,7 +14,7 @@ EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("first", metavar="A", help="a .t7 or .pt file")
+    parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
     parser.add_argument("--quick", action="store_true", help="do not ask torchfile and PyTorch as well")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

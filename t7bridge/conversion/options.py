@@ -60,7 +60,7 @@ _WRITING = ("convert", "module", "match")
 OPTIONS: tuple[Option, ...] = (
     Option(
         "to", "format to write, whatever the suffix of DST", _BOTH,
-        choices=tuple(FORMATS), group=_OUT,
+        choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group=_OUT,
     ),
     Option("force", "replace what is there already", (*_WRITING, "draw"), default=False, kind="flag", group=_OUT),
     Option(

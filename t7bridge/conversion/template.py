@@ -232,7 +232,7 @@ class _Filling:
                 expected=f"state dicts where the template has modules: {places}"
                 + (", or one state dict" if len(candidates) == 1 else ""),
                 found=_shown(value),
-                hint="A .pt that keeps every field (--as tree) holds none." if state is None else "",
+                hint="A .pt that keeps every field (--mode tree) holds none." if state is None else "",
             )
         candidates[0].states.append(state)
         for model in models:

@@ -65,7 +65,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert [note.level for note in notes] == ["info"]
     assert notes[0].message == (
         "3 tensors (64 bytes) that a state dict has no place for are left out: gradWeight 2, output 1; "
-        "--as tree keeps them"
+        "--mode tree keeps them"
     )
 
 

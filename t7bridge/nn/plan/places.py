@@ -71,7 +71,7 @@ class Budget:
             raise LimitError(
                 "the names of the tensors of this model are too long, as its modules are nested too deep",
                 expected=f"at most {MAX_NAME_CHARS} characters",
-                hint="Convert it with --as tree, which needs no names.",
+                hint="Convert it with --mode tree, which needs no names.",
             )
 
 
@@ -187,7 +187,7 @@ class Searcher:
                 raise LimitError(
                     "the tables in an object of an unknown class are too many or nested too deep",
                     found=f"{path[:60]}…",
-                    hint="Convert it with --as tree.",
+                    hint="Convert it with --mode tree.",
                 )
         if not found:
             self._barren |= seen
@@ -247,7 +247,7 @@ class Places:
                     "the modules of this model are shared in too many places",
                     limit="work",
                     value=self.limits.work,
-                    hint="Convert it with --as tree, which keeps every module once, or raise it: --limit "
+                    hint="Convert it with --mode tree, which keeps every module once, or raise it: --limit "
                     "work=N, or limits=Limits(work=N) in Python.",
                 )
             on_path.add(id(obj))

@@ -52,7 +52,7 @@ def note_left_out(models: list[tuple[TorchObject, StateDict]], report: Report) -
     report.note(
         "info",
         f"{fields.total()} tensors ({stored} bytes) that a state dict has no place for are left out: "
-        f"{', '.join(named)}{more}; --as tree keeps them",
+        f"{', '.join(named)}{more}; --mode tree keeps them",
     )
 
 
