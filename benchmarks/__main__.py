@@ -131,7 +131,7 @@ def lua_times(lua: str, path: Path, runs: int) -> dict[str, float]:
 
 
 def starting(folder: Path, runs: int) -> Iterator[Row]:
-    """How long it takes until something happens."""
+    """Time until something happens."""
     import t7bridge
 
     small = folder / "small.t7"
@@ -155,7 +155,7 @@ def starting(folder: Path, runs: int) -> Iterator[Row]:
 
 
 def growing(folder: Path, runs: int) -> Iterator[Row]:
-    """How time grows with ten times as much."""
+    """Growth of the time with ten times as much."""
     import t7bridge
 
     cases: dict[str, tuple[Callable[[Path, int], None], int]] = {

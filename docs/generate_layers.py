@@ -57,7 +57,7 @@ CLASSES = runtime_classes()
 
 
 def argument(value: Any) -> str:
-    """Where an argument comes from, as text."""
+    """Return the source of an argument as text."""
     if not isinstance(value, Read):
         return repr(value)
     name = " | ".join(value.fields[:1] if value.kind != "pair" else ()).replace("|", " | ")
@@ -133,7 +133,7 @@ def key(param: Param) -> str:
 
 
 def notes(layer: Layer) -> str:
-    """What the user should know."""
+    """Return the notes for users."""
     found = [each for each in (layer.note, layer.remark) if each and isinstance(each, str)]
     if not callable(layer.params):
         found += [f"{code(each.name)}: {each.note}" for each in layer.params if each.note]
@@ -152,7 +152,7 @@ def families() -> dict[str, list[str]]:
 
 
 def shown(mapped: Mapped | None) -> str:
-    """What a class becomes, as text."""
+    """Return the module of a class as text."""
     if mapped is None:
         return ""
     if isinstance(mapped, Row):

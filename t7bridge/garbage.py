@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 _lock = threading.Lock()
 _inside = 0
-"""How many contexts are open that share one pause."""
+"""Number of open contexts that share one pause."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from .data import define
 from .errors import LimitError
 
 OBJECT_BYTES = 256
-"""What an object of a file takes in memory, at least, for `Limits.allocated_bytes`."""
+"""Least memory of an object of a file, in bytes, for `Limits.allocated_bytes`."""
 BYTES_PER_STEP = 64
 """Bytes made in memory that count as one step of `Limits.work`."""
 STEPS_PER_NODE = 10

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
-"""Whether only errors are printed."""
+"""True while only errors are printed."""
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
 _PIPE_BYTES = 1 << 20
 

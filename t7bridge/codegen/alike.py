@@ -10,7 +10,7 @@ from .flow import Block
 from .statements import Writer
 
 _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
-"""What an argument is called that is two things at once."""
+"""Name of an argument that is two things at once."""
 
 
 def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:

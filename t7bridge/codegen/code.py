@@ -21,7 +21,7 @@ from ..nn.plan.spec import ModuleSpec
 WIDTH = 88
 """Characters of a line, the default of Black and Ruff."""
 SUM, PRODUCT, UNARY, ATOM = 1, 2, 3, 4
-"""How tightly an expression holds together."""
+"""Precedence of an expression."""
 OPERATORS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT}
 MAX_DIGITS = 400
 """Digits of a whole number; more than a number of Lua can have."""

@@ -58,7 +58,7 @@ class Block:
 
 
 _MOST_NESTED = 60
-"""How many constructions may stand inside one another; Python's parser takes 200 brackets."""
+"""Deepest nesting of constructions; Python's parser takes 200 brackets."""
 
 
 def _with_target(module: Node, value: Node) -> Node:

@@ -197,7 +197,7 @@ def _transpose(spec: ModuleSpec, form: Form) -> Expression | None:
 
 
 _CHAINED = 8
-"""How many methods may follow one another in one expression."""
+"""Most methods one after another in one expression."""
 
 
 def _select(spec: ModuleSpec, form: Form) -> Expression:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .flow import Body
 
 SUM = ("fold", "+")
-"""How entries say that a layer adds up the elements of a list."""
+"""Writer of a layer that adds up the elements of a list."""
 
 
 def gives_list(spec: ModuleSpec) -> bool:
@@ -77,7 +77,7 @@ def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
 
 
 _MOST_UNPACKED = 100
-"""How many elements of an input may get names of their own."""
+"""Most elements of an input that get names of their own."""
 
 
 def _unpacked(width: int) -> int:
@@ -129,7 +129,7 @@ def _name_last(body: Body, value: Value, name: str) -> None:
 
 
 _MOST_FOLDED = 50
-"""How many operands may stand in one expression; Python's parser fails at some thousand."""
+"""Most operands of one expression; Python's parser fails at some thousand."""
 
 
 def _folded(

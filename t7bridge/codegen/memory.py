@@ -9,7 +9,7 @@ from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .idioms import traits
 
 Effects = tuple[bool, bool]
-"""Whether a module changes its input, and whether its output may be the same memory."""
+"""Two truth values: a module changes its input; its output may be the same memory."""
 
 
 class Memory:

@@ -25,14 +25,14 @@ _BASE_IMPORTS = {
     "Any": ("typing", "Any", ""),
     "load_file": ("safetensors.torch", "load_file", ""),
 }
-"""What a page may name, and how it is imported."""
+"""Names that a page may use, with their imports."""
 
 FROM_PRETRAINED = (
     "def from_pretrained(folder: str | Path) -> Model:",
     '    """Return the model in evaluation mode, with the weights in a folder, as model hubs hand it out."""',
     '    return load(Path(folder) / "model.safetensors")',
 )
-"""What a page has where its weights are a safetensors file."""
+"""Additions to a page whose weights are a safetensors file."""
 
 
 @define(frozen=True)

@@ -34,7 +34,7 @@ _NODES = (
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div),
     *(ast.Load, ast.Store),
 )
-"""What statements and expressions may be made of."""
+"""Nodes that statements and expressions may be made of."""
 
 
 def check_page(text: str, builder: Builder, blocks: list[Block], keys: Iterable[str]) -> None:

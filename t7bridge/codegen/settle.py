@@ -13,7 +13,7 @@ from .keys import all_specs
 from .torch_classes import SAME, TORCH
 
 MOST_DEEP = 250
-"""How deep modules may be nested."""
+"""Deepest nesting of modules."""
 
 
 def check_depth(value: TorchObject, path: str, limits: Limits) -> None:

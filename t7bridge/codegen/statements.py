@@ -11,9 +11,9 @@ from .names import free_attribute, free_variable
 from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
 
 _TEXT = WIDTH - 24
-"""How long an expression may grow by taking others in."""
+"""Longest expression made by taking others in."""
 _MOST_VARIABLES = 1000
-"""How many values of one `forward` may be waiting for their last use."""
+"""Most values of one `forward` that wait for their last use."""
 
 
 def tidy(block: Block) -> None:
@@ -145,7 +145,7 @@ class Writer:
         self._nodes: dict[int, Node] = {}
         self._pending: dict[int, None] = {}
         self._waiting: Counter[str] = Counter()
-        """How many of the pending expressions read a variable."""
+        """Number of pending expressions that read a variable."""
         self._busy: dict[str, int] = {}
         """Variable → the last step that uses it."""
         self.source = "input"

@@ -87,7 +87,7 @@ class _Builder:
         self._ratios: dict[int, int] = {}
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
         self._open: list[tuple[list[Any], int, Any, Location]] = []
-        """What is still to convert: a list of values, the place in it, the value, its path; the next one last."""
+        """Left to convert: a list of values, the place in it, the value, its path; the next one last."""
 
     def run(self, root: Any) -> LuaTree:
         result: list[Any] = [None]

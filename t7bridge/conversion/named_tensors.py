@@ -25,7 +25,7 @@ from ..report import Report
 _SCALARS = 1_000
 _SHOWN = 5
 _REPEATED = 16
-"""How many times the bytes of the storages the tensors may take in all."""
+"""Most bytes of all tensors, as a multiple of those of the storages."""
 
 
 @define(eq=False)

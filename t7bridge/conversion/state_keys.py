@@ -12,7 +12,7 @@ from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import StateDict
 
 _PREFIXES = ("module.", "_orig_mod.")
-"""What `DataParallel` and `torch.compile` put before every key."""
+"""Prefixes that `DataParallel` and `torch.compile` put before every key."""
 
 Note = Callable[[str, str], None]
 

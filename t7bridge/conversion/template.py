@@ -28,7 +28,7 @@ from .state_keys import plain_keys
 from .tree import to_python
 
 MAX_LISTED = 50
-"""How many keys an error or a note lists."""
+"""Most keys that an error or a note lists."""
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""

@@ -48,7 +48,7 @@ class Tree:
         self._built: dict[int, Any] = {}
         self._kept: list[Value] = []
         self._open: list[tuple[Any, Any, Value]] = []
-        """What is still to convert: a container, the key or index in it, the Lua value; the next one last."""
+        """Left to convert: a container, the key or index in it, the Lua value; the next one last."""
 
     def run(self, root: Value) -> Any:
         """Convert a value with everything in it."""

@@ -27,7 +27,7 @@ from .named import METADATA_KEY, Name, NamedTensors, View, as_stored, extent, ro
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
 _NAMED = 5
-"""What fits an attribute that stands in an object's header, in bytes."""
+"""Largest attribute in an object's header, in bytes."""
 
 
 def _h5py() -> Any:

@@ -8,7 +8,7 @@ from .table import FORMATS, Signature
 
 HEAD_BYTES = 512
 ZIP_TAIL_BYTES = 22 + 0xFFFF
-"""What an archive has behind its directory, at most: the end record and a comment."""
+"""Most bytes behind an archive's directory: the end record and a comment."""
 
 
 def _starts(text: bytes) -> bytes:

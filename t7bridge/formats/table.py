@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ..data import define
 
 LUA, PYTHON, NAMED = "lua", "python", "named"
-"""What the values of a format are: Lua's values; Python's values with tensors in them; tensors under names."""
+"""Kinds of values of a format: Lua's values; Python's values with tensors in them; tensors under names."""
 
 
 @define(frozen=True)

@@ -73,7 +73,7 @@ ELEMENT_TYPES: dict[str, ElementType] = {
 }
 
 PACKED = {"quint4x2": 2, "quint2x4": 4}
-"""How many of a tensor's elements one element of its storage holds, where that is not one."""
+"""Number of a tensor's elements in one element of its storage, where that is not one."""
 
 UINT8 = ELEMENT_TYPES["uint8"]
 INT8 = ELEMENT_TYPES["int8"]

@@ -23,7 +23,7 @@ Value = Any
 _MISSING = object()
 _EXACT = 2.0**53
 _SEARCHED = 100
-"""How many fields are searched for `modules` to show a module in one line."""
+"""Most fields searched for `modules` to show a module in one line."""
 
 
 def index_key(key: Value) -> Value:
@@ -394,9 +394,9 @@ COMPOSITE = (Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash, TdsVec)
 """The kinds of value that have an identity."""
 
 Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage | LuaFunction | TdsHash | TdsVec
-"""What keys are when a table is iterated or looked up in, for type checkers."""
+"""Keys of a table in iteration and lookup, for type checkers."""
 LuaValue = Key | None
-"""What a Lua value can be, for type checkers. Strings are read as `bytes`, numbers as `float`."""
+"""Any Lua value, for type checkers. Strings are read as `bytes`, numbers as `float`."""
 
 _SLOTS = frozenset(name for kind in (Table, TorchObject, TdsHash, TdsVec) for name in kind.__slots__)
 for _kind in (Table, TorchObject, TdsHash, TdsVec):

@@ -164,7 +164,7 @@ class PythonObject(Holder):
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
+        """True for a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
         attributes = self.attributes
         return all(isinstance(attributes.get(name), dict) for name in MODULE_PARTS)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 CHUNK_BYTES = 1 << 19
-"""What is converted at a time: it stays in the processor's cache."""
+"""Bytes converted at a time: they stay in the processor's cache."""
 
 
 @define(eq=False)

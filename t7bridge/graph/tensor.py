@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .python import TensorExtras
 
 Scalar = bool | int | float | complex
-"""What an element is as a Python value."""
+"""An element as a Python value."""
 
 
 @define(eq=False)

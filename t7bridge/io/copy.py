@@ -13,10 +13,10 @@ from .checksums import combine, crc32
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20
-"""What one thread takes at a time. Pieces begin at multiples of it in the target: then the system can hold each chunk
-in one large page."""
+"""Bytes that one thread takes at a time. Pieces begin at multiples of it in the target: then the system can hold each
+chunk in one large page."""
 CHUNK_BYTES = 1 << 19
-"""What is read before it is written: it stays in the processor's cache."""
+"""Bytes read before they are written: they stay in the processor's cache."""
 WORTH_BYTES = 1 << 20
 """From how many bytes on a run is left to the threads."""
 MAX_THREADS = 2
@@ -70,7 +70,7 @@ class Transfers:
         self._name = name
         self._runs: list[_Run] = []
         self._pieces: deque[tuple[_Run, int, int]] = deque()
-        """What nobody has taken yet: runs, and where a piece of them starts and ends."""
+        """Work that nobody has taken yet: runs, and where a piece of them starts and ends."""
         self._error: BaseException | None = None
         self._started = 0
         """Helpers that were started, or were about to be when a signal came."""

@@ -33,7 +33,7 @@ class Output:
         self._flushed = 0
         self._blocks: Blocks | None = None
         self._transfers: Transfers | None = None
-        """What moves bytes to any place of the file, where it can."""
+        """Moves bytes to any place of the file, where it can."""
         self.name = name or str(getattr(file, "name", ""))
 
     @property

@@ -18,7 +18,7 @@ from ..graph.tensor import Tensor
 from .fields import Fields
 
 LAYERS = "t7bridge.torchmodules.layers."
-"""Where the layers are that PyTorch lacks or computes differently."""
+"""The package of the layers that PyTorch lacks or computes differently."""
 
 Literal = Any
 """None, bool, int, float, str, or a tuple of them: what a source file can say."""
@@ -183,7 +183,7 @@ class Choice:
 
 
 Mapped = Row | Choice | Callable[[Lua], Call]
-"""How the objects of a class become modules."""
+"""Mapping of the objects of a class to modules."""
 
 
 def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
@@ -268,5 +268,5 @@ def has(name: str) -> Read:
 
 
 BASE = Read("base")
-"""What the first index is called."""
+"""The number of the first index: 1 or 0."""
 INPLACE = flag("inplace")

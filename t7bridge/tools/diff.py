@@ -33,7 +33,7 @@ class DiffReport:
     tensors: int = 0
     differences: list[Difference] = field(factory=list)
     hint: str = ""
-    """How the files can be compared, where their keys differ."""
+    """A way to compare the files where their keys differ."""
 
     @property
     def same(self) -> bool:

@@ -36,7 +36,7 @@ class VerifyReport:
     differences: list[Difference] = field(factory=list)
     readers: dict[str, list[str]] = field(factory=dict)
     hint: str = ""
-    """How the files can be compared, where their keys differ."""
+    """A way to compare the files where their keys differ."""
 
     @property
     def same(self) -> bool:
@@ -68,7 +68,7 @@ class Side:
     has_python: bool = False
     content: T7File | None = None
     named: bool = False
-    """Whether the format holds named tensors and nothing else."""
+    """True where the format holds named tensors and nothing else."""
 
 
 def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:

@@ -18,7 +18,7 @@ from ..limits import Limits
 from .running import Layer, Values, flat, with_gradients
 
 MOST = 12
-"""How many layers a chain may have."""
+"""Most layers of a chain."""
 
 
 @define(eq=False)

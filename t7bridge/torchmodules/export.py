@@ -43,7 +43,7 @@ class Input:
 
 
 Inputs: TypeAlias = Union[Input, "list[Inputs]"]
-"""What a model takes: one input, or a list for a Lua table, in which are lists for tables in it."""
+"""Inputs of a model: one tensor, or a list for a Lua table, with lists for tables in it."""
 
 
 @define(eq=False)

@@ -17,7 +17,7 @@ from .chains import Chain
 from .running import TINY, Layer, NotRunError, Values, flat, mapped
 
 HEADROOM = 15.0
-"""How many standard deviations a rounding error may have. Of a million normal errors the largest has five."""
+"""Largest rounding error, in standard deviations. Of a million normal errors the largest has five."""
 FLOOR, GROWTH, TAIL = 0.3, 4.0, 4.0
 """Least standard deviation assumed; how far Lua's may exceed PyTorch's; how far its largest may."""
 EXACT_HEADROOM = 20.0

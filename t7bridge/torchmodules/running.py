@@ -32,11 +32,11 @@ UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-1
 UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
 """The other way, for those that layers are run in."""
 DRAWS = 6
-"""How many disturbances of the last place estimate how far rounding reaches."""
+"""Disturbances of the last place that estimate the effect of rounding."""
 TINY = 1e-300
 """Keeps divisions by expected errors defined."""
 MAX_ELEMENTS = 1 << 28
-"""How many elements an output may have."""
+"""Most elements of an output."""
 
 _SUMS_NAMES = """
 Linear LinearNoBias SpatialConvolution SpatialConvolutionMM SpatialConvolutionMap SpatialConvolutionLocal

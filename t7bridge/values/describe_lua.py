@@ -60,7 +60,7 @@ class _Describer:
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
         self._open: list[tuple[Any, Any, Value]] = []
-        """What is still to describe: a container, the place in it, the value; the next one last."""
+        """Left to describe: a container, the place in it, the value; the next one last."""
 
     def run(self, root: Value) -> Node:
         result: list[Any] = [None]

@@ -64,7 +64,7 @@ class _Describer:
         self._path: dict[int, int] = {}
         """The containers that are being described, each with its depth."""
         self._open: list[tuple[Any, Any, Any]] = []
-        """What is still to describe: a container, the place in it, the value; the next one last."""
+        """Left to describe: a container, the place in it, the value; the next one last."""
 
     def run(self, root: Any) -> Node:
         result: list[Any] = [None]
@@ -175,7 +175,7 @@ class _Describer:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What is directly inside a container: the pairs of a dict or module, the named parts of an object, or items."""
+    """Return the direct content of a container: pairs of a dict or module, named parts of an object, or items."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, SparseTensor):

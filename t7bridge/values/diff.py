@@ -14,7 +14,7 @@ from ..limits import BYTES_PER_STEP
 from .compare import Comparer, Difference, Path, path_text
 
 _COMPARED = 16
-"""How often the elements of a storage may be compared, in views of it, before it is charged."""
+"""Free comparisons of the elements of a storage, in views of it."""
 
 
 @define(eq=False)

@@ -27,7 +27,7 @@ _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.worker impor
 _AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
 _TICK_SECONDS = 0.1
 _PAUSE_SECONDS = 0.01
-"""How long answers may gather: to wake up for each of a thousand a second would take a core from the workers."""
+"""Seconds for which answers gather: to wake up for each of a thousand a second would take a core from the workers."""
 
 Inbox = queue.SimpleQueue["tuple[_Worker, list[bytes] | None]"]
 """Lines from a worker; `None` is its end."""

@@ -29,7 +29,7 @@ _FREE_OPERATIONS = 500_000
 PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
 """Members of archives of torch.export: of 2.7 and newer, and of older releases."""
 PACKAGE_FOLDER = ".data/"
-"""Where torch.package keeps storages, `KEY.storage`, and facts about the archive."""
+"""Folder of torch.package for storages, `KEY.storage`, and facts about the archive."""
 PACKAGE_MEMBER = ".data/extern_modules"
 """The member that tells archives of torch.package."""
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
@@ -69,7 +69,7 @@ class PtArchive:
         self._meanings: dict[str, PtMeaning] = {}
         self.foreign: dict[str, str] = {}
         self.rests: dict[str, Rest] = {}
-        """What stands behind the value of each pickle, by member."""
+        """The bytes behind the value of each pickle, by member."""
         self.root = self._find_root()
         self._check_names()
         self.order = self._byte_order()

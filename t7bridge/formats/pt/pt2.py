@@ -42,7 +42,7 @@ _NOT_CARRIED = (
     ("models/", "the graph"),
     ("serialized_exported_program.json", "the graph"),
 )
-"""How the names of members begin that state dicts have no place for, below the root, with the names of these."""
+"""Prefixes of members that state dicts have no place for, below the root, with names for them."""
 
 # Source: `torch/_export/serde/schema.py` `ScalarType`.
 _ELEMENTS = {

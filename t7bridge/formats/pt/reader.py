@@ -23,7 +23,7 @@ from .zip.archive_reader import Member
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
-"""How pickles of protocols 0 and 1 begin: a mark, a list, a dict or a global."""
+"""First bytes of pickles of protocols 0 and 1: a mark, a list, a dict or a global."""
 
 
 class PtReader:
@@ -74,7 +74,7 @@ class PtReader:
         self.constants: Any = None
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
         self.notes: list[Note] = []
-        """What the file holds and the value does not; filled by `read`."""
+        """Content of the file that is not in the value; filled by `read`."""
 
     def __enter__(self) -> PtReader:
         return self

@@ -8,7 +8,7 @@ from ...report import Note
 from .pickle.unpickler import Unpickler
 
 _MOST_PICKLES = 1_000
-"""How many pickles behind the value are read: each of a few bytes costs as much as opening a file."""
+"""Most pickles read behind the value: each of a few bytes costs as much as opening a file."""
 
 
 @define

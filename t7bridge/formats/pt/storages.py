@@ -13,7 +13,7 @@ from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 
 Locate = Callable[[Any, ElementType, int], Span]
-"""Where the bytes of a key are: (key, element type, bytes) → span."""
+"""From (key, element type, bytes) to the span of the bytes."""
 
 _MODULES = frozenset({"torch", "torch.cuda", "torch.storage", "torch.sparse"})
 _UNTYPED = ("UntypedStorage", "_UntypedStorage")

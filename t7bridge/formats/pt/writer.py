@@ -70,7 +70,7 @@ class ValueWriter:
     """
 
     _old = False
-    """Whether pickles are those of PyTorch before 1.6."""
+    """True where pickles are those of PyTorch before 1.6."""
 
     def __init__(
         self,

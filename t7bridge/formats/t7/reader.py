@@ -55,7 +55,7 @@ class T7Reader:
         self._limits = limits
         self._is_record = payloads is not None
         self.vintage_objects = 0
-        """How many objects were read, in the last try, that wrote their fields one after another."""
+        """Number of objects read in the last try that wrote their fields one after another."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
         """The layouts still possible; the first one is in use."""
         self._run = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)

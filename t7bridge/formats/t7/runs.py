@@ -17,12 +17,12 @@ from . import layout as tags
 from .binary import BinaryInput
 
 _LEAST = 4
-"""How many entries at once are a success."""
+"""Entries at once that count as a success."""
 _MOST_FIELDS = 64
 _ENTRY = "idii"
 """An entry with a number as its key: tag, key, and of the object its tag and number."""
 _KINDS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (tags.STRING, "i")}
-"""How a value begins: its tag, and what follows that; of a string, its length."""
+"""Start of a value: its tag, and what follows that; of a string, its length."""
 
 
 class Alike:
@@ -173,7 +173,7 @@ class Records:
 
 
 _ROOM = 1 << 12
-"""How many bytes there should be in the window for the next object."""
+"""Bytes that should be in the window for the next object."""
 
 
 def _group(code: str, fixed: list[bytes], booleans: list[int], text: bool) -> _Group:

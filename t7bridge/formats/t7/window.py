@@ -10,7 +10,7 @@ from ...io.source import ByteSource
 from .layout import T7Layout
 
 WINDOW_BYTES = 1 << 20
-"""How large a window may become."""
+"""Largest window, in bytes."""
 
 
 class Window:

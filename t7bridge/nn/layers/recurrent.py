@@ -27,7 +27,7 @@ _GRU = f"{LAYERS}gru."
 _REC = f"{LAYERS}recurrent."
 
 _MOST = 10_000
-"""How many modules are looked through for one that is to be told of zeros."""
+"""Most modules searched for one that is to be told of zeros."""
 
 # What the classes keep of the last sequence, and aliases of modules inside `modules`.
 _STATE = (

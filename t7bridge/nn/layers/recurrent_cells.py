@@ -16,7 +16,7 @@ from ..weights.layouts import Blocks
 
 _TRANSPARENT = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.gModule")
 _MOST = 200
-"""How many modules a cell is looked through for; those of rnn have up to 70."""
+"""Most modules that a cell is searched for; those of rnn have up to 70."""
 
 # The modules that contain no others, in the order of the walk. Of the LSTM: forget gate, input gate, new content,
 # output gate; a gate that does not see the cell picks its inputs first and has no CMul.

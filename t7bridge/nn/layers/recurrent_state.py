@@ -18,7 +18,7 @@ from ..weights.layouts import elements
 _ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
 _MAX_DEPTH = 20
 _MOST = 1 << 22
-"""How many numbers a state may have that becomes an argument of a constructor."""
+"""Most numbers of a state that becomes an argument of a constructor."""
 
 
 def remembered(obj: TorchObject) -> str:

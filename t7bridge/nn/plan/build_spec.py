@@ -23,9 +23,9 @@ from .spec import GraphSpec, ModuleSpec, Plan
 from .unknown import unknown_class
 
 MAX_DEPTH = 1_000
-"""How deep a module may be for a path of its own; PyTorch calls modules nested a third as deep."""
+"""Depth up to which a module has a path of its own; PyTorch calls modules nested a third as deep."""
 _MAX_LISTED = 500
-"""How many layers a message lists; the error itself has all of them."""
+"""Most layers that a message lists; the error itself has all of them."""
 
 
 def build_plan(
@@ -86,7 +86,7 @@ class _Planner:
         self._remembering: set[int] = set()
         self.unsupported: list[tuple[str, str, str]] = []
         self.unknown = False
-        """Whether there is a class without an entry."""
+        """True once a class without an entry was met."""
         self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
         """The shapes of the tensors of each place by its prefix, and of each object by its id."""
         self._found: dict[int, dict[str, tuple[int, ...]]] = {}

@@ -13,7 +13,7 @@ get_buffer get_parameter get_submodule set_submodule get_extra_state set_extra_s
 named_children named_modules named_parameters
 """
 RESERVED = frozenset(_WORDS.split())
-"""What every torch.nn.Module has already, as far as anybody would call a layer so."""
+"""Attributes that every torch.nn.Module has, as far as anybody would call a layer so."""
 
 
 def is_free_name(name: str) -> bool:

@@ -21,9 +21,9 @@ from ..fields import items_of
 from ..registry import Child, Layer, layer_of
 
 MAX_SEARCHED = 30_000_000
-"""How many values may be looked at in fields of objects whose class does not tell what they hold."""
+"""Most values searched in fields of objects of unknown classes."""
 MAX_NAME_CHARS = 1 << 26
-"""How many characters the names and paths of one model may have together; deep nesting makes every name long."""
+"""Most characters of all names and paths of one model; deep nesting makes every name long."""
 
 # Packages whose classes are modules or criterions.
 _PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")

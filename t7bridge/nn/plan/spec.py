@@ -16,7 +16,7 @@ from ..mapping import Literal
 SEQUENTIAL = "torch.nn.Sequential"
 """The one class of PyTorch that is known by what it does: its children take each other's outputs."""
 Link = tuple[int, tuple[int, ...]]
-"""What a node takes: the number of another node, and which elements of its output, one inside the other, from 0."""
+"""Input of a node: the number of another node, and the elements of its output, one inside the other, from 0."""
 
 
 @define(frozen=True)

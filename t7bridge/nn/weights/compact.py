@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NOTED_BYTES = 1024
 _NOTED_SHARE = 0.1
-"""How many bytes more than its tensors use, and which share of those, make a file worth a note."""
+"""Unused bytes, and their share, from which on a file is worth a note."""
 
 
 @define(eq=False)

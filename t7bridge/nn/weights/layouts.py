@@ -26,7 +26,7 @@ Extent = int | str
 """An extent of a shape: a number, the name of the field that holds it, `REST`, or one of the old extents."""
 
 REST = "*"
-"""What the other extents leave."""
+"""The extent that is left over by the others."""
 FIRST = "[0]"
 """The first extent of the tensor as it is."""
 LAST = "[-1]"

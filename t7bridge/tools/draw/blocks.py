@@ -171,7 +171,7 @@ class _Sketcher:
     def __init__(self, state: StateDict, unmapped: set[str]) -> None:
         self._unmapped = unmapped
         self._drawn: dict[int, str] = {}
-        """Where each module is drawn."""
+        """The place of each module in the drawing."""
         kinds = {
             key: "buffer" if origin.param is not None and origin.param.kind != "parameter" else "parameter"
             for key, origin in state.origins.items()

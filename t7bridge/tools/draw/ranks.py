@@ -9,7 +9,7 @@ from __future__ import annotations
 Point = tuple[float, float]
 
 _SWEEPS = 6
-"""How often order and places within the layers are improved."""
+"""Rounds of improving order and places within the layers."""
 _MAX_BENDS = 30_000
 """Bends of edges that pass through layers; where there would be more, edges are straight."""
 _BEND_WIDTH = 8.0

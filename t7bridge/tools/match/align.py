@@ -25,9 +25,9 @@ from .stretches import Items, blocks, has_gap, in_order, mark_gaps, spans, stret
 
 _MAX_STEPS = 100_000
 _MAX_STEPS_IN_ALL = 2_000_000
-"""How long ways to place containers are looked for, in parts looked at."""
+"""Budget of the search for ways to place containers, in parts looked at."""
 _MAX_DEPTH = 40
-"""How many containers inside one another may be out of order."""
+"""Most containers inside one another that may be out of order."""
 
 
 Solve = Callable[[Items, Items], "Finding"]
@@ -130,7 +130,7 @@ class _Solver:
     def __init__(self, counts: Mapping[Class, int]) -> None:
         self._counts = counts
         self._left = [_MAX_STEPS_IN_ALL]
-        """How many steps may follow: in all, and in each search for ways that is under way."""
+        """Steps left: in all, and in each search for ways that is under way."""
         self._depth = 0
 
     def solve(self, source: Items, target: Items) -> Finding:

@@ -19,7 +19,7 @@ from ...nn.plan.spec import GraphSpec
 BATCHES = "num_batches_tracked"
 """PyTorch's count of batches, which no computation of a trained model reads."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
-"""What `torch.nn.LSTM` calls the parameters of one layer and direction."""
+"""Names in `torch.nn.LSTM` of the parameters of one layer and direction."""
 
 Path = tuple[str, ...]
 Shape = tuple[int, ...]

@@ -69,7 +69,7 @@ _SOLVED = (
 )
 """Fields that may have any value; the one that fits best is found."""
 MAX_TRIES = 60
-"""How many variants of a layer are tried."""
+"""Most variants of a layer that are tried."""
 _ROUNDS = 6
 _PLAIN: dict[str, tuple[Any, ...]] = {"threshold": (0.0, 1e-6), "val": (0.0,), "eps": (), "inplace": (True, False)}
 """Values of fields that nobody sets."""

@@ -18,7 +18,7 @@ from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
 from .prove import chosen, need_torch
 
 MANY = 20_000
-"""How many layers are compared."""
+"""Most layers that are compared."""
 
 
 def prove_two(

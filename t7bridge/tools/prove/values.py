@@ -15,11 +15,11 @@ Recorded = Any
 """A `Tensor` with elements, a `float`, a list of these, or `None` for what the file does not hold."""
 
 MAX_DEPTH = 32
-"""How deep tables of tensors may be nested."""
+"""Deepest nesting of tables of tensors."""
 MAX_ITEMS = 100_000
-"""How many elements one table of tensors may have."""
+"""Most elements of one table of tensors."""
 MAX_ELEMENTS = 1 << 28
-"""How many elements one recorded tensor may show."""
+"""Most elements of one recorded tensor."""
 
 
 def recorded(value: Any, depth: int = 0) -> Recorded:
@@ -149,7 +149,7 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
 _SAMPLE = 2_000
 _ENOUGH = 16
-"""How many different numbers tell how precisely a file has them."""
+"""Different numbers that suffice to tell the precision of a file."""
 
 
 def unit_of(value: Recorded) -> float | None:

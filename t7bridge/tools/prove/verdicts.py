@@ -29,7 +29,7 @@ from .reasons import (
 EXPLAINED = 0.9
 """The share of a difference that a step along the gradient must explain to be the reason for it alone."""
 MANY = 32
-"""How many values a step along the gradient must explain to the last digit, where other layers did not move."""
+"""Values that a step along the gradient must explain to the last digit, where other layers did not move."""
 FAR = 0.3
 """How far an update may move outputs, relative to the largest, where all layers with weights differ in all outputs, as
 after a step with momentum or Adam.

@@ -69,7 +69,7 @@ class FastLSTM(nn.Module):
 
 
 class LSTM(nn.Module):
-    """An LSTM whose gates see the cell, one step of a sequence at each call, going on
+    """An LSTM whose gates see the cell, one step of a sequence at each call, resuming
     from the last.
 
     Args:

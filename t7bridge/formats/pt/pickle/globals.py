@@ -106,7 +106,7 @@ class PtMeaning:
         self.size = size
         self._forbid = forbid
         self.tensors: list[Tensor] = []
-        """What `torch.jit._pickle.build_tensor_from_id` numbers."""
+        """The tensors that `torch.jit._pickle.build_tensor_from_id` numbers."""
         self.foreign: dict[str, str] = {}
         self.work = Work(size)
         self._script = script

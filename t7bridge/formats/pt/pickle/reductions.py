@@ -18,7 +18,7 @@ from ....graph.tensor import Tensor
 from ....graph.unset import UNSET
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
-"""What protocol 2 calls modules that Python 3 renamed."""
+"""Names in protocol 2 of modules that Python 3 renamed."""
 
 
 @define(frozen=True)

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 _SPOOL_BYTES = 1 << 25
 """Deflated members up to this size are inflated in memory, larger ones to a temporary file."""
 _MAX_DEFLATE_RATIO = 1032
-"""What deflate can reach at most: a member that claims more is damaged."""
+"""Largest ratio of deflate: a member that claims more is damaged."""
 
 
 @define(frozen=True)
