@@ -6,6 +6,8 @@ found and what to do next. All fields are keywords with defaults, so that an err
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ENOENT
 from typing import Any
 
@@ -58,6 +60,16 @@ class T7BridgeError(Exception):
         if self.found:
             text += f"; found {self.found}"
         return printable_lines(f"{text}. {self.hint}" if self.hint else text)
+
+
+@contextmanager
+def about_file(name: str) -> Iterator[None]:
+    """Name a file in errors that name none."""
+    try:
+        yield
+    except T7BridgeError as error:
+        error.file = error.file or name
+        raise
 
 
 class MissingFileError(T7BridgeError, FileNotFoundError):

@@ -200,3 +200,31 @@ def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_pat
             assert list(tmp_path.glob(f"{number}*")), done.stderr
         if closed and not writes:
             assert done.stderr == "t7bridge: error: standard output: is closed, and there is something to print\n"
+
+
+@for_each(
+    "given",
+    [
+        ["convert", "FILE", "OUT.npz"],
+        ["convert", "FILE", "OUT.safetensors"],
+        ["convert", "FILE", "OUT.pt", "--pt-format", "torchscript"],
+        ["convert", "FILE", "OUT.t7", "--template", str(MODEL)],
+        ["module", "FILE", "-o", "OUT"],
+        ["match", "FILE", "FILE"],
+        ["draw", "FILE", "-o", "OUT.svg"],
+        ["prove", "FILE"],
+        ["export", "FILE", "OUT.onnx", "--input", "2x5"],
+        ["inspect", "FILE", "--at", "root.nothing"],
+        ["inspect", "FILE", "--at", "root.nothing", "--all"],
+        ["inspect", "FILE", "--input-shape", "2x5"],
+        ["lua", "torch.nn:Linear(5, 3)", "FILE", "-o", "OUT", "--input", "1x5"],
+    ],
+    ids=lambda given: f"{given[0]} {given[-1]}"[:40],
+)
+def test_errors_name_the_file(given: list[str], tmp_path: Path, capsys: Any) -> None:
+    """A sound file that holds nothing of what a verb wants is named in the error, also where many files are given."""
+    torch.save({"epoch": 3, "names": ["a"]}, tmp_path / "x.pt")
+    arguments = [each.replace("FILE", str(tmp_path / "x.pt")).replace("OUT", str(tmp_path / "out")) for each in given]
+    assert cli.main(arguments) == 2
+    assert f"t7bridge: error: {tmp_path / 'x.pt'}: " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]

@@ -73,13 +73,15 @@ def _styled(line: str, number: int, header: int) -> str:
 
 
 def _outline(options: argparse.Namespace) -> int:
+    from ..errors import about_file
     from ..tools.files import load_all
     from ..tools.inspect import value_at
     from ..values.outline import outline
 
     values = load_all(options.file, limits=limits_of(options))
     if options.at:
-        values = [value_at(values, options.at)]
+        with about_file(options.file):
+            values = [value_at(values, options.at)]
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             sys.stdout.write(f"value {number} of {len(values)}\n")

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
-from ..errors import ModelError
+from ..errors import ModelError, about_file
 from ..formats import LUA, NAMED
 from ..io.output import FileOutput
 from ..io.source import PathLike
@@ -115,6 +115,7 @@ def convert(
     with (
         formats.open(src, limits=limits) as document,
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
+        about_file(document.path),
     ):
         chosen = {name: choice for name, choice in layout.items() if choice is not None}
         options = Options(

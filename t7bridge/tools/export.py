@@ -11,7 +11,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError
+from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from .example_inputs import Examples, parse_inputs
@@ -106,7 +106,8 @@ def export(
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = load_module(path, at, index_base=index_base, limits=limits)
-    _check_calls(module, limits)
+    with about_file(os.fspath(path)):
+        _check_calls(module, limits)
 
     def converted(each: Examples) -> Inputs:
         if isinstance(each, list):
@@ -122,10 +123,11 @@ def export(
     try:
         # Under its own name, as ONNX's weights are found by the name of the file beside it.
         made = os.path.join(scratch, os.path.basename(target))
-        if suffix == ".onnx":
-            result = export_onnx(module, inputs, made, output, dynamic)
-        else:
-            result = export_pt2(module, inputs, made, dynamic)
+        with about_file(os.fspath(path)):
+            if suffix == ".onnx":
+                result = export_onnx(module, inputs, made, output, dynamic)
+            else:
+                result = export_pt2(module, inputs, made, dynamic)
         names = sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target))
         size = sum(os.path.getsize(os.path.join(scratch, name)) for name in names)
         taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not force]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import formats
-from ..errors import LimitError, ModelError
+from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.show import counted
@@ -59,7 +59,7 @@ def inspect(
 
     Source: the era of nn is told by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
     """
-    with formats.open(source, limits=limits) as document:
+    with formats.open(source, limits=limits) as document, about_file(document.path):
         document.warn()
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
@@ -67,6 +67,8 @@ def inspect(
         value = roots[0] if at is None else value_at(roots, at)
         result.header.update(_counts(roots))
         blocks = _blocks(value, at or "root", limits)
+        if input_shape is not None and not blocks:
+            raise ModelError("shapes are found by running one model", found="no layers")
         if blocks:
             shapes = _shapes(value, at or "root", input_shape, blocks, limits)
             result.shapes = shapes.source

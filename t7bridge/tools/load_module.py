@@ -92,7 +92,7 @@ def one_module(
         raise UnsupportedError(
             "modules are made of what .t7 files hold",
             file=document.path,
-            hint="A .pt is loaded by torch.load."
+            hint="A state dict in a .pt is loaded by torch.load(weights_only=True)."
             if document.format == "pt"
             else f"A {document.spec.suffix} holds tensors without the layers that they are of.",
         )
