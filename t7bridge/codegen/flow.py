@@ -139,8 +139,7 @@ class Builder:
     def _module(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
         if spec.target == SEQUENTIAL:
             return self._plain_sequential(spec, form)
-        # Where layers write in place, it matters who has memory of its own.
-        return None if self.inplace and traits(spec).written == ("identity",) else as_module(spec, form)
+        return as_module(spec, form)
 
     def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
         """An nn.Sequential, unless there is something in it that no module of torch.nn says."""

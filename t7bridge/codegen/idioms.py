@@ -61,10 +61,6 @@ def _torch(target: str, spec: ModuleSpec, form: Form) -> Module:
     return call, form_after(call, form)
 
 
-def _identity(spec: ModuleSpec, form: Form) -> Module:
-    return torch_call("Identity", (), {}, spec), form
-
-
 def _softmax(spec: ModuleSpec, form: Form, name: str) -> Module | None:
     """Lua's dimension is the first of 1 or 3, the second of 2 or 4.
 
@@ -143,7 +139,6 @@ def _reshape(spec: ModuleSpec, form: Form) -> Module | None:
 
 
 _MODULES: dict[str, Callable[..., Module | None]] = {
-    "identity": _identity,
     "softmax": _softmax,
     "example_softmax": _example_softmax,
     "plain": _plain,
@@ -177,15 +172,22 @@ def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
     return dim - dims - added if dims is not None and dim >= 0 else dim
 
 
-def _unsqueeze(spec: ModuleSpec, form: Form) -> Expression:
+def _is_beyond(dim: int, dims: int | None) -> bool:
+    """Return whether a dimension is none of an example's."""
+    return dims is not None and dim >= dims
+
+
+def _unsqueeze(spec: ModuleSpec, form: Form) -> Expression | None:
     dim, dims = _arguments(spec, "dim", "n_input_dims")
+    if _is_beyond(dim - 1, dims):
+        return None
     after = Form(dims + 1) if dims is not None and dims == form.rank else Form()
     return lambda x: method(x, "unsqueeze", _from_end(dim, dims, 1)), after
 
 
 def _transpose(spec: ModuleSpec, form: Form) -> Expression | None:
     dims = spec.kwargs.get("n_input_dims")
-    if len(spec.args) > _CHAINED:
+    if len(spec.args) > _CHAINED or any(_is_beyond(dim, dims) for pair in spec.args for dim in pair):
         return None
 
     def write(x: Node) -> Node:
@@ -218,6 +220,8 @@ def _reduced(spec: ModuleSpec, form: Form, name: str, attribute: str = "") -> Ex
     dim, dims = _arguments(spec, "dim", "n_input_dims")
     # Of a vector Lua leaves one number in one dimension, PyTorch none.
     if not form.rank or form.rank < 2 or dims not in (None, form.rank) or spec.kwargs.get("squeeze") is False:
+        return None
+    if _is_beyond(dim, dims):
         return None
 
     def write(x: Node) -> Node:

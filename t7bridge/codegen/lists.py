@@ -190,7 +190,7 @@ def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
     dims, dim = spec.kwargs.get("n_input_dims"), spec.args[0]
     if dims is None or dim < 0:
         return int(dim)
-    return int(dim - dims) if dims == rank else None
+    return int(dim - dims) if dim < dims == rank else None
 
 
 def _join(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:

@@ -155,7 +155,7 @@ register_layer(
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True),
         "shape.Cast": Traits(shares_memory=True, written=("cast",)),
-        "shape.Contiguous": Traits(shares_memory=True, written=("identity",)),
+        "shape.Contiguous": Traits(shares_memory=True, written=("method", "contiguous")),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
             shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",)

@@ -115,6 +115,8 @@ class Unsqueeze(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return one dimension more."""
         batch_dims = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
+        if self.dim >= 0 > self.dim + batch_dims:
+            raise IndexError(f"{input.dim()} dimensions are too few")
         return input.unsqueeze(self.dim + batch_dims)
 
 
@@ -137,6 +139,8 @@ class Transpose(nn.Module):
         """Return the same elements in another order."""
         offset = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         for first, second in self.pairs:
+            if min(first, second) >= 0 > min(first, second) + offset:
+                raise IndexError(f"{input.dim()} dimensions are too few")
             input = input.transpose(first + offset, second + offset)
         return input.clone(memory_format=torch.contiguous_format)
 
