@@ -39,10 +39,20 @@ def step_name(key: Value) -> str:
     return f"[<{type(key).__name__}>]"
 
 
-def children(value: Value) -> Iterator[tuple[str, Value]]:
-    """Yield the values directly inside a value, each with its step in a path."""
+_SCALARS = frozenset((bytes, str, float, int, bool, type(None)))
+
+
+def children(value: Value, *, scalars: bool = True) -> Iterator[tuple[str, Value]]:
+    """Yield the values directly inside a value, each with its step in a path.
+
+    Args:
+        value: any value.
+        scalars: whether numbers, strings and the like are yielded; a table may hold millions of them.
+    """
     if isinstance(value, Table):
         for key, item in zip(value.raw_keys, value.raw_values):
+            if not scalars and type(item) in _SCALARS and type(key) in _SCALARS:
+                continue
             name = step_name(key)
             if isinstance(key, COMPOSITE):
                 yield f"<key {name}>", key
@@ -51,19 +61,21 @@ def children(value: Value) -> Iterator[tuple[str, Value]]:
         if isinstance(value.payload, COMPOSITE):
             yield "<payload>", value.payload
         if value.fields is not None:
-            yield from children(value.fields)
+            yield from children(value.fields, scalars=scalars)
     elif isinstance(value, Tensor):
         if value.storage is not None:
             yield ".storage", value.storage
     elif isinstance(value, LuaFunction):
         yield "<upvalues>", value.upvalues
     elif isinstance(value, TdsHash):
-        yield from children(value.content)
+        yield from children(value.content, scalars=scalars)
     elif isinstance(value, TdsVec):
         for number, item in enumerate(value.elements, 1):
             yield f"[{number}]", item
     elif isinstance(value, dict):
         for key, item in value.items():
+            if not scalars and type(item) in _SCALARS and type(key) in _SCALARS:
+                continue
             name = step_name(key)
             if not isinstance(key, (str, bytes, int, float, bool, type(None))):
                 yield f"<key {name}>", key
@@ -117,7 +129,8 @@ def walk(root: Value, name: str = "root", seen: set[int] | None = None) -> Itera
             continue
         seen.add(id(visit.value))
         yield visit
-        inside = [Visit(value, step, visit) for step, value in children(visit.value) if isinstance(value, kinds)]
+        found = children(visit.value, scalars=False)
+        inside = [Visit(value, step, visit) for step, value in found if isinstance(value, kinds)]
         stack.extend(reversed(inside))
 
 

@@ -6,18 +6,20 @@ May import graph and errors. Knows fields, not what a class means.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import field
 
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ..graph.storage import Storage
+from ..graph.storage import Span, Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
 
 _NO_FIELDS: Mapping[str, Any] = {}
+_FEW = 64
+"""Integers that are decoded one by one: numpy takes longer to load than these to read."""
 
 
 def lookup(value: Value, path: str) -> Value:
@@ -152,7 +154,7 @@ class Fields:
         """
         value = self.get(path)
         if isinstance(value, Storage):
-            return tuple(int(extent) for extent in value.array)
+            return _few_integers(value) or tuple(int(extent) for extent in value.array)
         if isinstance(value, Tensor) and value.numel <= (value.storage.count if value.storage else 0):
             return tuple(int(extent) for extent in value.numpy().reshape(-1))
         items = items_of(value)
@@ -175,3 +177,14 @@ class Fields:
         if value is None:
             raise self.wrong(path, "a tensor with elements", self.get(path))
         return value
+
+
+def _few_integers(storage: Storage) -> tuple[int, ...]:
+    """The elements of a small storage of integers in a file, without numpy; empty where it is something else."""
+    data = storage.data
+    if not isinstance(data, Span) or storage.element.code[0] != "i" or storage.count > _FEW:
+        return ()
+    order: Literal["little", "big"] = "little" if data.order == "little" else "big"
+    raw = b"".join(data.pieces(storage.count))
+    pieces = (raw[at : at + data.width] for at in range(0, len(raw), data.width))
+    return tuple(int.from_bytes(piece, order, signed=True) for piece in pieces)

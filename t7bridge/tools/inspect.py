@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from .. import formats
@@ -252,7 +253,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
         item = visit.value
         if _is_model(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
             continue
-        inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(_entries(item))
+        inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(islice(_entries(item), 400))
         opened = bool(inside) and (depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(item, inside)))
         if isinstance(item, _MANY):
             seen.add(id(item))
@@ -265,7 +266,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
                 hidden += 1
         if opened:
             stack += [(Visit(each, step, visit), depth + 1) for step, each in reversed(inside[:200])]
-            hidden += max(len(inside) - 200, 0)
+            hidden += max(_size(item) - 200, 0)
     return found, hidden
 
 
@@ -279,6 +280,14 @@ _MANY = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, Py
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
     return (pair for pair in children(value) if not pair[0].startswith("<"))
+
+
+def _size(value: Value) -> int:
+    """Entries of a value that has some."""
+    value = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
+    if isinstance(value, Table):
+        return len(value.raw_keys)
+    return len(value) if isinstance(value, (dict, list, tuple)) else 0
 
 
 def _is_list(value: Value, inside: list[tuple[str, Value]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any
 
 from ...errors import CorruptError, TruncatedError
@@ -17,7 +18,9 @@ _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _ENTRY_BYTES = 32
 """The longest entry of fixed size, a number for a number, has 24."""
 _LONG_RUN = 64
-"""Entries from which a run of numbers is decoded by numpy; below, starting numpy costs more than it saves."""
+"""Entries from which a run of numbers is decoded by numpy."""
+_WORTH_LOADING = 20_000
+"""Entries that are read one by one before numpy is loaded for them: loading takes as long as these."""
 
 
 class BinaryInput(Window):
@@ -31,6 +34,7 @@ class BinaryInput(Window):
         super().__init__(source, position, layout, longest)
         self._grown = _SMALL_WINDOW
         self._run, self._pause = _LONG_RUN, 0
+        self._spared = 0
         sign = "<" if layout.byte_order == "little" else ">"
         self._sign = sign
         self._long = "q" if layout.long_size == 8 else "i"
@@ -256,6 +260,9 @@ class BinaryInput(Window):
         """
         if self._pause:
             self._pause -= 1
+            return False
+        if self._spared < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
+            self._spared += 1
             return False
         if len(self._window) - at < 24 or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
