@@ -76,6 +76,24 @@ def mutate(data: bytes, other: bytes, choose: random.Random) -> bytes:
     return bytes(result[:_LARGEST])
 
 
+def overwrite(data: bytes, choose: random.Random) -> bytes:
+    """A file with one changed bit, byte or number, and all else where it was."""
+    result = bytearray(data)
+    place, kind = choose.randrange(max(1, len(data))), choose.randrange(4)
+    if kind == 0:
+        result[place] ^= 1 << choose.randrange(8)
+    elif kind == 1:
+        result[place] = choose.randrange(256)
+    else:
+        width = choose.choice((4, 8))
+        place -= place % 4
+        value = choose.choice(_INTEGERS) * choose.choice((1, 1, -1))
+        if kind == 3:
+            value = int.from_bytes(result[place : place + width], "little") + choose.choice((-1, 1, -2, 2, 16))
+        result[place : place + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    return bytes(result[: len(data)])
+
+
 def _change(data: bytearray, other: bytes, choose: random.Random) -> None:
     place = choose.randrange(len(data) + 1)
     kind = choose.randrange(12)

@@ -3,6 +3,8 @@
     python fuzz/run.py t7_binary --atheris -max_total_time=3600
     python fuzz/run.py all --count 100000
     python fuzz/run.py pickle --input findings/pickle-1234.bin
+    python fuzz/run.py verbs --count 1000000 --seed 7
+    python fuzz/run.py "verbs:convert .pt" --input findings/convert_.pt-1234.pt
 
 Ends with 1 if there was a finding; the inputs are in `findings/`.
 """
@@ -30,12 +32,20 @@ def main() -> int:
     parser.add_argument("target")
     parser.add_argument("--atheris", action="store_true", help="further arguments go to libFuzzer")
     parser.add_argument("--count", type=int, default=100_000, help="inputs for each target")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input, to go on behind a run")
     parser.add_argument("--input", type=Path, help="one file")
     parser.add_argument("--findings", type=Path, default=Path("findings"))
     options, rest = parser.parse_known_args()
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=UserWarning, module="zipfile")  # names that stand twice
+    if options.target.partition(":")[0] == "verbs":
+        import fuzz_verbs
+
+        only = options.target.partition(":")[2]
+        if options.input:
+            return fuzz_verbs.one(options.input, only)
+        return fuzz_verbs.run(options.count, options.seed, options.findings, only, options.first)
     if options.atheris:
         return _atheris(options.target, rest, options.findings)
     from fuzz_targets import TARGETS
@@ -51,7 +61,7 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _mutations(name: str, count: int, seed: int, folder: Path) -> int:
+def _mutations(name: str, count: int, seed: str, folder: Path) -> int:
     from fuzz_mutate import mutate
     from fuzz_targets import TARGETS, seeds
 

@@ -1,0 +1,74 @@
+"""Child processes for inputs that may never end, or end the process; all other answers come out.
+
+A child works on a block of numbers and writes one answer for each into a pipe. Where an input takes too much CPU the
+system ends the child (`ITIMER_PROF`), and the next child goes on behind that input. A block starts from the memory of
+the parent, so that nothing adds up.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import struct
+from collections.abc import Callable, Iterator
+
+_HEAD = struct.Struct("<qI")
+
+
+def in_workers(
+    count: int, work: Callable[[int], str], *, first: int = 0, block: int = 2000, seconds: float = 10.0, nbytes: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Call a function with each number, in one child process at a time.
+
+    Args:
+        count: how many numbers.
+        work: returns the answer for a number, in the child. What it raises ends the child.
+        first: the first number.
+        block: how many numbers one child works on.
+        seconds: CPU time for one number.
+        nbytes: address space that a child may take beyond what the parent has; without limit if 0.
+
+    Yields:
+        Each number with its answer, in order; `killed by …` where a child ended before it had one.
+    """
+    number, end = first, first + count
+    while number < end:
+        stop = min(end, number + block)
+        for done, answer in _child(range(number, stop), work, seconds, nbytes):
+            yield done, answer
+            number = done + 1
+        if number < stop:
+            status = os.waitstatus_to_exitcode(os.wait()[1])
+            yield number, f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
+            number += 1
+        else:
+            os.wait()
+
+
+def _child(numbers: range, work: Callable[[int], str], seconds: float, nbytes: int) -> Iterator[tuple[int, str]]:
+    reading, writing = os.pipe()
+    if not os.fork():
+        code = 1
+        try:
+            os.close(reading)
+            if nbytes:
+                with open("/proc/self/statm") as file:
+                    most = int(file.read().split()[0]) * resource.getpagesize() + nbytes
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            for number in numbers:
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+                answer = work(number).encode()[:60_000]
+                os.write(writing, _HEAD.pack(number, len(answer)) + answer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        while len(head := pipe.read(_HEAD.size)) == _HEAD.size:
+            number, length = _HEAD.unpack(head)
+            answer = pipe.read(length)
+            if len(answer) < length:
+                break
+            yield number, answer.decode()
