@@ -84,6 +84,7 @@ class _Builder:
         self._keep_device = keep_device
         self._built: dict[int, Any] = {}
         self._kept: list[Any] = []
+        self._marks: dict[int, bytes] = {}
         self._ratios: dict[int, int] = {}
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
         self._open: list[tuple[list[Any], int, Any, Location]] = []
@@ -143,7 +144,7 @@ class _Builder:
         if isinstance(value, dict):
             return self._dict(value, path)
         if isinstance(value, (set, frozenset)):
-            return self._list(in_order(value), path)
+            return self._list(in_order(value, self._marks), path)
         if isinstance(value, (list, tuple)):
             return self._list(list(value), path)
         if isinstance(value, Tensor):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_NOTES = 20
 _SHOWN = 200
-_TUPLES_DEEP = 50
 
 
 def note_foreign(names: list[str], report: Report) -> None:
@@ -120,6 +119,7 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
         LimitError: modules hold one another without end.
     """
     modules = WholeModules(limits)
+    tuples: dict[int, Any] = {}
 
     def replaced(item: Any, path: Location) -> Any:
         if not is_module(item):
@@ -135,10 +135,10 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
     for path, item in list(_walk_outside(value)):
         if isinstance(item, dict):
             for key, part in item.items():
-                item[key] = _in_tuples(part, inner(path, key), replaced)
+                item[key] = _in_tuples(part, inner(path, key), replaced, tuples)
         else:
-            item[:] = [_in_tuples(part, inner(path, number), replaced) for number, part in enumerate(item)]
-    result = _in_tuples(value, ROOT, replaced)
+            item[:] = [_in_tuples(part, inner(path, number), replaced, tuples) for number, part in enumerate(item)]
+    result = _in_tuples(value, ROOT, replaced, tuples)
     report.notes += modules.left_out(result)
     return result
 
@@ -163,9 +163,27 @@ def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:
             stack += [(path, item.state), (path, item.items), (path, item.args)]
 
 
-def _in_tuples(value: Any, path: Location, replaced: Callable[[Any, Location], Any], depth: int = 0) -> Any:
-    """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are."""
-    if type(value) is not tuple or depth > _TUPLES_DEEP:
+def _in_tuples(value: Any, path: Location, replaced: Callable[[Any, Location], Any], made: dict[int, Any]) -> Any:
+    """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are.
+
+    Args:
+        value: anything.
+        path: of the value.
+        replaced: returns what takes the place of a value, which is no tuple.
+        made: what each tuple has become so far, by `id`; a shared one is looked at once.
+    """
+    if type(value) is not tuple:
         return replaced(value, path)
-    parts = [_in_tuples(part, inner(path, number), replaced, depth + 1) for number, part in enumerate(value)]
-    return tuple(parts) if any(new is not old for new, old in zip(parts, value)) else value
+    stack = [(value, path)]
+    while stack:
+        item, place = stack[-1]
+        if id(item) not in made:
+            inside = [(part, inner(place, number)) for number, part in enumerate(item)]
+            missing = [each for each in inside if type(each[0]) is tuple and id(each[0]) not in made]
+            if missing:
+                stack += missing
+                continue
+            parts = [made[id(part)] if type(part) is tuple else replaced(part, where) for part, where in inside]
+            made[id(item)] = tuple(parts) if any(new is not old for new, old in zip(parts, item)) else item
+        stack.pop()
+    return made[id(value)]

@@ -261,11 +261,14 @@ class _Bytes:
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        data = self._source.read(self._position, self._source.size - self._position if size < 0 else size)
+        left = max(0, self._source.size - self._position)
+        data = self._source.read(self._position, left if size < 0 else min(size, left)) if left else b""
         self._position += len(data)
         return data
 
     def readinto(self, buffer: Any) -> int:
+        if self._position >= self._source.size:  # the library seeks wherever the file says
+            return 0
         got = self._source.read_into(self._position, memoryview(buffer).cast("B"))
         self._position += got
         return got

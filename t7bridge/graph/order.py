@@ -8,14 +8,11 @@ from typing import Any
 from ..io.checksums import sha256
 from .python import Device, PythonGlobal, PythonObject, TorchConstant
 
-_DEPTH = 20
 
-
-def in_order(items: Iterable[Any], marks: dict[tuple[int, int], bytes] | None = None) -> list[Any]:
+def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> list[Any]:
     """The items of a set: numbers, then text, then bytes, each sorted, then the rest.
 
-    Objects of classes that are not known here come in the order of their classes' names, and of one class in any;
-    tuples and sets that differ only very deep inside come in any order, too.
+    Objects of classes that are not known here come in the order of their classes' names, and of one class in any.
 
     Args:
         items: of the set.
@@ -25,7 +22,7 @@ def in_order(items: Iterable[Any], marks: dict[tuple[int, int], bytes] | None = 
     return sorted(items, key=lambda item: _key(item, marks))
 
 
-def _key(item: Any, marks: dict[tuple[int, int], bytes]) -> tuple[int, Any]:
+def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
     if isinstance(item, (int, float)) and item == item:
         return 0, item
     if isinstance(item, str):
@@ -35,25 +32,24 @@ def _key(item: Any, marks: dict[tuple[int, int], bytes]) -> tuple[int, Any]:
     return 3, _mark(item, marks)
 
 
-def _mark(root: Any, marks: dict[tuple[int, int], bytes]) -> bytes:
-    """A hash of an item by what is in it, so many levels down. Shared parts are hashed once a level."""
-    stack = [(root, _DEPTH)]
+def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
+    """A hash of an item by what is in it. Shared parts are hashed once; tuples and frozensets hold no cycles."""
+    stack = [root]
     while stack:
-        item, left = stack[-1]
-        name = (id(item), left)
-        if name in marks:
+        item = stack[-1]
+        if id(item) in marks:
             stack.pop()
-        elif isinstance(item, (tuple, frozenset)) and left:
-            missing = [(part, left - 1) for part in item if (id(part), left - 1) not in marks]
+        elif isinstance(item, (tuple, frozenset)):
+            missing = [part for part in item if id(part) not in marks]
             if missing:
                 stack += missing
                 continue
-            parts = [marks[id(part), left - 1] for part in item]
+            parts = [marks[id(part)] for part in item]
             parts = sorted(parts) if isinstance(item, frozenset) else parts
-            marks[name] = sha256(type(item).__name__.encode() + b"".join(parts)).digest()
+            marks[id(item)] = sha256(type(item).__name__.encode() + b"".join(parts)).digest()
         else:
-            marks[name] = sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
-    return marks[id(root), _DEPTH]
+            marks[id(item)] = sha256(_leaf(item).encode("utf-8", "surrogatepass")).digest()
+    return marks[id(root)]
 
 
 def _leaf(item: Any) -> str:

@@ -10,6 +10,7 @@ from ..data import define
 from ..graph.dtypes import INT64
 from ..graph.storage import Data, Span, Storage
 from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +48,11 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
         a tensor repeats its own elements.
     """
     groups: dict[int, list[Assignment]] = {}
+    budget = Budget(DEFAULT_LIMITS, "writing the elements of tensors that repeat their storage")
     for item in items:
+        if item.target.storage is not None:
+            width = item.target.element.itemsize
+            budget.allocate(item.target.numel * width, item.target.storage.count * width, item.name)
         groups.setdefault(id(item.target.storage), []).append(item)
     return [clash for group in groups.values() for clash in _assign_storage(group)]
 
@@ -63,7 +68,13 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same shape and the same elements; nans are the same."""
+    """Return whether two tensors have the same shape and the same elements; nans are the same.
+
+    Raises:
+        LimitError: they repeat the elements of small storages without end.
+    """
+    held = max(each.storage.count if each.storage is not None else 0 for each in (one, other))
+    Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage").allocate(one.numel, held)
     return one.shape == other.shape and _same(one.array, other.array)
 
 

@@ -100,7 +100,7 @@ class Comparer:
     _pairs: set[tuple[int, int]] = field(factory=set)
     _once: tuple[set[int], set[int]] = field(factory=lambda: (set(), set()))
     """The values without identity that were met, of each side."""
-    _marks: dict[tuple[int, int], bytes] = field(factory=dict)
+    _marks: dict[int, bytes] = field(factory=dict)
     _budget: Budget = field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -99,7 +99,8 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
     """Elements as numbers: numpy has no complex numbers of two halves."""
     if tensor.element.name != "complex32":
         return block
-    return np.ascontiguousarray(block)[..., None].view("f2").astype("f4").view("c8")[..., 0]
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        return np.ascontiguousarray(block)[..., None].view("f2").astype("f4").view("c8")[..., 0]
 
 
 def _apart(x: np.ndarray, y: np.ndarray) -> Any:

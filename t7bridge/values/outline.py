@@ -23,6 +23,7 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
     """
     numbers: dict[int, int] = {}
     shown: set[int] = set()
+    marks: dict[int, bytes] = {}
     stack: list[tuple[int, str, Value]] = [(0, "root", root)]
     while stack:
         level, name, value = stack.pop()
@@ -45,7 +46,7 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         yield printable(f"{'  ' * level}{name}: {summary(value)}{mark}")
         if isinstance(value, (Tensor, Storage)):
             continue
-        inside = list(_inside(value))
+        inside = list(_inside(value, marks))
         if level + 1 >= depth:
             if inside:
                 stack.append((level + 1, "", _Rest(len(inside))))
@@ -62,10 +63,10 @@ class _Rest:
         self.count = count
 
 
-def _inside(value: Value) -> Iterator[tuple[str, Value]]:
-    """Yield what is directly inside a value; of a set, its items."""
+def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]]:
+    """Yield what is directly inside a value; of a set, its items, for which `in_order` gets the marks."""
     if isinstance(value, _SETS):
-        return (("{}", item) for item in in_order(value))
+        return (("{}", item) for item in in_order(value, marks))
     return children(value)
 
 

@@ -30,16 +30,17 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     values = np.asarray(tensor.numpy()).reshape(-1)[:MOST]
     if values.dtype.kind not in "fiub":
         return {}
-    values = values.astype(np.float64)
-    finite = values[np.isfinite(values)]
     found: dict[str, Any] = {}
-    if finite.size:
-        found |= {
-            "min": float(finite.min()),
-            "max": float(finite.max()),
-            "mean": float(finite.mean()),
-            "std": float(finite.std()),
-        }
+    with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
+        values = values.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        if finite.size:
+            found |= {
+                "min": float(finite.min()),
+                "max": float(finite.max()),
+                "mean": float(finite.mean()),
+                "std": float(finite.std()),
+            }
     missing = int(np.isnan(values).sum())
     found["zeros"] = int((values == 0).sum())
     if missing:
@@ -48,6 +49,6 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         found["inf"] = int(values.size - finite.size - missing)
     if count > values.size:
         found["read"] = int(values.size)
-    if bins and finite.size and found["max"] - found["min"] > 0 and np.isfinite(found["max"] - found["min"]):
+    if bins and finite.size and 0 < found["max"] - found["min"] < np.inf:
         found["bins"] = np.histogram(finite, bins)[0].tolist()
     return found

@@ -394,6 +394,7 @@ def central(name: bytes, data: bytes, where: int, **change: int | bytes) -> byte
         "size": len(data),
         "extra": b"",
         "at": where,
+        "attributes": 0,
         **change,
     }
     return (
@@ -414,7 +415,7 @@ def central(name: bytes, data: bytes, where: int, **change: int | bytes) -> byte
             0,
             0,
             0,
-            0,
+            f["attributes"],
             f["at"],
         )
         + name
@@ -1360,6 +1361,39 @@ def differential_cases() -> None:
         "LimitError",
         "copies the same values over and over",
     )
+    case(
+        "folder_weights.pt",
+        zip_of(
+            [("a/data.pkl", b"\x80\x02" + SOUND + b"."), ("a/data/0", bytes(16)), ("a/version", b"3\n")],
+            centrals={"a/data/0": {"attributes": 0x10}},
+        ),
+        "weights that are marked as a folder, for which PyTorch takes whatever is in memory",
+        "CorruptError",
+        "is marked as a folder",
+    )
+    encoded = b"}" + text("a") + b"c_codecs\nencode\n" + text("caf\u00e9") + text("utf-16") + b"\x86Rs"
+    case(
+        "bytes_codec.pt",
+        zip_of([("a/data.pkl", b"\x80\x02" + encoded + b"."), ("a/version", b"3\n")]),
+        "bytes as a text in UTF-16, which CPython would encode",
+        "UnsupportedError",
+        "in an encoding that no pickler uses",
+    )
+    modulus = (1 << 61) - 1
+    for name, keys in {
+        "keys_integers.pt": [b"\x8a\x0a" + (modulus * (k + 1)).to_bytes(10, "little") for k in range(1200)],
+        "keys_complex.pt": [
+            b"cbuiltins\ncomplex\nG" + struct.pack(">d", 1_000_003 * k) + b"G" + struct.pack(">d", -k) + b"\x86R"
+            for k in range(1, 1201)
+        ],
+    }.items():
+        case(
+            name,
+            b"\x80\x02}(" + b"N".join(keys) + b"Nu.",
+            "a dict whose keys have one hash, so that filling it takes the square of their number",
+            "LimitError",
+            "have one hash",
+        )
 
 
 def bomb(pickle: bytes) -> bytes:

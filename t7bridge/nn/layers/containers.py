@@ -126,9 +126,10 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
     import numpy as np
 
     v, g = fields.tensor("v"), fields.tensor("g")
-    wide = elements(v).astype("f8")
-    norm = np.sqrt((wide**2).sum(1) + 10e-5)
-    weight = wide * (elements(g).astype("f8").reshape(-1) / norm)[:, None]
+    with np.errstate(all="ignore"):
+        wide = elements(v).astype("f8")
+        norm = np.sqrt((wide**2).sum(1) + 10e-5)
+        weight = wide * (elements(g).astype("f8").reshape(-1) / norm)[:, None]
     weight = weight.reshape(fields.sizes("viewOut"))
     # The output dimension was moved to the front; the others kept their order.
     weight = np.moveaxis(weight, 0, fields.index0("outputDim", 1))

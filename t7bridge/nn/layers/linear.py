@@ -95,9 +95,10 @@ def _effective_weight(fields: Fields) -> Tensor | None:
     v, g = fields.find_tensor("v"), fields.find_tensor("g")
     if v is None or g is None:
         return fields.find_tensor("weight")
-    wide = elements(v).astype("f8")
-    norm = np.maximum(np.sqrt((wide**2).sum(1, keepdims=True)), fields.number("eps", 1e-16))
-    return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
+    with np.errstate(all="ignore"):
+        wide = elements(v).astype("f8")
+        norm = np.maximum(np.sqrt((wide**2).sum(1, keepdims=True)), fields.number("eps", 1e-16))
+        return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
 
 
 # v (out, in) and g (out, 1) are what is learned: the names and shapes of torch.nn.utils.weight_norm(Linear).

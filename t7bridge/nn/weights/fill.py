@@ -87,7 +87,8 @@ def added(first: Tensor, second: Tensor) -> Tensor | None:
     one, other = elements(first), elements(second)
     if not other.any():
         return None
-    return Tensor.from_numpy((one.astype("f8") + other).astype(np.result_type(one, other)))
+    with np.errstate(all="ignore"):
+        return Tensor.from_numpy((one.astype("f8") + other).astype(np.result_type(one, other)))
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:

@@ -18,17 +18,17 @@ MAX_DEPTH = 32
 """Deepest nesting of tables of tensors."""
 MAX_ITEMS = 100_000
 """Most elements of one table of tensors."""
-MAX_ELEMENTS = 1 << 28
-"""Most elements of one recorded tensor."""
+_REPEATED = 1 << 22
+"""Most elements of a recorded tensor whose storage has fewer."""
 
 
 def recorded(value: Any, depth: int = 0) -> Recorded:
     """Return a field's value as recorded tensors and lists; what is empty, cleared or too large is `None`."""
     if isinstance(value, Tensor):
-        if not value.numel or value.storage is None or value.numel > MAX_ELEMENTS:
+        if not value.numel or value.storage is None:
             return None
         # A tensor that repeats its elements is not an output of a layer: it may be as large as it likes.
-        return value if value.numel <= 1 << 22 or value.numel <= value.storage.count else None
+        return value if value.numel <= max(value.storage.count, _REPEATED) else None
     if isinstance(value, float) and not isinstance(value, bool):
         return value
     if isinstance(value, Table) and depth < MAX_DEPTH and 0 < len(value) <= MAX_ITEMS:
@@ -167,7 +167,8 @@ def _unit(tensor: Tensor) -> float:
 
     unit = UNIT[tensor.element.name]
     flat = tensor.numpy().reshape(-1)
-    sample = flat[:: max(1, flat.size // _SAMPLE)].astype("f8")
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        sample = flat[:: max(1, flat.size // _SAMPLE)].astype("f8")
     sample = np.unique(sample[np.isfinite(sample) & (sample != 0)])
     if sample.size < _ENOUGH:
         return unit

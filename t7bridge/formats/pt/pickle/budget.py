@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from typing import Any
 
 from ....errors import CorruptError, LimitError
@@ -10,6 +12,11 @@ _MAX_KEY_PARTS = 10_000
 _MAX_KEY_DEPTH = 100
 _FREE_WORK = 1_000_000
 _WORK_PER_BYTE = 16
+_WORK_PER_COLLISION = 8
+_COLLIDING = "the keys of a dict or set have one hash, and filling it takes longer than the size of the file explains"
+_MODULUS = sys.hash_info.modulus
+_HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
+"""Types of which a file cannot make many values of one hash: floats of one hash are some fifty."""
 
 SIMPLE_KEYS = frozenset({str, int, bytes, float, bool, type(None), complex})
 _UNHASHABLE = (list, dict, set, bytearray)
@@ -51,8 +58,9 @@ class Work:
 
     def __init__(self, nbytes: int) -> None:
         self._left = _FREE_WORK + _WORK_PER_BYTE * nbytes
+        self._hashes: dict[int, dict[int, int]] = {}
 
-    def spend(self, count: int) -> None:
+    def spend(self, count: int, cause: str = "the pickle copies the same values over and over") -> None:
         """Take from the budget.
 
         Raises:
@@ -61,6 +69,34 @@ class Work:
         self._left -= count
         if self._left < 0:
             raise LimitError(
-                "the pickle copies the same values over and over",
-                expected=f"at most {_FREE_WORK} elements, and {_WORK_PER_BYTE} for each byte of the file",
+                cause, expected=f"at most {_FREE_WORK} elements, and {_WORK_PER_BYTE} for each byte of the file"
             )
+
+    def check_key(self, container: object, key: Any) -> None:
+        """Check a key before a dict or set takes it, which compares it with all keys of the same hash.
+
+        Args:
+            container: the dict or set.
+            key: the key or element.
+
+        Raises:
+            CorruptError: Python could not hash it.
+            LimitError: it is a tuple of tuples of tuples, or so many keys of one hash stand in one container as only a
+                file has that is made to cost time.
+        """
+        kind = type(key)
+        if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
+            return
+        if kind not in SIMPLE_KEYS:
+            self.spend(check_key(key))
+        hashes = self._hashes.setdefault(id(container), {})
+        before = hashes.get(hash(key), 0)
+        hashes[hash(key)] = before + 1
+        if before:
+            self.spend(before * _WORK_PER_COLLISION, _COLLIDING)
+
+    def check_elements(self, items: Collection[Any]) -> None:
+        """Check the elements of a set before it is made of them; raises as `check_key`."""
+        for item in items:
+            self.check_key(items, item)
+        self._hashes.pop(id(items), None)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from encodings import normalize_encoding
+from encodings.aliases import aliases
 from typing import Any
 
-from ....errors import CorruptError, ForbiddenGlobalError
+from ....errors import CorruptError, ForbiddenGlobalError, UnsupportedError
 from ....graph.dtypes import ELEMENT_TYPES
 from ....graph.python import (
     UNSET,
@@ -29,7 +31,7 @@ from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from ....limits import DEFAULT_LIMITS, Limits
 from ..storages import StorageTable, element_named, storage_element
-from .budget import SIMPLE_KEYS, Work, check_key
+from .budget import Work
 from .names import FORBIDDEN, FOREIGN, standing
 
 Handler = Callable[["PtMeaning", tuple[Any, ...]], Any]
@@ -233,14 +235,9 @@ def _filled(meaning: PtMeaning, target: Any, args: tuple[Any, ...]) -> Any:
         return NotImplemented
     meaning.work.spend(len(source))
     for key, item in source:
-        target[_key(meaning, key)] = item
+        meaning.work.check_key(target, key)
+        target[key] = item
     return target
-
-
-def _key(meaning: PtMeaning, key: Any) -> Any:
-    if type(key) not in SIMPLE_KEYS:
-        meaning.work.spend(check_key(key))
-    return key
 
 
 def _default_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
@@ -261,8 +258,7 @@ def _collection(kind: Callable[[Any], Any]) -> Handler:
             return NotImplemented
         meaning.work.spend(len(args[0]))
         if kind in (set, frozenset):
-            for item in args[0]:
-                _key(meaning, item)
+            meaning.work.check_elements(args[0])
         return kind(args[0])
 
     return handler
@@ -297,12 +293,21 @@ def _complex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     return complex(*args)
 
 
+_CODECS = {"latin_1", "utf_8", "ascii"}
+
+
 def _encode(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     """Return bytes from the text that protocol 2 writes for them: one character per byte."""
-    if len(args) != 2 or type(args[0]) is not str or args[1] not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
+    if len(args) not in (1, 2) or type(args[-1]) is not str:
+        return NotImplemented
+    name = normalize_encoding(args[1] if len(args) == 2 else "utf-8").lower()
+    codec = aliases.get(name, name)
+    if codec not in _CODECS:  # CPython would import it by its name
+        raise UnsupportedError("bytes are written as a text in an encoding that no pickler uses", expected="latin1")
+    if type(args[0]) is not str:
         return NotImplemented
     meaning.work.spend(len(args[0]))
-    return args[0].encode(args[1])
+    return args[0].encode(codec)
 
 
 def _new_object(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:

@@ -25,7 +25,11 @@ class Naming:
     def __init__(self, allow_foreign: bool, left_out: dict[str, list[Any]]) -> None:
         self._allow_foreign = allow_foreign
         self._left_out = left_out
-        self._texts: dict[str, Any] = {}
+        self._foreign: dict[int, PythonObject | None] = {}
+        self._texts: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self.marks: dict[int, bytes] = {}
+        """Of the parts of sets, for `in_order`."""
 
     def plain_form(self, value: Any) -> str | dict[Any, Any] | None:
         """Return the text or dict that is written for a foreign class or object; `None` for a value that stays."""
@@ -53,7 +57,7 @@ class Naming:
             if not self._may(PythonGlobal(module, name), current):
                 return evolve(value, cls="numpy.ndarray")
         elif isinstance(value, (set, frozenset)):
-            items = [item if type(item) in _SIMPLE else self.hashable(item) for item in in_order(value)]
+            items = [item if type(item) in _SIMPLE else self.hashable(item) for item in in_order(value, self.marks)]
             if any(type(item) is str and item not in value for item in items):
                 kind = "set" if isinstance(value, set) else "frozenset"
                 return PythonObject(PythonGlobal("builtins", kind), "reduce", (items,))
@@ -61,13 +65,17 @@ class Naming:
 
     def hashable(self, key: Any) -> Any:
         """Return a key; the text of one that holds an object which becomes a dict. No two keys have one text."""
-        text = hashable_text(key, self._allow_foreign)
+        if id(key) in self._texts:
+            return self._texts[id(key)]
+        text = hashable_text(key, self._allow_foreign, self._foreign)
         if text is None:
             return key
-        number = 2
         unique = text
-        while self._texts.setdefault(unique, key) is not key:
-            unique, number = f"{text} #{number}", number + 1
+        while unique in self._numbers:  # each text with the number that its next namesake gets
+            number = self._numbers[text] = self._numbers.get(text, 2) + 1
+            unique = f"{text} #{number - 1}"
+        self._numbers[unique] = 2
+        self._texts[id(key)] = unique
         return unique
 
     def _may(self, name: Any, current: Any) -> bool:

@@ -183,7 +183,7 @@ class PickleWriter:
                 return
             from .rare_reductions import lower
 
-            how = lower(names.nameable(value, self._current))
+            how = lower(names.nameable(value, self._current), names.marks)
         self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
         if isinstance(how, Reduction):
             self._constructor = how.constructor

@@ -61,14 +61,32 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
     return parts
 
 
-def hashable_text(key: Any, allow_foreign: bool) -> str | None:
-    """Return the text of a key that holds an object which becomes a dict; `None` for keys that stay as they are."""
-    parts = [key]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, (tuple, frozenset)):
-            parts.extend(part)
-        elif isinstance(part, PythonObject) and not may_name(part, allow_foreign):
-            args = key_text(part.args) if part.args and isinstance(part.args, tuple) else ""
-            return f"{key_text(key)}{args}"
-    return None
+def hashable_text(key: Any, allow_foreign: bool, known: dict[int, PythonObject | None]) -> str | None:
+    """Return the text of a key that holds an object which becomes a dict; `None` for keys that stay as they are.
+
+    Args:
+        key: of a dict, or an element of a set.
+        allow_foreign: as in `may_name`.
+        known: the object that was found in each tuple and set so far, by `id`; they must still exist. More are added.
+    """
+    stack = [key]
+    while stack:
+        part = stack[-1]
+        if id(part) not in known:
+            found = None
+            if isinstance(part, (tuple, frozenset)):
+                inside = [each for each in part if isinstance(each, (tuple, frozenset, PythonObject))]
+                missing = [each for each in inside if id(each) not in known]
+                if missing:
+                    stack += missing
+                    continue
+                found = next((known[id(each)] for each in inside if known[id(each)] is not None), None)
+            elif isinstance(part, PythonObject) and not may_name(part, allow_foreign):
+                found = part
+            known[id(part)] = found
+        stack.pop()
+    first = known[id(key)]
+    if first is None:
+        return None
+    args = key_text(first.args) if first.args and isinstance(first.args, tuple) else ""
+    return f"{key_text(key)}{args}"

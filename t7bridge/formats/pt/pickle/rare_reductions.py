@@ -34,12 +34,18 @@ from ....graph.tensor import Tensor
 from .reductions import Global, NamedStorage, Reduction, dense, is_typed, named, of_ordered, of_storage, place, whole
 
 
-def lower(value: Any) -> Reduction | Global | NamedStorage:
+def lower(value: Any, marks: dict[int, bytes]) -> Reduction | Global | NamedStorage:
     """Return the reduction of a value.
+
+    Args:
+        value: any but builtins that have opcodes of their own.
+        marks: of the parts of sets, for `in_order`.
 
     Raises:
         UnsupportedError: a pickle has no way to make it.
     """
+    if isinstance(value, (set, frozenset)):
+        return Reduction(named("builtins", type(value).__name__), (in_order(value, marks),))
     for kind, how in _WAYS:
         if isinstance(value, kind):
             return how(value)  # type: ignore[no-any-return]
@@ -172,8 +178,6 @@ _WAYS: tuple[tuple[type, Any], ...] = (
     (Counter, lambda value: Reduction(named("collections", "Counter"), pairs=list(value.items()))),
     (complex, lambda value: Reduction(named("builtins", "complex"), (value.real, value.imag))),
     (bytearray, lambda value: Reduction(named("builtins", "bytearray"), (bytes(value),))),
-    (frozenset, lambda value: Reduction(named("builtins", "frozenset"), (in_order(value),))),
-    (set, lambda value: Reduction(named("builtins", "set"), (in_order(value),))),
     (NumpyDtype, _numpy_dtype),
     (NumpyArray, _numpy_array),
     (NumpyScalar, lambda value: Reduction(named("numpy.core.multiarray", "scalar"), (value.dtype, value.data))),

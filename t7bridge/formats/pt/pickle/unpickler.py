@@ -28,7 +28,7 @@ from ....graph.python import PythonObject
 from ....io.source import ByteSource
 from ....limits import OBJECT_BYTES, Limits
 from . import opcodes
-from .budget import SIMPLE_KEYS, Work, check_key
+from .budget import Work
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
@@ -340,7 +340,7 @@ class Unpickler:
         if isinstance(target, PythonObject):
             target.pairs.extend(zip(items[::2], items[1::2]))
         elif isinstance(target, dict):
-            keys = self._hashable(items[::2])
+            keys = self._checked(target, items[::2])
             if type(target) is Counter:  # whose own `update` counts
                 dict.update(target, zip(keys, items[1::2]))
             else:
@@ -348,10 +348,10 @@ class Unpickler:
         else:
             raise CorruptError(f"the pickle sets an item of a {type(target).__name__}")
 
-    def _hashable(self, items: list[Any]) -> list[Any]:
+    def _checked(self, container: object, items: list[Any]) -> list[Any]:
         for item in items:
-            if type(item) not in SIMPLE_KEYS:
-                self._work.spend(check_key(item))
+            if type(item) is not str:
+                self._work.check_key(container, item)
         return items
 
     def _popped_mark(self) -> list[Any]:
@@ -475,7 +475,7 @@ class Unpickler:
         items = self._popped_mark()
         target = self._stack[-1]
         if type(target) is set:
-            target.update(self._hashable(items))
+            target.update(self._checked(target, items))
         elif isinstance(target, PythonObject):
             target.items.extend(items)
         else:
@@ -483,7 +483,9 @@ class Unpickler:
         return pos
 
     def _frozen_set(self, op: int, pos: int) -> int:
-        self._stack.append(frozenset(self._hashable(self._popped_mark())))
+        items = self._popped_mark()
+        self._work.check_elements(items)
+        self._stack.append(frozenset(items))
         return pos
 
     def _list(self, op: int, pos: int) -> int:

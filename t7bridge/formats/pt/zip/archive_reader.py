@@ -25,6 +25,8 @@ _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _END_BYTES, _LOCAL_BYTES, _CENTRAL_BYTES = 22, 30, 46
 _MAX_COMMENT_BYTES = 0xFFFF
+_FOLDER = 0x10
+"""Bit of an entry's external attributes: MS-DOS's folder, which miniz believes."""
 _CHUNK_BYTES = 1 << 20
 _SPOOL_BYTES = 1 << 25
 """Deflated members up to this size are inflated in memory, larger ones to a temporary file."""
@@ -260,7 +262,7 @@ class ZipArchive:
             flags, method, _, _, crc, packed, size, name_length, extra_length, comment_length = struct.unpack_from(
                 "<4H3I3H", data, place + 8
             )
-            (header,) = struct.unpack_from("<I", data, place + 42)
+            attributes, header = struct.unpack_from("<2I", data, place + 38)
             place += _CENTRAL_BYTES
             raw = data[place : place + name_length]
             extra = data[place + name_length : place + name_length + extra_length]
@@ -279,7 +281,10 @@ class ZipArchive:
                 )
             # The flag for UTF-8 is not set by every writer of it.
             name = raw.decode("utf-8", "surrogateescape")
-            yield Member(name, method, flags, crc, packed, size, header, start)
+            member = Member(name, method, flags, crc, packed, size, header, start)
+            if attributes & _FOLDER and size:
+                raise self._fault(member, "is marked as a folder, of which PyTorch reads no bytes")
+            yield member
         if place != len(data):
             raise CorruptError("the archive's directory is damaged", file=self.source.name, offset=start + place)
 
