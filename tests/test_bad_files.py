@@ -29,6 +29,7 @@ def test_table_and_folder_agree():
     assert len(ROWS) >= 140
 
 
+@pytest.mark.slow
 def test_files_are_those_that_the_script_makes(tmp_path):
     """The script makes the same files again, byte for byte, but for what other releases of zlib deflate otherwise."""
     script = (TESTFILES / "gen" / "bad_cases.py").read_text()
@@ -68,6 +69,7 @@ def test_refused_in_python(name, tmp_path):
         assert list(tmp_path.iterdir()) == [], action
 
 
+@pytest.mark.slow
 @for_each("name", ROWS)
 def test_refused_on_the_command_line(name, tmp_path, capsys):
     """The command line prints the reason on one line, ends with 1, and leaves nothing behind."""
@@ -88,6 +90,7 @@ def test_refused_on_the_command_line(name, tmp_path, capsys):
     assert by != "all" or not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_refused_by_a_process():
     """All of them in one process each verb knows: no traceback, nothing executed, and little memory."""
     marker = Path("/tmp/t7bridge-was-here")

@@ -41,6 +41,7 @@ def test_files(files, tmp_path):
     assert t7bridge.load(path).shape == (250_000_000,)
 
 
+@pytest.mark.slow
 def test_measure(files, tmp_path):
     """Commands run in turns, in processes whose memory is their own, and a command that fails ends everything."""
     import measure

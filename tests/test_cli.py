@@ -79,6 +79,7 @@ def test_verify(tmp_path: Path) -> None:
     assert "root" in other.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -112,6 +113,7 @@ def test_missing_file(tmp_path: Path) -> None:
     assert len(run.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [[], ["frobnicate"], ["convert"], ["convert", "a.t7"], ["describe", "--frob", "x"]]
 )
@@ -123,6 +125,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert "usage" in run.stderr
 
 
+@pytest.mark.slow
 def test_help() -> None:
     """Help and version end with 0; each verb has help of its own."""
     assert "convert" in t7bridge("--help").stdout
@@ -141,6 +144,7 @@ def test_closed_pipe() -> None:
     assert run.stderr == ""
 
 
+@pytest.mark.slow
 def test_full_disk(tmp_path: Path) -> None:
     """Where the output may not grow, the error is one line and no file is left."""
     source = ROOT / "models/resnet_small.t7"
@@ -174,6 +178,7 @@ def test_imports() -> None:
     assert run.stderr.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     """A run that is stopped by a signal leaves nothing behind, and says so by its exit code."""
@@ -275,6 +280,7 @@ def test_module(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_module_of_several(tmp_path: Path) -> None:
     """A file with several modules needs to be told which; the message names them."""
     protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})

@@ -16,6 +16,7 @@ INPUTS = 600
 SECONDS = 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
 def test_mutations(name):
@@ -34,6 +35,7 @@ def test_mutations(name):
     assert accepted < INPUTS + len(starts), "some inputs are damaged"
 
 
+@pytest.mark.slow
 def test_memory():
     """A process that reads mutated files of every reader needs little more memory than one that reads sound ones."""
     command = [sys.executable, "-W", "ignore", str(ROOT / "fuzz" / "run.py"), "all", "--count", "150", "--seed", "3"]
@@ -42,6 +44,7 @@ def test_memory():
     assert run.stdout.count(" 0 findings") == len(TARGETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [b"\x8f", b"}", b"]", b")\x85", b"(", b"\x8f\x94", b"ccollections\nOrderedDict\nq\0" + b"h\0)R"]
 )
@@ -63,6 +66,7 @@ def test_memory_of_empty_containers(seed):
     assert int(run.stdout) * 1024 <= 8 * 1_000_000 + (64 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("pickles", 1000), ("archives", 200)])
 def test_referees_agree(name, count):
     """What CPython's unpickler, or PyTorch's safe loader, and ours both accept has one value."""

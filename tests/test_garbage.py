@@ -76,6 +76,7 @@ def test_search_that_is_off_stays_off():
     assert state() == before
 
 
+@pytest.mark.slow
 def test_what_a_program_has_frozen_stays_frozen(tmp_path):
     """A server that freezes what it has before it forks keeps that."""
     path = cyclic(tmp_path, 60_000)
@@ -177,6 +178,7 @@ def test_nobody_keeps_what_was_read() -> None:
     assert run(CIRCLES, *paths) == ""
 
 
+@pytest.mark.slow
 def test_files_are_closed_at_once() -> None:
     """Thousands of files can be loaded in a loop, damaged ones too: each is closed when its value goes."""
     pytest.importorskip("resource")

@@ -47,6 +47,7 @@ def described(value) -> str:
     return json.dumps(describe_python(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @SLOW
 @given(value=lua_values())
@@ -60,6 +61,7 @@ def test_lua_graphs_in_every_encoding(layout, value):
     assert written(again, LAYOUTS[layout]) == data
 
 
+@pytest.mark.slow
 @SLOW
 @given(value=lua_values())
 def test_lua_graphs_through_pytorch_s_format(value, tmp_path_factory):
@@ -76,6 +78,7 @@ def test_lua_graphs_through_pytorch_s_format(value, tmp_path_factory):
     assert data == written(value, LITTLE8)
 
 
+@pytest.mark.slow
 @SLOW
 @given(value=python_values())
 def test_python_graphs(value):
@@ -83,6 +86,7 @@ def test_python_graphs(value):
     assert described(PtReader(pt_bytes(value)).read()) == described(value)
 
 
+@pytest.mark.slow
 @SLOW
 @given(value=python_values([element for element in ELEMENT_TYPES.values() if element.torch_storage and element.native]))
 def test_python_graphs_in_the_legacy_format(value):
@@ -90,6 +94,7 @@ def test_python_graphs_in_the_legacy_format(value):
     assert described(PtReader(pt_bytes(value, LegacyPtWriter)).read()) == described(value)
 
 
+@pytest.mark.slow
 @SLOW
 @given(value=python_values())
 def test_python_graphs_through_lua_s_format(value, tmp_path_factory):
@@ -106,6 +111,7 @@ def test_python_graphs_through_lua_s_format(value, tmp_path_factory):
     assert again == described(value)
 
 
+@pytest.mark.slow
 @SLOW
 @given(value=python_values([ELEMENT_TYPES[element.name] for element in LUA_ELEMENTS]))
 def test_python_graphs_as_lua_graphs(value):

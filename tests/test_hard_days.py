@@ -63,6 +63,7 @@ def limited(size: int) -> object:
     return limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 4096, 1 << 20, 65 << 20])
 @pytest.mark.parametrize("suffix", ["pt", "t7"])
 def test_limit_on_the_size_of_files(size, suffix, tmp_path):
@@ -73,6 +74,7 @@ def test_limit_on_the_size_of_files(size, suffix, tmp_path):
     assert os.listdir(tmp_path) == ["x.t7"]
 
 
+@pytest.mark.slow
 def test_limit_in_both_files_of_a_module(tmp_path):
     """A module is two files: where one cannot be written, neither is there."""
     found = run("module", MODEL, "-o", tmp_path / "m", preexec_fn=limited(2000))
@@ -94,6 +96,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pt", "t7"])
 @pytest.mark.parametrize("count", [300_000, 4_000_000, 17_000_000])
 def test_full_disk(suffix, count, tiny_disk, tmp_path):
@@ -299,6 +302,7 @@ def test_folder_removed_meanwhile(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_target_made_by_another_meanwhile(tmp_path):
     """Two runs to one name: the first to end has it, the other says so, and both files are never mixed."""
     sources = [large(tmp_path / f"{number}.t7", (1 << 22) + number) for number in range(4)]
@@ -316,6 +320,7 @@ def test_target_made_by_another_meanwhile(tmp_path):
     assert not list(tmp_path.glob(".t7bridge-*"))
 
 
+@pytest.mark.slow
 def test_force_replaces_as_a_whole(tmp_path):
     """Whoever reads a target that is replaced again and again sees one whole file or the other."""
     target = tmp_path / "y.t7"

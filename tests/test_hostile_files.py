@@ -101,6 +101,7 @@ def hostile_values(folder: Path) -> list[Path]:
     return [folder / "names.t7", folder / "names.pt", *sorted(HOSTILE.glob("terminal_*"))]
 
 
+@pytest.mark.slow
 def test_no_verb_prints_what_a_terminal_obeys(tmp_path, capsys) -> None:
     """No control character, mark of direction or separator of lines comes through, in output, errors or pictures."""
     for number, path in enumerate(hostile_values(tmp_path)):
@@ -222,6 +223,7 @@ def test_outline_of_wide_shared_tuples_is_short() -> None:
     assert sum(1 for _ in outline(value, depth=20, items=40)) < 1000
 
 
+@pytest.mark.slow
 def test_stride_zero_is_no_live_module(tmp_path, capsys) -> None:
     """A weight of 37 GiB in 308 bytes is refused where it would be made, and converted as the view that it is."""
     path = HOSTILE / "stride_zero.t7"

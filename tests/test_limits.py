@@ -107,6 +107,7 @@ def test_every_limit_has_a_file():
     assert set(MET) == {each.name for each in fields(Limits)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MET)
 def test_limits_are_met(name):
     """The file of each limit is refused with the limit, its value and both ways to raise it; it is read otherwise."""
@@ -128,6 +129,7 @@ def test_limits_are_met(name):
         MET[name][2](file_of(name), limits=Limits(inflated_operations=1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MET)
 def test_limits_on_the_command_line(name, tmp_path, capsys):
     """`--limit` lowers and raises each of them."""
@@ -226,6 +228,7 @@ def test_wrong_order_does_not_meet_the_limit_of_strings():
     assert T7Reader(data, limits=Limits(string_bytes=1000)).read_object() == b"xxx"
 
 
+@pytest.mark.slow
 def test_no_file_of_ours_meets_a_default():
     """All files of the corpus are read with a thousandth of most defaults."""
     defaults = Limits()

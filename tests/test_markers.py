@@ -22,6 +22,7 @@ def test_short() -> None:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "run"),
     [((), {"short"}), (("-k", "test"), {"short"}), (("-m", "not fuzz"), {"short"}), (("-m", "fuzz"), {"long"})],

@@ -27,6 +27,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["x.pt", "x.t7", "swapped.t7"])
 def test_peak(large: Path, target: str, tmp_path: Path) -> None:
     """Converting a large file, also to the other byte order, takes little memory, and so does the way back."""

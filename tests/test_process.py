@@ -56,6 +56,7 @@ def test_reading_leaves_the_process_alone() -> None:
     assert state() == before
 
 
+@pytest.mark.slow
 def test_closed_standard_output(tmp_path) -> None:
     """Who only prints fails with a message; who writes a file succeeds."""
     done = shell(f"$T describe {ABS} >&-", tmp_path)
@@ -142,6 +143,7 @@ def test_owner_of_a_replaced_file(tmp_path, monkeypatch) -> None:
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o755)
 
 
+@pytest.mark.slow
 def test_one_model_and_its_criterion_need_no_path(tmp_path) -> None:
     """Of a model and its criterion the model is meant; of two models the message says `--at`."""
     from t7bridge.graph.lua import Table

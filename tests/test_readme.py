@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_convert_command(tmp_path: Path) -> None:
     """The conversion in the README's first command gives a state dict that PyTorch loads."""
     text = (ROOT / "README.md").read_text()

@@ -45,6 +45,7 @@ def same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
     return bool(type(a) is type(b) and (a == b or a != a))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"use_list_heuristic": False}, {"use_int_heuristic": False}], ids=str)
 def test_values_are_those_of_torchfile(options: dict[str, Any]) -> None:
     """What torchfile reads without an error, the drop-in reads as the same."""

@@ -39,6 +39,7 @@ def sources() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_is_formatted_and_clean(tmp_path):
     """Ruff would change nothing in any of them, and finds no fault."""
     texts = sources()

@@ -75,6 +75,7 @@ def test_strings_and_numbers_stay_what_they_are(name, tmp_path):
     assert len(made.text) < 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
 def test_computes_what_the_live_module_does(name, shape, tmp_path):
     """Names that a page uses for itself, and constants that are no numbers, change no result."""

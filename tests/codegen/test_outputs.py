@@ -91,6 +91,7 @@ def test_one_example_is_refused_where_a_batch_is_meant(name, tmp_path):
         model(as_torch(case["input"]))
 
 
+@pytest.mark.slow
 @for_each(("file", "name"), lambda: named("architectures.t7", "nested.t7"))
 def test_live_modules(file, name):
     """The live modules of the same networks agree with Lua, too."""
@@ -101,6 +102,7 @@ def test_live_modules(file, name):
         assert not difference(run(module, case), case["output"])
 
 
+@pytest.mark.slow
 @for_each("name", lambda: sorted(recorded_cases("architectures.t7")))
 def test_trains_as_the_live_module_does(name, tmp_path):
     """Gradients of all parameters are those of the live module, in evaluation mode."""

@@ -141,6 +141,7 @@ def test_t7_to_t7(path: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == (tmp_path / "copy.t7").read_bytes()
 
 
+@pytest.mark.slow
 @for_each("path", sorted(ROOT.glob("nn/*.grad.t7")), ids=by_name)
 def test_auto_keeps_every_parameter(path: Path, tmp_path: Path) -> None:
     """PyTorch's safe loader sees a tensor as large as each that Lua has in `module:parameters()`."""

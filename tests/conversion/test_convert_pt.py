@@ -104,6 +104,7 @@ def test_what_has_no_golden_is_read_alike(path: Path, encoding: str, tmp_path: P
     assert torch.load(back, weights_only=False) is not None
 
 
+@pytest.mark.slow
 @for_each("path", PT_FILES, ids=name_of)
 def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_path: Path) -> None:
     """A file that was in Lua between has the bytes of one that was copied, and both come out the same again."""
@@ -118,6 +119,7 @@ def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_pat
     assert (tmp_path / "a.t7").read_bytes() == (tmp_path / "twice/a.t7").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pt_format", ["zip", "legacy"])
 @for_each("path", PT_FILES, ids=name_of)
 def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path) -> None:
@@ -513,6 +515,7 @@ def test_changed_weights_flow_through(dtype: str, lua_code: str, encoding: str, 
 # Damage, and malice
 
 
+@pytest.mark.slow
 def test_a_record_that_is_cut(tmp_path: Path) -> None:
     """Of a `.t7` whose end is missing nothing is made but an error, or the value without its record."""
     value = {"w": torch.ones(2), "b": torch.ones(3, dtype=torch.complex64).conj(), "pair": (1, 2)}
@@ -533,6 +536,7 @@ def test_a_record_that_is_cut(tmp_path: Path) -> None:
     assert errors > (len(data) - start) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_record_with_changed_bytes(seed: int, tmp_path: Path) -> None:
     """Whatever bytes stand in the record, there is a file or an error of ours, and nothing is run."""
@@ -743,6 +747,7 @@ def test_the_functions_keep_their_names() -> None:
     assert found.split() == ["convert", "verify"]
 
 
+@pytest.mark.slow
 def test_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     """Sets of text are written in one order, though Python's own order differs from run to run."""
     value = {"s": {f"word {number}" for number in range(50)}, "f": frozenset({("a", 1), ("b", frozenset({"x", "y"}))})}

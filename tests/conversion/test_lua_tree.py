@@ -142,6 +142,7 @@ def test_keys_that_collide() -> None:
     assert len(messages(tree, "warning")) == 3
 
 
+@pytest.mark.slow
 def test_a_key_of_any_depth() -> None:
     """The text of a key is bounded, however its parts hold one another."""
     shared: frozenset[Any] = frozenset()
@@ -431,6 +432,7 @@ def test_unknown_values_are_refused() -> None:
         to_lua({"net": TorchObject("nn.Identity")})
 
 
+@pytest.mark.slow
 def test_places_very_deep_inside() -> None:
     """A note about something very deep inside has a short path, and gathering it takes no time."""
     value: Any = 2**53 + 1

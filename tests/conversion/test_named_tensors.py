@@ -137,6 +137,7 @@ def test_differences_are_found(tmp_path: Path, suffix: str) -> None:
         assert differences(str(TESTFILES / other), str(tmp_path / f"x{suffix}"), DEFAULT_LIMITS)
 
 
+@pytest.mark.slow
 def test_zoo(tmp_path: Path) -> None:
     """A zoo of models in one format, verified by its library."""
     for to, suffix in FLAT_FORMATS.items():

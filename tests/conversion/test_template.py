@@ -83,6 +83,7 @@ def saved(value: Any, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @for_each("path", [path for path in MODELS if path.name not in NO_MODULE], ids=name_of)
 def test_unchanged_weights_give_the_same_bytes(path, tmp_path):
     """What `auto` mode made of a file gives, with the file as template, the same bytes; running_std included."""
@@ -418,6 +419,7 @@ def test_what_a_template_is_for(tmp_path):
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".pt", ".pt", ".t7"]
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path):
     """`convert --template` says what did not fit, with exit code 2; `--partial` alone is wrong usage."""
     template = saved(Table.of({"net": linear("f8"), "name": b"x"}), tmp_path)

@@ -60,6 +60,7 @@ def _dataset(file: Any, name: str) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.asarray(item[()]))} if isinstance(item, h5py.Dataset) else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", SUFFIXES)
 def test_any_to_any(first: str, tmp_path: Path) -> None:
     """From each format to each other the tensors are what PyTorch wrote, and share memory as they did."""
@@ -244,6 +245,7 @@ def test_signatures_agree_with_the_table_of_options(verb: str, function: Any) ->
     assert set(given) == set(table)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
     """Examples, quiet runs, pipes, completion and what was perhaps meant."""
 

@@ -66,6 +66,7 @@ def test_every_file(path: Path) -> None:
         assert levels == 1000
 
 
+@pytest.mark.slow
 def test_same_as_torchfile() -> None:
     """Where torchfile itself loads a file rightly, its answer is ours."""
     same = 0
@@ -84,6 +85,7 @@ def test_same_as_torchfile() -> None:
     assert same > 500
 
 
+@pytest.mark.slow
 def test_judge_agrees() -> None:
     """torchfile reads most of the binary files, and finds no difference in any."""
     judged = 0

@@ -57,6 +57,7 @@ def test_wrong_arguments_are_messages(factory, sizes, tmp_path, capsys):
     assert "t7bridge: error:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_source_is_readable(name, tmp_path):
     """The source builds each model by constructors, repeats no block, and writes each line short."""

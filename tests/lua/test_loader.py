@@ -27,6 +27,7 @@ def text_of(value):
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", LOADED)
 def test_lua_computes_what_pytorch_does(name):

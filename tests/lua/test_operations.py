@@ -13,6 +13,7 @@ from t7bridge.lua.table import OPERATIONS
 from t7bridge.lua.trace import trace
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 def test_operation(name, tmp_path):

@@ -39,6 +39,7 @@ def filled(name, case):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", [*NETS, *CASES, *STYLES])
 def test_lua_computed_what_pytorch_does(name):
@@ -63,6 +64,7 @@ def test_lua_computed_what_pytorch_does(name):
         assert (mine - lua.view(mine.shape)).abs().max() <= 1e-4 * max(1, float(lua.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NETS, *STYLES])
 def test_loaded_models_compute_what_lua_did(name, tmp_path):
     """What is loaded from a saved network computes what Lua computed on it."""

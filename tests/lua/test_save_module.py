@@ -26,6 +26,7 @@ def same_outputs(module, path, inputs, **kwargs):
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_networks_compute_the_same(name, tmp_path):
     """What is loaded from a saved network computes what the network did."""
@@ -33,6 +34,7 @@ def test_networks_compute_the_same(name, tmp_path):
     same_outputs(module, tmp_path / "m.t7", inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
 def test_the_size_of_the_batch_stays_open(name, tmp_path):
     """The model takes batches of other sizes than the example, a single one too."""
@@ -65,6 +67,7 @@ def test_training_means_what_it_did(tmp_path):
     assert modules[3]["train"] is True
 
 
+@pytest.mark.slow
 def test_tied_weights_are_one_storage(tmp_path):
     """A tensor that two layers share is one storage in the file."""
     module, inputs = module_of("transformer")
@@ -117,6 +120,7 @@ def test_wrong_arguments(tmp_path):
         t7bridge.save_module(nn.Linear(3, 2), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_state_dict_keys(name, tmp_path):
     """The loaded module has the state dict keys, shapes and values of the network, and takes its state dict."""
@@ -131,6 +135,7 @@ def test_state_dict_keys(name, tmp_path):
     assert all(torch.equal(value, changed[key]) for key, value in again.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "gru", "transformer", "squeeze", "free"])
 def test_weights_go_both_ways(name, tmp_path):
     """`convert` returns the network's state dict, and puts a tuned one into the Lua model."""
@@ -162,6 +167,7 @@ class TimeFirst(nn.Module):
         return self.attention(x, x, x)
 
 
+@pytest.mark.slow
 def test_the_first_dimension_may_be_time(tmp_path):
     """Where the first dimension cannot stay open, all extents are those of the example, and a note says so."""
     torch.manual_seed(1)

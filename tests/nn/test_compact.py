@@ -178,6 +178,7 @@ def large(path, *, layout=None) -> None:
     t7bridge.save(value, path, layout=layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [None, ASCII, t7bridge.T7Layout(byte_order="big")], ids=["little", "ascii", "big"])
 def test_convert(tmp_path, layout):
     """The file holds only what is used, PyTorch reads the same values, and the note is gone."""
@@ -238,6 +239,7 @@ def test_small_files_are_not_noted(tmp_path):
     assert not [note for note in convert(FLAT, tmp_path / "m.pt").notes if "--compact" in note.message]
 
 
+@pytest.mark.slow
 def test_memory(tmp_path):
     """Views of a large storage cost no memory: neither those in one piece nor those with gaps."""
     count = 20_000_000

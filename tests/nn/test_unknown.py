@@ -186,6 +186,7 @@ def test_sharing_that_explodes():
         state_dict(root, limits=Limits(work=10_000))
 
 
+@pytest.mark.slow
 def test_tables_shared_by_many_objects():
     """A table without tensors is searched once, however many unknown objects hold it."""
     words = Table.from_list([b"word"] * 100_000)

@@ -28,6 +28,7 @@ def lua(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return record["input"].numpy(), record["output"].numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["models/resnet_small.t7", "models/dcgan_generator.t7", "nn/SpatialConvolution.t7"])
 def test_onnx_computes_what_lua_computed(name, tmp_path):
     """onnxruntime gives Lua's output, for another batch size too, under the names that were given."""
@@ -46,6 +47,7 @@ def test_onnx_computes_what_lua_computed(name, tmp_path):
     np.testing.assert_allclose(twice, np.concatenate([wanted, wanted, wanted]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pt2_computes_what_lua_computed(tmp_path):
     """PyTorch loads the archive, and it computes what Lua computed."""
     given, wanted = lua(MODEL)
@@ -55,6 +57,7 @@ def test_pt2_computes_what_lua_computed(tmp_path):
     np.testing.assert_allclose(program(torch.from_numpy(given.copy())).detach(), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     """The verb prints the names and the difference; an existing file needs --force."""
     shape = "x".join(map(str, lua(MODEL)[0].shape))
@@ -97,6 +100,7 @@ class Refused(torch.nn.Module):
         return x if float(x.sum()) > 0 else x * 2
 
 
+@pytest.mark.slow
 def test_refused_layer_is_named(tmp_path):
     """A model that the exporter refuses says which layer it is."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(Refused())).eval()

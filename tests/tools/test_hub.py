@@ -64,6 +64,7 @@ def test_facts(tmp_path):
     assert "license:" not in card.split("---")[1]
 
 
+@pytest.mark.slow
 def test_what_lua_recorded_is_in_the_card(tmp_path):
     """Where the file has outputs of Lua Torch, the card says how far the layers agree with them."""
     source = TESTFILES / "prove" / "lenet.eval.t7"

@@ -32,6 +32,7 @@ def test_t7_against_its_pt(path: Path, options: dict[str, object], tmp_path: Pat
     assert t7bridge.verify(tmp_path / "x.pt", path).differences == []
 
 
+@pytest.mark.slow
 @for_each("path", PT, ids=by_name)
 @pytest.mark.parametrize("record", [True, False])
 def test_pt_against_its_t7(path: Path, record: bool, tmp_path: Path) -> None:

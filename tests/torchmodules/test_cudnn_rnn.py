@@ -146,6 +146,7 @@ def states(kind: str, layers: int = 2) -> list[np.ndarray]:
     return [np.random.default_rng(seed).normal(size=(layers * directions, BATCH, HIDDEN)) for seed in (3, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LSTM", "BLSTM", "GRU", "RNNTanh"])
 def test_states_that_are_given(kind):
     """`hiddenInput` and `cellInput` are what every sequence begins with."""

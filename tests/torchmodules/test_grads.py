@@ -27,6 +27,7 @@ def disagreement(path):
     return gradient_difference(t7bridge.load_module(path), recorded(path, "io")["input"], recorded(path, "grad"))
 
 
+@pytest.mark.slow
 @for_each("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
 def test_gradients_are_those_of_lua(path):
     """Backward gives the gradients that Lua's gave, of inputs and parameters."""

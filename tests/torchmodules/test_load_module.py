@@ -127,6 +127,7 @@ def test_shared_module_is_one_module():
     assert list(module.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
+@pytest.mark.slow
 def test_deep_nesting():
     """Plans are made without recursion; what PyTorch cannot nest so deep is an error."""
     box = linear()
@@ -137,6 +138,7 @@ def test_deep_nesting():
         live_module(box)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, -1.0, 0.0, 0.5, 1e300, float("nan"), b"text", True, Table()], ids=repr)
 def test_damaged_fields(value):
     """Whatever a field holds, the module is made or the error is one of ours."""

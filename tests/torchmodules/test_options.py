@@ -57,6 +57,7 @@ def test_output_is_that_of_lua(name):
         assert not difference(run(live_module(case["module"], name), case), case["output"])
 
 
+@pytest.mark.slow
 @for_each("name", lambda: [name for name in names("gradOutput") if name not in UNEQUAL_GRADIENTS])
 def test_gradients_are_those_of_lua(name):
     """Backward gives the gradients that Lua's gave, of inputs and parameters."""

@@ -12,6 +12,7 @@ from t7bridge.torchmodules.build import live_module
 FILES = ("random_nn", "random_graph", "random_expr", "random_rnn", "found_nets", "found_pages", "found_windows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_live_modules_compute_what_lua_did(name):
     """Outputs in evaluation and training, of a second call, and the gradients of inputs and weights are Lua's."""
@@ -31,6 +32,7 @@ def test_live_modules_compute_what_lua_did(name):
     assert compared >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_generated_source_computes_what_lua_did(name, tmp_path):
     """The model.py of each network computes Lua's outputs, in evaluation and training, and in a second call."""

@@ -62,6 +62,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_damaged_fields(value):
     """Whatever a field of the outermost modules holds, the module is made or the error is one of ours."""

@@ -113,6 +113,7 @@ def test_there_are_many_cases():
     assert counts == [384, 343, 17]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @for_each("name", lambda: [name for name in cases() if name not in UNEQUAL])
 def test_calls_give_what_lua_gave(name):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from helpers import TESTFILES
 
 
+@pytest.mark.slow
 def test_an_embedding_imports_no_more_of_pytorch():
     """A LookupTable is built without the decompositions of `normal_`, which import sympy and hundreds of modules."""
     code = (

@@ -38,6 +38,7 @@ def memory() -> Iterator[object]:
     system.store.clear()
 
 
+@pytest.mark.slow
 def test_memory(local: Path, tmp_path: Path, memory) -> None:  # type: ignore[no-untyped-def]
     """A zoo in memory gives the same bytes; the journal lies there too, and is gone on with."""
     memory.put(str(local / "zoo"), "/zoo", recursive=True)

@@ -56,6 +56,7 @@ def test_members_are_where_they_are(path):
     reader.verify()
 
 
+@pytest.mark.slow
 def test_deflated_members():
     """An archive that another tool deflated reads as the original does, big members too."""
     assert golden(STATE) == described(zipped(members_of(STATE.read_bytes()), zipfile.ZIP_DEFLATED))

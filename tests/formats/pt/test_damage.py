@@ -30,6 +30,7 @@ def outcome(data: bytes) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SMALL, ids=name_of)
 def test_every_truncation(path):
     """A file that ends anywhere before its end is an error; only the filling of a tar archive may be missing."""

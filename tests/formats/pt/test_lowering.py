@@ -322,6 +322,7 @@ def test_objects_in_their_own_arguments() -> None:
     assert back["t"].numpy().tolist() == [1]
 
 
+@pytest.mark.slow
 def test_deep_objects() -> None:
     """Objects inside one another are written without recursion."""
     value: Any = 1

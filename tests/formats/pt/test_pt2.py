@@ -62,6 +62,7 @@ def assert_same(found: object, wanted: torch.Tensor) -> None:
     assert np.array_equal(found.numpy(), wanted.detach().numpy())
 
 
+@pytest.mark.slow
 def test_state_dict_is_that_of_pytorch(archive):
     """Weights, buffers and constants are those that `torch.export.load` sees, in its order; tied weights stay tied."""
     program = torch.export.load(io.BytesIO(archive))

@@ -59,6 +59,7 @@ def calls(module: str, name: str, argument: bytes = b"") -> bytes:
     return b"\x80\x02" + f"c{module}\n{name}\n".encode() + (argument or text("true")) + b"\x85R."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(value=values)
 def test_data_is_what_python_reads(protocol, value):
@@ -218,6 +219,7 @@ def test_opaque_objects_as_keys():
     assert isinstance(next(iter(read)), PythonObject)
 
 
+@pytest.mark.slow
 def test_deep_nesting():
     """Nesting takes no stack of Python's."""
     depth = 300_000

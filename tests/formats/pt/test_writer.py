@@ -84,6 +84,7 @@ def test_cyclic_tuple() -> None:
     assert back[0][0] is back
 
 
+@pytest.mark.slow
 def test_deep_nesting() -> None:
     """100 000 lists in one another are written without recursion and loaded by PyTorch."""
     deep: list[Any] = []

@@ -102,6 +102,7 @@ def test_written_in_every_layout_means_the_same(path, layout):
     assert description(read(data, **stated(LAYOUTS[layout]))) == description(value)
 
 
+@pytest.mark.slow
 @for_each("path", [p for p in FORMAT if len(p.suffixes) == 2 and p.suffixes[0] in FORMS], ids=name_of)
 def test_other_forms_become_the_binary_file(path):
     """A file in ascii, big-endian or with 4-byte longs, written as Lua's default, is the file Lua wrote by default.

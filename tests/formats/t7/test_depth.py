@@ -74,6 +74,7 @@ def test_deep_and_unreferenced():
     assert written(read(data), referenced=False) == data
 
 
+@pytest.mark.slow
 def test_deep_file_that_ends():
     """The end of a file inside 100 000 levels is an error with a path, not an accident."""
     with pytest.raises(T7BridgeError, match=r"root\[1\]\[1\]\[1\]"):

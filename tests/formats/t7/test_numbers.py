@@ -220,6 +220,7 @@ def test_elements_that_do_not_fit_their_type(kind, words):
         _ = read(data).array
 
 
+@pytest.mark.slow
 def test_long_lists_of_numbers():
     """A table of 100 000 numbers, with a string in the middle, reads the same one by one and in runs."""
     values: list = [number * 0.25 for number in range(100_000)]

@@ -226,6 +226,7 @@ def test_closed_reader():
     reader.close()
 
 
+@pytest.mark.slow
 def test_storages_in_another_place():
     """A stream without its storages' elements, with the storages given apart, is the value again."""
     for path in corpus("models/*.t7"):

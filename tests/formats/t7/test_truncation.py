@@ -65,6 +65,7 @@ def test_binary_file_cut_at_every_byte(name):
         assert caught.value.offset is None or caught.value.offset <= length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUT_TEXT)
 def test_ascii_file_cut_at_every_byte(name):
     """An ascii file that is cut is an error, or, where a number is cut and what is left is one too, a value."""
@@ -94,6 +95,7 @@ def test_every_byte_changed(name):
         data[place] = kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_pieces_moved_about(seed):
     """Files whose pieces are dropped, doubled and exchanged give values or errors of the package."""
@@ -109,6 +111,7 @@ def test_pieces_moved_about(seed):
                 assert outcome(changed), name_of(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_noise(seed):
     """Random bytes behind a plausible start are an error or a value, in every encoding."""

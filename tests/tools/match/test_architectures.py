@@ -66,6 +66,7 @@ def saved(tmp_path: Path, name: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_first", [False, True], ids=["in order", "head first"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["in turn", "norms last"])
 @pytest.mark.parametrize("first", [False, True], ids=["shortcut last", "shortcut first"])
@@ -76,6 +77,7 @@ def test_resnet(tmp_path, name, first, grouped, head_first):
     check(tmp_path, saved(tmp_path, name), models()[name], net)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "resnet_swapped", "resnet_graph"])
 def test_flat_blocks(tmp_path, name):
     """Shortcuts without a container of their own are found by Lua's containers, and by the runs of its graphs."""

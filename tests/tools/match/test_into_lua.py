@@ -54,6 +54,7 @@ def check(tmp_path, target: str, net: nn.Module, value) -> None:
         torch.testing.assert_close(filled(value), net(value), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_models_take_the_weights_of_pytorch(name, tmp_path):
     """Residual networks as Sequential and as graph, and stacked LSTMs, compute what the PyTorch module does."""
@@ -73,6 +74,7 @@ def test_the_rest_of_the_file_stays(tmp_path):
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.slow
 def test_a_bias_that_pytorch_lacks_is_zero(tmp_path, capsys):
     """A convolution without bias fills one with a bias, which becomes zero; a note says so."""
     lua = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))

@@ -353,6 +353,7 @@ def test_unread_values(tmp_path):
     assert list(PtReader(str(out)).read()) == ["0.weight", "0.bias", "extra"]
 
 
+@pytest.mark.slow
 def test_long_runs_are_decided_quickly():
     """Hundreds of layers of one size, a different number on each side, are listed without a table of everything."""
     found = match(layers(*((f"a.{n}", 4, 4) for n in range(2500))), layers(*((f"b.{n}", 4, 4) for n in range(2400))))

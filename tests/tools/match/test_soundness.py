@@ -102,6 +102,7 @@ def state(named: list[tuple[str, Leaf]]) -> tuple[dict[str, Tensor], dict[str, t
     return tensors, known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", SOURCES)
 def test_never_wrong(style):
     """No key gets what is another's; sources with containers are decided completely."""
@@ -118,6 +119,7 @@ def test_never_wrong(style):
     assert results["complete"] > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", SOURCES)
 def test_never_wrong_with_another_head(style):
     """A classifier of another size is listed on both sides, and what is decided beside it is right."""
@@ -136,6 +138,7 @@ def test_never_wrong_with_another_head(style):
     assert decided > 100 or not style.startswith("nested")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [0, 1], ids=["source", "target"])
 def test_never_wrong_with_a_block_missing(side):
     """Where one side lacks a block, what is decided is right all the same, and the rest is listed."""

@@ -32,6 +32,7 @@ def split(path: Path, folder: Path) -> tuple[Path, Path]:
     return folder / "input.t7", folder / "output.t7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODELS, ids=name_of)
 def test_pairs_from_lua_agree(path: Path, tmp_path: Path):
     """Each model of the corpus returns what Lua Torch returned for its input, from two files and from one."""
@@ -42,6 +43,7 @@ def test_pairs_from_lua_agree(path: Path, tmp_path: Path):
         assert proof.layers[0].max_rel < 1e-4
 
 
+@pytest.mark.slow
 def test_a_wrong_pair_differs(tmp_path: Path):
     """The output of another model, or as many outputs as inputs, is told."""
     path = TESTFILES / "models/lenet_mm.t7"
@@ -51,6 +53,7 @@ def test_a_wrong_pair_differs(tmp_path: Path):
         prove_pairs(path, [given], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PROBED, ids=name_of)
 def test_what_a_probe_recorded_is_checked_to_the_last_layer(path: Path):
     """Probes that Lua Torch ran: every layer with weights agrees, and none differs."""

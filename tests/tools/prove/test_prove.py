@@ -28,6 +28,7 @@ NOT_CHECKABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOUND, ids=name_of)
 def test_sound_models_agree(path: Path):
     """Every recorded pair of a model that Lua Torch left as it ran agrees within 1e-4 and 1e-5."""
@@ -42,6 +43,7 @@ def test_sound_models_agree(path: Path):
         assert layer.max_abs <= 1e-5 or layer.max_rel <= 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STALE, ids=name_of)
 def test_weights_that_moved_after_the_last_forward_are_stale(path: Path):
     """A model saved after an update differs in every layer with weights, and the gradient explains it."""
@@ -59,6 +61,7 @@ def test_weights_that_moved_after_the_last_forward_are_stale(path: Path):
             assert known[layer.path].verdict == "agrees"
 
 
+@pytest.mark.slow
 def test_the_learning_rate_is_found():
     """The step that explains a stale layer is the learning rate that Lua was given: 0.02."""
     proof = t7bridge.prove(TESTFILES / "prove/mlp.stale.t7")
@@ -67,6 +70,7 @@ def test_the_learning_rate_is_found():
     assert all("a step of 0.02 " in reason for reason in reasons)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_unchecked_in_training():
     """In the ResNet, with its in-place additions and activations, all layers are checked."""
     proof = t7bridge.prove(TESTFILES / "prove/resnet.train.t7")
@@ -74,6 +78,7 @@ def test_nothing_is_left_unchecked_in_training():
     assert proof.summary()["parameters_checked"] == proof.summary()["parameters"] > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [False, True], ids=["weight", "option"])
 @pytest.mark.parametrize("name", ["lenet.train", "mlp.eval", "inception.train", "graph.train", "mlp_double.eval"])
 def test_a_change_is_found_and_named(name: str, options: bool):
@@ -105,6 +110,7 @@ def test_200_changes_are_found():
     assert not missed
 
 
+@pytest.mark.slow
 def test_the_command_line_answers_by_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """0 where all agrees, 1 where something differs, 2 where nothing could be checked; JSON lists the layers."""
     sound = TESTFILES / "prove/lenet.train.t7"
@@ -144,6 +150,7 @@ def test_the_changed_weight_is_named(tmp_path: Path):
     assert "weight[3][2] was about" in layer.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "place", "field", "value", "reason"),
     [
@@ -165,6 +172,7 @@ def test_the_changed_option_is_named(name: str, place: str, field: str, value: o
     assert reason in layer.reason
 
 
+@pytest.mark.slow
 def test_recorded_pairs_of_the_corpus_agree():
     """Whatever outputs the rest of the corpus still holds agrees, or has a reason that is known here."""
     checked = 0

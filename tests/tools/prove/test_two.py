@@ -24,6 +24,7 @@ def made() -> torch.nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_a_generated_folder_computes_the_same(tmp_path: Path):
     """Every layer with weights of a generated model returns what that of its source does."""
     assert main(["module", str(RESNET), "-o", str(tmp_path / "made")]) == 0
