@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attrs import asdict, field
+from attrs import asdict, evolve, field
 
 from .. import formats
 from ..data import define
@@ -128,7 +128,7 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
 
 
 def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
-    """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages."""
+    """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages, detached."""
     from ..conversion.named_tensors import flatten
     from ..conversion.state_dicts import state_dict_of
     from ..formats.named import dotted
@@ -138,7 +138,9 @@ def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
     if side.is_lua:
         forms += [_as_python(side.lua, replace) for replace in (state_dict_of, None)]
     for form in forms:
-        yield dict(sorted(compacted(dotted(flatten(form).tensors)).items()))
+        tensors = sorted(compacted(dotted(flatten(form).tensors)).items())
+        # An object for each name: what is shared is a storage, never a tensor.
+        yield {name: evolve(tensor, requires_grad=False, is_parameter=False) for name, tensor in tensors}
 
 
 def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> Any:

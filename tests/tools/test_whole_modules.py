@@ -173,3 +173,16 @@ def test_modules_that_share_a_wide_one_are_refused(tmp_path: Path, suffix: str) 
     with pytest.raises(LimitError, match="work"):
         t7bridge.match(tmp_path / "m.pt", tmp_path / "m.pt")
     assert time.process_time() - start < 4
+
+
+def test_marks_for_gradients_are_no_difference_where_there_are_none(tmp_path: Path) -> None:
+    """A named format has no marks for gradients: parameters verify against their conversion, other values do not."""
+    weight = nn.Parameter(torch.ones(3))
+    torch.save({"w": weight, "again": weight, "v": torch.zeros(2)}, tmp_path / "m.pt")
+    for suffix in (".safetensors", ".npz", ".h5"):
+        t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o{suffix}")
+        assert t7bridge.verify(tmp_path / "m.pt", tmp_path / f"o{suffix}").same
+    torch.save({"w": nn.Parameter(torch.ones(3)), "again": torch.ones(3), "v": torch.zeros(2)}, tmp_path / "m.pt")
+    assert not t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.h5").same  # they share memory in the one file only
+    torch.save({"w": weight, "again": weight, "v": torch.ones(2)}, tmp_path / "m.pt")
+    assert not t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.npz").same
