@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 _BY_DTYPE: dict[Any, ElementType] = {np.dtype(e.code): e for e in ELEMENT_TYPES.values() if e.native}
-_FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE \n", b"0123456789- \n"
-_LONG = re.compile(rb"\d{19}")
+_FLOAT_BYTES = b"0123456789+-.eE \n"
 _ORDER = {"little": "<", "big": ">"}
 
 
@@ -84,26 +82,36 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
 
 
 def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
-    """Numbers from text of digits, signs and single spaces alone, as numpy reads them; `None` for any other text.
+    """Numbers from text of digits, signs and single spaces alone; `None` for any other text."""
+    from .decimals import parse_floats, parse_integers
 
-    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
-    """
-    is_float = native.kind == "f"
-    if text.translate(None, _FLOAT_BYTES if is_float else _INTEGER_BYTES) or (not is_float and _LONG.search(text)):
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
-        try:
-            array = np.fromstring(text, "f8" if is_float else "i8", sep=" ")
-        except (ValueError, DeprecationWarning):
-            return None
-    if is_float:
+    array = parse_floats(text) if native.kind == "f" else parse_integers(text)
+    if array is None:
+        return _parse_by_numpy(text, native)
+    if native.kind == "f":
         with np.errstate(over="ignore"):  # what is beyond the type is inf, as C's scanf has it
             return array.astype(native, copy=False)
     bounds = np.iinfo(native)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):
         return None
     return array.astype(native, copy=False)
+
+
+def _parse_by_numpy(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
+    """Floats that are very large, small or long, or in several lines, as numpy reads them; `None` for other text.
+
+    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
+    """
+    if native.kind != "f" or text.translate(None, _FLOAT_BYTES):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
+        try:
+            array = np.fromstring(text, "f8", sep=" ")
+        except (ValueError, DeprecationWarning):
+            return None
+    with np.errstate(over="ignore"):
+        return array.astype(native, copy=False)
 
 
 def _wrong_numbers(span: TextSpan, expected: str, found: str) -> CorruptError:

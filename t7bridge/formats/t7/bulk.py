@@ -26,3 +26,9 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
     count = int(other.argmax()) if other.any() else len(entries)
     keys, values = (entries[name][:count].astype("f8") for name in ("key", "value"))
     return array("d", keys.tobytes()), array("d", values.tobytes())
+
+
+def single_spaces(line: bytes) -> int:
+    """Return how many spaces a line has; -1 where two stand side by side."""
+    is_space = np.frombuffer(line, "u1") == 0x20
+    return -1 if (is_space[1:] & is_space[:-1]).any() else int(np.count_nonzero(is_space))

@@ -1,0 +1,370 @@
+"""Decimal text of many numbers at once: parsing and formatting of whole arrays, as C's `strtod` and `printf` do them.
+
+Numbers whose result is not certain, one in some hundreds, go through Python's own conversions, which are exact.
+
+Imports numpy, and is imported when it is used. Source: W. Clinger, "How to read floating point numbers accurately"
+(1990), for powers of ten that are exact; `printf` of C17 7.21.6.1 for `%g`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+_FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE ", b"0123456789- \n"
+_TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
+_POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
+_EXACT, _LARGE = 2**53, 10**18
+_POWERS = 10.0 ** np.arange(23)
+"""The powers of ten that doubles have."""
+_EXTENDED = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
+"""Whether `longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
+_WIDE_POWERS = np.cumprod(np.array([1] + [10] * 27, np.longdouble))
+"""The powers of ten that 64 bits of mantissa have."""
+_TIE, _BELOW_DOUBLE = 0x400, 0x7FF
+_TEXT_AT_ONCE = 1 << 17
+"""Bytes of text that are read at once, so that all that is made of them stays in the processor's cache."""
+_RARE = 4
+"""Of how many numbers one may be uncertain, for this way to be worth it."""
+
+
+# From text
+
+
+def parse_integers(text: bytes) -> np.ndarray | None:
+    """Return the 64-bit integers of a text with one space between; `None` for any other text.
+
+    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
+    """
+    if text.translate(None, _INTEGER_BYTES):
+        return None
+    found = _integers(text)
+    limits = np.iinfo("i8")
+    # What is beyond 64 bits becomes the largest.
+    return None if found is None or (found.size and (found.max() == limits.max or found.min() == limits.min)) else found
+
+
+def _integers(text: bytes) -> np.ndarray | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
+        try:
+            return np.fromstring(text, "i8", sep=" ")
+        except (ValueError, DeprecationWarning):
+            return None
+
+
+def parse_floats(text: bytes) -> np.ndarray | None:
+    """Return the doubles of a text with one space between; `None` for any other text.
+
+    Digits are read as integers, much faster than as doubles, and divided by an exact power of ten.
+    """
+    text = text.strip()
+    if not text or text.translate(None, _FLOAT_BYTES):
+        return None
+    parts: list[np.ndarray] = []
+    start = 0
+    while start < len(text):
+        end = text.find(b" ", start + _TEXT_AT_ONCE)
+        end = len(text) if end < 0 else end
+        part = _parse_floats(text[start:end])
+        if part is None:
+            return None
+        parts.append(part)
+        start = end + 1
+    return np.concatenate(parts)
+
+
+def _parse_floats(text: bytes) -> np.ndarray | None:
+    """See `parse_floats`, whose characters were looked at."""
+    has_exponents = b"e" in text or b"E" in text
+    integers = _integers(text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b""))
+    data = np.frombuffer(text, "u1")
+    is_break = data == _SPACE
+    if has_exponents:
+        is_break |= (data | 0x20) == _SMALL_E
+    breaks = np.flatnonzero(is_break)
+    count = len(breaks) + 1
+    if integers is None or len(integers) != count:
+        return None
+    starts, ends = np.empty(count, "i8"), np.empty(count, "i8")
+    starts[0], starts[1:] = 0, breaks + 1
+    ends[:-1], ends[-1] = breaks, len(data)
+    decimals = _decimals(data, starts, ends)
+    if decimals is None:
+        return None
+    powers = -decimals
+    if has_exponents:
+        is_power = np.zeros(count, bool)
+        is_power[1:] = data[breaks] != _SPACE
+        if (is_power[1:] & is_power[:-1]).any() or decimals[is_power].any() or (abs(integers[is_power]) > 400).any():
+            return None
+        owners = np.cumsum(~is_power) - 1
+        ends = ends[np.append(~is_power[1:], True)]
+        exponents = integers[is_power]
+        integers, starts, powers = integers[~is_power], starts[~is_power], powers[~is_power]
+        powers[owners[is_power]] += exponents
+    return _scaled(integers, powers, text, starts, ends)
+
+
+def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+    """Return the number of digits behind the point of each word; `None` where a word has several, or is no number."""
+    first = data[starts]
+    is_signed = (first == _MINUS) | (first == _PLUS)
+    if starts[-1] + is_signed[-1] == len(data):
+        return None
+    first = data[starts + is_signed]
+    if ((first < _POINT) | (first > _NINE)).any():  # numpy takes a lone sign for 0
+        return None
+    points = np.flatnonzero(data == _POINT)
+    if points.size:
+        if points[-1] == len(data) - 1:
+            return None
+        behind = data[points + 1]
+        if ((behind < _ZERO) | (behind > _NINE)).any():
+            return None
+    if len(points) == len(starts) and (points >= starts).all() and (points < ends).all():
+        return ends - points - 1
+    words = np.searchsorted(ends, points)
+    if len(points) > 1 and (words[1:] == words[:-1]).any():
+        return None
+    found = np.zeros(len(starts), "i8")
+    found[words] = ends[words] - points - 1
+    return found
+
+
+def _scaled(integers: np.ndarray, powers: np.ndarray, text: bytes, starts: np.ndarray, ends: np.ndarray) -> Any:
+    """Return each integer times ten to its power, rounded once."""
+    is_sure = (integers <= _EXACT) & (integers >= -_EXACT) & (powers >= -22) & (powers <= 22)
+    rest = np.flatnonzero(~is_sure)
+    if _EXTENDED and len(rest) * 2 > len(integers):
+        values, rest = _scale_wide(integers, powers)
+    else:
+        values = _times(integers.astype("f8"), powers, _POWERS)
+        if _EXTENDED and len(rest):
+            values[rest], places = _scale_wide(integers[rest], powers[rest])
+            rest = rest[places]
+    if len(rest):
+        if len(rest) * _RARE > len(values):
+            return None
+        for place in rest.tolist():
+            values[place] = float(text[starts[place] : ends[place]])
+    zeros = np.flatnonzero(integers == 0)
+    if zeros.size:
+        values[zeros] = np.where(np.frombuffer(text, "u1")[starts[zeros]] == _MINUS, -0.0, 0.0)
+    return values
+
+
+def _times(numbers: np.ndarray, powers: np.ndarray, tens: np.ndarray) -> Any:
+    """Return numbers times ten to their powers, of which a table has as many as are exact."""
+    factors = tens[np.minimum(np.abs(powers), len(tens) - 1)]
+    return numbers / factors if powers.max() <= 0 else np.where(powers > 0, numbers * factors, numbers / factors)
+
+
+def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scale with 64 bits of mantissa; also return the places where rounding these to 53 is not certain."""
+    wide = _times(integers.astype(np.longdouble), powers, _WIDE_POWERS)
+    is_tie = wide.view("u8")[::2] & _BELOW_DOUBLE == _TIE
+    is_large = (integers >= _LARGE) | (integers <= -_LARGE)  # perhaps cut off at 64 bits
+    return wide.astype("f8"), np.flatnonzero(is_tie | is_large | (powers < -27) | (powers > 27))
+
+
+# To text
+
+
+def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
+    """Four digits of each number below 10 000 as 4 bytes: with and without leading zeros; with and without trailing."""
+    numbers = np.arange(10_000)
+    digits = np.stack([numbers // 10**place % 10 for place in (3, 2, 1, 0)], axis=1)
+    whole = (digits + _ZERO).astype("u1")
+    leading = np.logical_or.accumulate(digits != 0, axis=1)
+    trailing = np.logical_or.accumulate(digits[:, ::-1] != 0, axis=1)[:, ::-1]
+    return (
+        np.concatenate([whole, whole * leading]).view("u4").ravel(),
+        np.concatenate([whole, whole * trailing]).view("u4").ravel(),
+    )
+
+
+_LEADING, _TRAILING = _digit_tables()
+_MOST = 10_000
+_AT_ONCE = 1 << 13
+"""Numbers that are formatted at once, so that all that is made of them stays in the processor's cache."""
+
+
+def _block(text: bytes) -> int:
+    return int(np.frombuffer(text.rjust(4, b"\0"), "u4")[0])
+
+
+_SIGNS = np.array([_block(b""), _block(b"-")], "u4")
+_POINTS = np.array([_block(b""), *(_block(b"." + b"0" * zeros) for zeros in range(4))], "u4")
+_ENDS = np.frombuffer(b"".join(b"%d\0\0 " % digit for digit in range(1, 10)), "u4")
+_EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-99, 100)], "u4")
+
+
+def format_integers(array: np.ndarray) -> bytes:
+    """Return integers as text, one space between and none behind."""
+    if not array.size:
+        return b""
+    low, high = int(array.min()), int(array.max())
+    if max(high, -low) >= 10**16:
+        return str(array.tolist())[1:-1].replace(",", "").encode()
+    sizes = np.abs(array.astype("i8"))
+    columns = (len(str(max(high, -low))) + 3) // 4
+    rows = np.empty((len(array), columns + 2), "u4")
+    rows[:, 0] = _SIGNS[(array < 0).view("u1")]
+    _write_whole(rows[:, 1:-1], sizes)
+    rows[:, -1] = _block(b" ")
+    return rows.tobytes().translate(None, b"\0")[:-1]
+
+
+def _write_whole(blocks: np.ndarray, sizes: np.ndarray) -> None:
+    """Write whole numbers without leading zeros, 0 as one digit; a column has four digits."""
+    rest = sizes
+    for column in range(blocks.shape[1] - 1, -1, -1):
+        rest, part = rest // _MOST, rest
+        part = part - rest * _MOST
+        blocks[:, column] = _LEADING[part + _MOST * (rest == 0)]
+    zeros = np.flatnonzero(sizes == 0)
+    if zeros.size:
+        blocks[zeros, -1] = _block(b"0")
+
+
+def format_floats(array: np.ndarray, digits: int) -> bytes | None:
+    """Return floats as C's `%.{digits}g` prints them, one space between and none behind.
+
+    Args:
+        array: floats of 2 to 8 bytes.
+        digits: 6, 9 or 17; at most 9 for those of fewer bytes.
+
+    Returns:
+        `None` where too many numbers need C's own way: very large or small ones, NaNs, infinities.
+    """
+    parts: list[bytes] = []
+    for start in range(0, len(array), _AT_ONCE):
+        part = array[start : start + _AT_ONCE]
+        whole = _as_integers(part, digits)
+        if whole is not None:
+            parts.append(format_integers(whole))
+            continue
+        text = _format_floats(part.astype("f8", copy=False), digits, 53 if part.itemsize == 8 else 24)
+        if text is None:
+            return None
+        parts.append(text)
+    return b" ".join(parts)
+
+
+def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
+    """Return floats as integers where each prints as one."""
+    largest = np.abs(array).max()
+    if (
+        not largest < min(10**digits, _EXACT)
+        or (array != np.rint(array)).any()
+        or (np.signbit(array) & (array == 0)).any()
+    ):
+        return None
+    return array.astype("i8")
+
+
+def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
+    size = np.abs(array)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log10(size))
+    is_sure = np.isfinite(power) & (np.abs(power) < 90)
+    power = np.where(is_sure, power, 0).astype("i8")
+    number, is_exact, off = _significant(size, power, digits, bits)
+    wrong = np.flatnonzero(off)  # where the logarithm is off by one
+    if wrong.size:
+        power[wrong] += off[wrong]
+        number[wrong], is_exact[wrong], off[wrong] = _significant(size[wrong], power[wrong], digits, bits)
+    carried = number == 10**digits
+    if carried.any():
+        number, power = np.where(carried, 10 ** (digits - 1), number), power + carried
+    is_sure &= is_exact & (off == 0)
+    is_zero = size == 0
+    number[is_zero], power[is_zero] = 0, 0
+    unsure = np.flatnonzero(~(is_sure | is_zero))
+    if len(unsure) * _RARE > len(array):
+        return None
+    number[unsure], power[unsure] = 0, 0
+    rows = _rows(array, number, power, digits)
+    if unsure.size:
+        texts = [b"%.*g " % (digits, value) for value in array[unsure].tolist()]
+        width = rows.shape[1] * 4
+        rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
+    return rows.tobytes().translate(None, b"\0")[:-1]
+
+
+def _significant(
+    size: np.ndarray, power: np.ndarray, digits: int, bits: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first `digits` digits of numbers as integers, where these are certain, and what is wrong with `power`.
+
+    Args:
+        size: positive numbers.
+        power: of ten, of the first digit of each.
+        digits: how many.
+        bits: of mantissa that each has.
+    """
+    shift = digits - 1 - power
+    if digits <= 9:
+        powers, most, doubt, exact = _POWERS, 22, 1e-6, (53 - bits) * 3 // 7
+    elif _EXTENDED:
+        powers, most, doubt, exact = _WIDE_POWERS, 27, 1 / 64, (64 - bits) * 3 // 7
+        size = size.astype(np.longdouble)
+    else:
+        nothing = np.zeros(len(size), "i8")
+        return nothing, nothing.astype(bool), nothing
+    tens = powers[np.minimum(np.abs(shift), most)]
+    with np.errstate(all="ignore"):
+        scaled = size * tens if (shift >= 0).all() else np.where(shift >= 0, size * tens, size / tens)
+        nearest = np.rint(scaled)
+        # A product with 5**n, of 7 bits for n = 3, may have all its bits: then a tie is one.
+        is_exact = (np.abs(np.abs(scaled - nearest) - 0.5) > doubt) | ((shift >= 0) & (shift <= exact))
+        is_exact &= (np.abs(shift) <= most) & (nearest <= 10**digits)
+        off = (nearest > 10**digits).astype("i8") - (scaled < 10 ** (digits - 1))
+        return np.where(is_exact, nearest, 0).astype("i8"), is_exact, off
+
+
+def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
+    """Return a row of 4-byte blocks for each number, with zero bytes where nothing stands.
+
+    Args:
+        array: the numbers, for their signs.
+        number: their significant digits.
+        power: of ten, of the first of these.
+        digits: how many.
+    """
+    tens = 10 ** np.arange(digits + 1)
+    is_small = (power < -4) | (power >= digits)  # these have an exponent
+    place = np.where(is_small, 0, power)
+    before = np.maximum(place, -1)  # the power of the last digit before the point; -1 where there is none
+    unit = tens[digits - 1 - before]
+    whole = number // unit
+    fraction = (number - whole * unit) * tens[before + 1]
+    columns = max(1, (len(str(int(whole.max(initial=0)))) + 3) // 4)
+    behind = (digits + 3) // 4
+    rows = np.empty((len(array), columns + behind + 4), "u4")
+    rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
+    _write_whole(rows[:, 1 : 1 + columns], whole)
+    rows[:, 1 + columns] = _POINTS[np.where(fraction == 0, 0, 1 + np.maximum(-place - 1, 0))]
+    rest = fraction * 10 ** (4 * behind - digits) if 4 * behind <= 18 else fraction
+    done = np.ones(len(array), bool)
+    start = 2 + columns
+    if 4 * behind > 18:  # 20 digits are more than 64 bits: the last block has one digit
+        rest, last = rest // 10, rest
+        last = last - rest * 10
+        done = last == 0
+        rows[:, start + behind - 1] = np.where(done, 0, _TRAILING[last * 1000 + _MOST])
+        behind -= 1
+    for column in range(behind - 1, -1, -1):
+        rest, part = rest // _MOST, rest
+        part = part - rest * _MOST
+        rows[:, start + column] = _TRAILING[part + _MOST * done]
+        done &= part == 0
+    exponent = rows.shape[1] - 2
+    rows[:, exponent] = 0
+    small = np.flatnonzero(is_small)
+    rows[small, exponent] = _EXPONENTS[power[small] + 99]
+    rows[:, -1] = _block(b" ")
+    return rows
