@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import files
+import numpy as np
 from attrs import asdict, define
 from measure import calls, commands
 
@@ -72,21 +74,24 @@ def copying(folder: Path, runs: int) -> Iterator[Row]:
 def converting(folder: Path, runs: int) -> Iterator[Row]:
     """Elements that are not yet what the target wants, in pieces."""
     big, text, wide, out = folder / "big.t7", folder / "text.t7", folder / "long.t7", folder / "out"
-    files.large(big, 5, order=">")
+    files.large(big, 14, order=">")
     files.large(wide, 3, kind="Long")
     files.ascii_text(text)
     for path, what, options in (
-        (big, "big-endian .t7 to .pt, 200 MB", ()),
+        (big, "big-endian .t7 to .pt, 560 MB", ()),
+        (big, "byte order of a .t7, 560 MB", ("--to", "t7", "--byte-order", "little")),
         (wide, "longs to 4 bytes, 240 MB", ("--to", "t7", "--long-size", "4")),
         (text, "ascii .t7 to .pt, 20 MB", ("--to", "pt")),
     ):
         target = out.with_suffix(".t7" if "t7" in options else ".pt")
+        subprocess.run([TOOL, "convert", *options, path, target], check=True, stdout=subprocess.DEVNULL)
+        written = target.rename(folder / "written")
         found = commands(
             runs,
-            cp=(folder / "copy", "cp", path, folder / "copy"),
+            cp=(folder / "copy", "cp", written, folder / "copy"),
             ours=(target, TOOL, "convert", *options, path, target),
         )
-        yield Row(what, "cp", found["ours"].median / found["cp"].median, found["ours"].peak_mib)
+        yield Row(what, "cp of the output", found["ours"].median / found["cp"].median, found["ours"].peak_mib)
         target.unlink()
     for path in folder.iterdir():
         path.unlink()
@@ -120,12 +125,33 @@ def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
             yield faster(f"save {what}", "Lua Torch", saved["ours"].median, times["save"])
 
 
-def lua_times(lua: str, path: Path, runs: int) -> dict[str, float]:
-    """Median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
-    import subprocess
+def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
+    """Decimal text, against Lua Torch: reading all numbers, and writing them."""
+    import t7bridge
+    from t7bridge import T7Layout, Tensor
 
+    layout, out = T7Layout(encoding="ascii"), folder / "out.t7"
+    for kind, count in (("f4", 2_000_000), ("f8", 1_000_000), ("i8", 2_000_000)):
+        path = folder / f"text_{kind}.t7"
+        drawn = np.random.default_rng(3).standard_normal(count)
+        array = (drawn * 1e5).astype(kind) if kind == "i8" else drawn.astype(kind)
+        t7bridge.save(Tensor.from_numpy(array), path, layout=layout)
+
+        def save(array: np.ndarray = array) -> None:
+            t7bridge.save(Tensor.from_numpy(array), out, force=True, layout=layout)
+
+        found = calls(runs, load=lambda path=path: t7bridge.load(path).storage.array, save=save)
+        times = lua_times(lua, path, runs, "ascii")
+        for verb in ("load", "save"):
+            what = f"{verb} {count:,} {array.dtype.name} as text".replace(",", " ")
+            yield faster(what, "Lua Torch", found[verb].median, times[verb])
+        path.unlink()
+
+
+def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict[str, float]:
+    """Median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
     script = Path(__file__).with_name("time.lua")
-    run = subprocess.run([lua, script, path, str(runs)], capture_output=True, text=True, check=True)
+    run = subprocess.run([lua, script, path, str(runs), encoding], capture_output=True, text=True, check=True)
     load, save = run.stdout.split()[-2:]
     return {"load": float(load), "save": float(save)}
 
@@ -223,6 +249,8 @@ def main() -> None:
         for part in (copying, converting, starting, growing):
             rows += part(folder, options.runs)
         rows += loading(folder, options.runs, options.lua)
+        if options.lua:
+            rows += texts(folder, options.runs, options.lua)
     about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "runs": options.runs}
     Path(options.json).write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     print(f"{about['day']}, {about['machine']}, median of {options.runs} runs\n")

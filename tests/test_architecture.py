@@ -78,6 +78,7 @@ TOP = {"cli", "__main__", "__init__"}
 # The modules that need numpy from their first line: imported by others only when arrays are wanted.
 NUMPY_MODULES = {
     "graph/arrays.py",
+    "graph/decimals.py",
     "values/deviation.py",
     "values/widened.py",
     "formats/t7/bulk.py",

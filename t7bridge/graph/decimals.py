@@ -134,8 +134,10 @@ def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
     return found
 
 
-def _scaled(integers: np.ndarray, powers: np.ndarray, text: bytes, starts: np.ndarray, ends: np.ndarray) -> Any:
-    """Return each integer times ten to its power, rounded once."""
+def _scaled(
+    integers: np.ndarray, powers: np.ndarray, text: bytes, starts: np.ndarray, ends: np.ndarray
+) -> np.ndarray | None:
+    """Return each integer times ten to its power, rounded once; `None` where too many are not certain."""
     is_sure = (integers <= _EXACT) & (integers >= -_EXACT) & (powers >= -22) & (powers <= 22)
     rest = np.flatnonzero(~is_sure)
     if _EXTENDED and len(rest) * 2 > len(integers):
@@ -242,12 +244,13 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
     """
     parts: list[bytes] = []
     for start in range(0, len(array), _AT_ONCE):
-        part = array[start : start + _AT_ONCE]
+        with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+            part = array[start : start + _AT_ONCE].astype("f8", copy=False)
         whole = _as_integers(part, digits)
         if whole is not None:
-            parts.append(format_integers(whole))
-            continue
-        text = _format_floats(part.astype("f8", copy=False), digits, 53 if part.itemsize == 8 else 24)
+            text: bytes | None = format_integers(whole)
+        else:
+            text = _format_floats(part, digits, 53 if array.itemsize == 8 else 24)
         if text is None:
             return None
         parts.append(text)
@@ -307,14 +310,15 @@ def _significant(
         bits: of mantissa that each has.
     """
     shift = digits - 1 - power
+    powers: np.ndarray
     if digits <= 9:
         powers, most, doubt, exact = _POWERS, 22, 1e-6, (53 - bits) * 3 // 7
     elif _EXTENDED:
         powers, most, doubt, exact = _WIDE_POWERS, 27, 1 / 64, (64 - bits) * 3 // 7
         size = size.astype(np.longdouble)
     else:
-        nothing = np.zeros(len(size), "i8")
-        return nothing, nothing.astype(bool), nothing
+        none = np.zeros(len(size), "i8")
+        return none, none.astype(bool), none
     tens = powers[np.minimum(np.abs(shift), most)]
     with np.errstate(all="ignore"):
         scaled = size * tens if (shift >= 0).all() else np.where(shift >= 0, size * tens, size / tens)

@@ -24,6 +24,10 @@ CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they stay in the processor's cache."""
 
 
+_SWAPPED = (2, 4, 8, 16)
+"""Widths of elements whose bytes a copy can reverse."""
+
+
 @define(eq=False)
 class Span:
     """Elements as they lie in a source.
@@ -46,6 +50,17 @@ class Span:
     def is_plain(self, element: ElementType, order: str, width: int) -> bool:
         """Return whether the bytes are already what a target of this order and width wants."""
         return self.width == width and (self.order == order or width == 1)
+
+    def word(self, element: ElementType, order: str, width: int) -> int:
+        """Return how a copy of the bytes becomes what a target wants: by reversing words of so many bytes.
+
+        Returns:
+            1 where nothing is to be done, 0 where that does not suffice.
+        """
+        if self.is_plain(element, order, width):
+            return 1
+        parts = 2 if element.code[0] == "c" else 1
+        return self.width // parts if self.width == width and self.crc is None and width in _SWAPPED else 0
 
     def pieces(self, count: int) -> Iterator[bytes]:
         """Yield the bytes of `count` elements as they are, in pieces of whole elements of at most about 1 MiB.

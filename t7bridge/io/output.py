@@ -10,7 +10,7 @@ from typing import IO, Any
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .blocks import Blocks
 from .checksums import crc32
-from .copy import CAN_TRANSFER, WORTH_BYTES, Done, Transfers, write_at
+from .copy import CAN_TRANSFER, WORTH_BYTES, Buffer, Done, Transfers, write_at
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
 
@@ -80,7 +80,7 @@ class Output:
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
 
-    def copy(self, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
+    def copy(self, source: ByteSource, offset: int, length: int, done: Done = None, word: int = 1) -> None:
         """Append `length` bytes of `source` from `offset`.
 
         Many of them may still be on their way when this returns, to a file whose bytes can be put at any place: until
@@ -91,6 +91,7 @@ class Output:
             offset: first byte, 0-based.
             length: in bytes.
             done: is given the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
+            word: bytes of the words whose bytes are reversed on the way: 2, 4 or 8; 1 for none.
 
         Raises:
             TruncatedError: the source has become shorter than it was.
@@ -99,9 +100,12 @@ class Output:
         if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
             self._reserve(len(self._pending) + length)
             self.flush()
-            self._transfers.add(source, offset, self._flushed, length, done)
+            self._transfers.add(source, offset, self._flushed, length, done, word)
             self._flushed += length
             self._file.seek(self._flushed)
+            return
+        if word > 1:
+            self._copy_reversed(source, offset, length, done, word)
             return
         if length < _FLUSH_BYTES:
             data = source.read(offset, length)
@@ -123,6 +127,20 @@ class Output:
                 crc = crc32(piece, crc)
             self._write_all(piece)
             self._flushed += len(piece)
+            offset += len(piece)
+        if done is not None:
+            done(crc)
+
+    def _copy_reversed(self, source: ByteSource, offset: int, length: int, done: Done, word: int) -> None:
+        buffer = Buffer(word)
+        end, crc = offset + length, 0
+        while offset < end:
+            piece = buffer.view[: min(CHUNK_BYTES, end - offset)]
+            if source.read_into(offset, piece) != len(piece):
+                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+            buffer.reverse()
+            crc = crc32(piece, crc)
+            self.write(bytes(piece))
             offset += len(piece)
         if done is not None:
             done(crc)

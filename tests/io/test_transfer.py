@@ -45,6 +45,22 @@ def test_combined_crc(lengths):
     assert crc32(second, crc32(first)) == zlib.crc32(first + second)
 
 
+@pytest.mark.parametrize("word", [2, 4, 8])
+@pytest.mark.parametrize("length", [16, 8192, 50_000, 1_000_008])
+def test_reversed_words(tmp_path, small_pieces, word, length):
+    """The bytes of each word are reversed wherever the run begins in both files; the CRC is that of the result."""
+    data = random.Random(1).randbytes(length + 77)
+    (tmp_path / "in").write_bytes(data)
+    wanted = b"".join(data[at : at + word][::-1] for at in range(77, 77 + length, word))
+    found: list[int] = []
+    with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
+        output.write(b"before!")
+        output.copy(source, 77, length, found.append, word)
+        output.write(b"behind")
+    assert (tmp_path / "out").read_bytes() == b"before!" + wanted + b"behind"
+    assert found == [zlib.crc32(wanted)]
+
+
 @pytest.mark.parametrize("length", [8192, 50_000, 1_000_003])
 @pytest.mark.parametrize("times", [1, 2, 7])
 def test_bytes_and_crc(tmp_path, small_pieces, length, times):

@@ -171,8 +171,9 @@ class PtWriter(ValueWriter):
 
 def _content(storage: Storage) -> Extent | Iterator[bytes | memoryview]:
     data = storage.data
-    if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
-        return Extent(data.source, data.offset, storage.nbytes, data.check)
+    word = data.word(storage.element, "little", storage.element.itemsize) if isinstance(data, Span) else 0
+    if isinstance(data, Span) and word:
+        return Extent(data.source, data.offset, storage.nbytes, data.check, word=word)
     return storage.chunks()
 
 
@@ -180,7 +181,7 @@ def write_elements(output: Output, storage: Storage) -> None:
     """Write a storage's elements in little-endian order."""
     content = _content(storage)
     if isinstance(content, Extent):
-        output.copy(content.source, content.offset, content.length, content.check)
+        output.copy(content.source, content.offset, content.length, content.check, content.word)
     else:
         for piece in content:
             output.write(piece)

@@ -91,9 +91,10 @@ class BinaryWriter:
         """A storage's elements, moved from their file where they lie there as they are wanted here."""
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
         data = storage.data
-        if isinstance(data, Span) and data.is_plain(storage.element, self.layout.byte_order, width):
+        word = data.word(storage.element, self.layout.byte_order, width) if isinstance(data, Span) else 0
+        if isinstance(data, Span) and word:
             done = None if data.crc is None else data.check
-            self.output.copy(data.source, data.offset, storage.count * width, done)
+            self.output.copy(data.source, data.offset, storage.count * width, done, word)
             return
         try:
             for chunk in storage.chunks(self.layout.byte_order, width):

@@ -36,6 +36,7 @@ class Extent:
         length: in bytes.
         check: is given the CRC-32 of what was copied, and may refuse it.
         head: bytes in front of them.
+        word: bytes of the words whose bytes are reversed; 1 for none.
     """
 
     source: ByteSource
@@ -43,6 +44,7 @@ class Extent:
     length: int
     check: Callable[[int], None]
     head: bytes = b""
+    word: int = 1
 
 
 @define
@@ -122,7 +124,7 @@ class ZipWriter:
                 member.settle(combine(crc32(content.head), crc, content.length) if content.head else crc)
 
             self._output.write(content.head)
-            self._output.copy(content.source, content.offset, content.length, done)
+            self._output.copy(content.source, content.offset, content.length, done, content.word)
             return
         crc = 0
         for piece in (content,) if isinstance(content, bytes) else content:
