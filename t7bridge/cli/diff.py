@@ -10,7 +10,11 @@ from ..text import printable, printable_json
 from .shared import add_limits, limits_of, print_hint
 
 INPUTS = ("first", "second")
-EXAMPLES = ("t7bridge diff model.t7 model.pt", "t7bridge diff a.safetensors b.npz --rtol 1e-5")
+EXAMPLES = (
+    "t7bridge diff model.t7 model.pt",
+    "t7bridge diff a.safetensors b.npz --rtol 1e-5",
+    "t7bridge diff before.t7 after.t7 --draw changes.html",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rtol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X times B's value"
     )
     parser.add_argument("--atol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X")
+    parser.add_argument("--draw", metavar="PAGE", help="write a page, .html: both models side by side, coloured")
+    parser.add_argument("--force", action="store_true", help="replace the page if it exists")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
@@ -36,7 +42,15 @@ def run(options: argparse.Namespace) -> int:
     """Compare, print each difference, and count them."""
     from ..tools.diff import diff
 
-    report = diff(options.first, options.second, rtol=options.rtol, atol=options.atol, limits=limits_of(options))
+    report = diff(
+        options.first,
+        options.second,
+        rtol=options.rtol,
+        atol=options.atol,
+        draw=options.draw,
+        force=options.force,
+        limits=limits_of(options),
+    )
     if options.json:
         print(printable_json(json.dumps(report.as_dict())))
         return 0 if report.same else 1
@@ -45,5 +59,8 @@ def run(options: argparse.Namespace) -> int:
     count = len(report.differences)
     found = f"{count} difference{'s' if count > 1 else ''}" if count else "no difference"
     print(f"{found}; {report.tensors} tensors compared")
+    if options.draw is not None:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.drawn.items()) or "no differing block"
+        print(printable(f"{options.draw}: {kinds}"))
     print_hint(report.hint)
     return 0 if report.same else 1

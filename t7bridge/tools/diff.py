@@ -34,6 +34,8 @@ class DiffReport:
     differences: list[Difference] = field(factory=list)
     hint: str = ""
     """A way to compare the files where their keys differ."""
+    drawn: dict[str, int] = field(factory=dict)
+    """Of a picture, numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`."""
 
     @property
     def same(self) -> bool:
@@ -50,7 +52,14 @@ def _finite(_: Any, __: Any, value: Any) -> Any:
 
 
 def diff(
-    a: PathLike, b: PathLike, *, rtol: float = 0.0, atol: float = 0.0, limits: Limits = DEFAULT_LIMITS
+    a: PathLike,
+    b: PathLike,
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    draw: PathLike | None = None,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> DiffReport:
     """Say which values of two files differ, and by how much.
 
@@ -63,6 +72,8 @@ def diff(
         b: another.
         rtol: how far a number may be from the second file's, as a share of the second file's.
         atol: how far it may be besides.
+        draw: a page to write, `.html`: both models side by side, differences in colour.
+        force: whether an existing page is replaced.
         limits: resource limits.
 
     Raises:
@@ -74,4 +85,9 @@ def diff(
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)
         found = comparer.run(one, two)
-        return DiffReport(str(a), str(b), comparer.tensors, found, hint_for(found, str(a), str(b)))
+        report = DiffReport(str(a), str(b), comparer.tensors, found, hint_for(found, str(a), str(b)))
+        if draw is not None:
+            from .draw.draw import draw_pair
+
+            report.drawn = draw_pair(first, second, draw, rtol=rtol, atol=atol, force=force, limits=limits)
+        return report

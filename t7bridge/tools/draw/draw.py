@@ -12,6 +12,7 @@ from typing import Any
 from ... import formats
 from ...data import define
 from ...errors import ModelError, UnsupportedError
+from ...formats.document import Document
 from ...graph.lua import Table, TorchObject
 from ...graph.show import clean
 from ...graph.walk import children
@@ -27,7 +28,8 @@ from .dot import as_dot
 from .graph_json import Source, graph_of
 from .infer import Shapes, infer
 from .layout import lay_out
-from .page import page
+from .page import page, pair_page
+from .pair import Pairing
 from .run_shapes import run_for_shapes
 from .structure import structure_blocks
 from .svg import as_svg
@@ -164,6 +166,41 @@ def draw(
     if dst is not None:
         _write(drawing, dst, suffix, force, (document.source,))
     return drawing
+
+
+def draw_pair(
+    first: Document, second: Document, dst: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
+) -> dict[str, int]:
+    """Draw two models side by side, with their differences in colour.
+
+    Args:
+        first: an open file.
+        second: another.
+        dst: the page, `.html`.
+        rtol: how far an element may be from the second's, as a share of the second's.
+        atol: how far it may be besides.
+        force: whether an existing file is replaced.
+        limits: resource limits.
+
+    Returns:
+        Numbers of differences by kind: `only first`, `only second`, `shape`, `options`, `weights`.
+
+    Raises:
+        ModelError: a file holds no module and no tensors, or `dst` is no page.
+        TargetExistsError: the page exists and `force` is not set.
+    """
+    if os.path.splitext(os.fspath(dst))[1].lower() != ".html":
+        raise ModelError("two models are drawn as a page", file=os.fspath(dst), expected="a name that ends in .html")
+    sides: list[Drawing] = []
+    for document in (first, second):
+        name = os.path.basename(os.path.normpath(document.path))
+        sides.append(_drawn(document.roots, name, None, False, None, limits, document.path))
+    pairing = Pairing(rtol, atol)
+    pairing.run(sides[0].blocks, sides[1].blocks)
+    one, two = ((side.blocks, side._source) for side in sides)
+    with FileOutput(dst, force=force, inputs=(first.source, second.source)) as output:
+        output.write(pair_page(one, two, pairing).encode("utf-8", "replace"))
+    return pairing.counts
 
 
 def _drawn(

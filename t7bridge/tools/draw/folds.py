@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...data import define
 from .blocks import Block
 
@@ -24,19 +26,30 @@ class Fold:
     count: int
 
 
-def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
+def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> dict[int, list[Fold]]:
     """The runs in each container, by the id of its block; blocks are equal that look the same, names apart.
 
     Args:
         blocks: all of them, each before those inside it.
+        marks: what else must be equal, by the id of a block.
     """
+    marks = marks or {}
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
     found: dict[int, list[Fold]] = {}
     for block in reversed(blocks):  # what is inside first
         inside = [looks[id(each)] for each in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
-        look = (block.title, block.class_name, block.kind, block.mark, tuple(block.lines), tuple(inside), flows)
+        look = (
+            block.title,
+            block.class_name,
+            block.kind,
+            block.mark,
+            tuple(block.lines),
+            tuple(inside),
+            flows,
+            marks.get(id(block)),
+        )
         looks[id(block)] = numbers.setdefault(look, len(numbers))
         if block.kind == "chain":
             folds = _runs(inside, [bool(each.inside) for each in block.inside])

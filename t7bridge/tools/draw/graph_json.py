@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...data import define
@@ -72,7 +73,14 @@ def category_of(block: Block) -> str:
     return next((each for each, words in _CATEGORIES if any(word in name for word in words)), "other")
 
 
-def graph_of(blocks: list[Block], source: Source, *, statistics: bool = False, brief: bool = False) -> dict[str, Any]:
+def graph_of(
+    blocks: list[Block],
+    source: Source,
+    *,
+    statistics: bool = False,
+    brief: bool = False,
+    marks: Mapping[int, object] | None = None,
+) -> dict[str, Any]:
     """The model as data that becomes JSON. Every text is escaped for terminals and pages.
 
     Args:
@@ -80,8 +88,9 @@ def graph_of(blocks: list[Block], source: Source, *, statistics: bool = False, b
         source: the file.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
         brief: whether fields of objects are left out, and long keys and paths cut.
+        marks: what else must be equal in repeated blocks, by the id of a block.
     """
-    folds = folds_of(blocks)
+    folds = folds_of(blocks, marks)
     numbers = {id(block): number for number, block in enumerate(blocks)}
     keys = {block.key: number for number, block in reversed(list(enumerate(blocks))) if block.kind != "end"}
     nodes = []

@@ -14,13 +14,58 @@ from importlib.resources import files
 from typing import Any
 
 from ...errors import LimitError
+from ...text import printable
 from .blocks import Block
 from .graph_json import Source, graph_of
+from .pair import Pairing
 
 _ROOMY, MAX_CHARS = 1_700_000, 2_500_000
 """Letters of the graph as JSON: from the first number on what is long is cut, more than the second is refused."""
 
 
+def pair_page(first: tuple[list[Block], Source], second: tuple[list[Block], Source], pairing: Pairing) -> str:
+    """HTML of two models side by side, differences in colour.
+
+    Args:
+        first: blocks and source of one model.
+        second: those of the other.
+        pairing: of their blocks.
+
+    Raises:
+        LimitError: there is more than a page can hold.
+    """
+    for brief in (False, True):
+        graphs = [
+            _marked(blocks, source, other[0], pairing, brief=brief)
+            for (blocks, source), other in ((first, second), (second, first))
+        ]
+        text = _json({"graphs": graphs, "differences": pairing.counts})
+        if len(text) <= MAX_CHARS:
+            return _html(text, f"{first[1].file}, {second[1].file}")
+    raise LimitError("the models are too large for a page", hint="Draw parts of them with --at.")
+
+
+def _marked(
+    blocks: list[Block], source: Source, others: list[Block], pairing: Pairing, *, brief: bool
+) -> dict[str, Any]:
+    """The graph of one side, with differences and counterparts."""
+    marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
+    graph = graph_of(blocks, source, brief=brief, marks=marks)
+    numbers = {id(block): number for number, block in enumerate(others)}
+    inside = pairing.inside(blocks)
+    for block, node in zip(blocks, graph["nodes"]):
+        change, other = pairing.changes.get(id(block)), pairing.other.get(id(block))
+        if change is not None:
+            text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
+            node["change"] = {"kind": change.kind, "text": text, "share": change.share}
+        if other is not None:
+            node["other"] = numbers[id(other)]
+        if inside[id(block)]:
+            node["changes_inside"] = inside[id(block)]
+    return graph
+
+
+_LINES, _LINE = 30, 200
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
