@@ -169,6 +169,7 @@ CASES: dict[str, tuple[Any, ...]] = {
         (2, 4),
         (3, 4),
     ),
+    "whole": (lambda x, p: x + (x * 3).long() * p + (x * 2).to(torch.int32) + x.relu().bool() * p, (2, 9), (9,)),
     "no_grad": (lambda x, w: _without_gradient(x, w), (2, 4), (4, 4)),
     "convolution": (nn.Conv2d(3, 4, 3, 2, 1), (2, 3, 7, 8)),
     "convolution_1": (nn.Conv1d(3, 4, 3, 2, 1), (2, 3, 7)),

@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write loader.lua instead, and the state dict of a .pt that is named as weights.t7",
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
-    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="a Lua package that may be needed")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a Lua package that may be needed: rnn, for nn.SeqLSTM",
+    )
     parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument("--sync", action="store_true", help="return only when the files are on the disk")

@@ -82,6 +82,18 @@ def _prelu(args: tuple[Any, ...]) -> dict[str, Value]:
     return {"nOutputPlane": float(args[0]) if args else 0.0}
 
 
+def _copy(args: tuple[Any, ...]) -> dict[str, Value]:
+    taken, returned = (Tensor(INT64 if "Long" in name else ELEMENT_TYPES["float32"], None) for name in args[:2])
+    if args[3:]:
+        return {"gradInput": taken, "output": returned, "dontCast": args[3]}
+    return {"gradInput": taken}
+
+
+def _seq_lstm(args: tuple[Any, ...]) -> dict[str, Value]:
+    width, hidden = map(float, args)
+    return {"inputsize": width, "hiddensize": hidden, "outputsize": hidden}
+
+
 def _bilinear(args: tuple[Any, ...]) -> dict[str, Value]:
     sizes = dict(args[0])
     return {name: float(value) for name, value in sizes.items()}
@@ -127,6 +139,15 @@ _PLAIN = (
 _TABLE_OUT = {"gradInput": TABLE}
 _NORM = "nOutput eps=0.00001 momentum=0.1 affine=true"
 
+# Of Element-Research's rnn ba937a0, `SeqLSTM.lua`.
+_SEQUENCE: dict[str, Any] = dict.fromkeys(
+    (
+        *("cell", "gates", "buffer1", "buffer2", "buffer3", "grad_a_buffer", "h0", "c0", "grad_c0", "grad_h0"),
+        "grad_x",
+    ),
+    EMPTY,
+)
+
 CLASSES: dict[str, LuaClass] = {
     **dict.fromkeys(_PLAIN, _row()),
     "AddConstant": _row("constant_scalar inplace=false"),
@@ -149,7 +170,7 @@ CLASSES: dict[str, LuaClass] = {
     "ConcatTable": _row(output=TABLE),
     "ParallelTable": _row(output=TABLE, gradInput=TABLE),
     "Constant": _row("value nInputDim=nil"),
-    "Copy": _row("- -", gradInput=LONG_EMPTY),
+    "Copy": _special(_copy),
     "Dropout": _row("p", train=True, stochastic_inference=False, v2=True, noise=EMPTY),
     "SpatialDropout": _row("p", train=True, stochastic_inference=False, noise=EMPTY),
     "VolumetricDropout": _row("p", train=True, stochastic_inference=False, noise=EMPTY),
@@ -179,6 +200,8 @@ CLASSES: dict[str, LuaClass] = {
     "Reshape": _special(_reshape),
     "Select": _row("dimension index"),
     "SelectTable": _row("index", gradInput=TABLE),
+    "SeqLSTM": _special(_seq_lstm, **_SEQUENCE, gradInput=TABLE, _remember="neither", batchfirst=False, maskzero=False),
+    "SeqReverseSequence": _row("dim"),
     "SoftPlus": _row("beta=1", threshold=20.0),
     "SpatialAdaptiveAveragePooling": _row("W H"),
     "SpatialAdaptiveMaxPooling": _row("W H"),

@@ -51,7 +51,10 @@ class ObjectMaker:
         if row is not None:
             for name, value in fields_of(layer, self.element).items():
                 obj[name] = value
-        for name, ref in layer.weights.items():
+        if layer.name == "nn.SeqLSTM":
+            self._fill_lstm(obj, layer.weights)
+        own = {} if layer.name == "nn.SeqLSTM" else layer.weights
+        for name, ref in own.items():
             obj[name] = self.tensor(ref)
             if name in GRADIENTS:
                 obj[GRADIENTS[name]] = self.tensor(ref, gradient=True)
@@ -68,6 +71,22 @@ class ObjectMaker:
         elif layer.name in CONTAINERS:
             obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
         return obj
+
+    def _fill_lstm(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
+        """Set weight (in + hidden, gates) and bias of an nn.SeqLSTM: gates i f o g, one bias for PyTorch's two."""
+        import numpy as np
+
+        def gates(name: str) -> np.ndarray:
+            i, f, g, o = np.split(self.weights[refs[name].key], 4)
+            return np.concatenate([i, f, o, g]).astype(self.element.code)
+
+        weight = np.concatenate([gates("weight_ih_l0").T, gates("weight_hh_l0").T])
+        bias = np.zeros(weight.shape[1], self.element.code)
+        for name in ("bias_ih_l0", "bias_hh_l0"):
+            bias += gates(name) if name in refs else 0
+        for name, array in (("weight", weight), ("bias", bias)):
+            obj[name] = Tensor.from_numpy(np.ascontiguousarray(array))
+            obj[GRADIENTS[name]] = Tensor.from_numpy(np.zeros_like(array, order="C"))
 
     def tensor(self, ref: WeightRef, gradient: bool = False) -> Tensor:
         """Return the tensor of a field: one object for each part of the state dict, and one storage for each tensor."""

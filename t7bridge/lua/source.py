@@ -29,7 +29,7 @@ _WORDS = frozenset(
 )
 
 _HEAD = """\
--- {name}, from PyTorch by t7bridge {version}. Needs torch, nn and nngraph.
+-- {name}, from PyTorch by t7bridge {version}. Needs torch, nn and nngraph{more}.
 --
 --   local source = dofile('model.lua')
 --   local model = source.load(torch.load('weights.t7'))   -- t7bridge convert weights.pt weights.t7
@@ -37,7 +37,7 @@ _HEAD = """\
 
 require 'nn'
 require 'nngraph'
-
+{requires}
 -- Says which tensors of the PyTorch state dict a module holds: by their common prefix, or one by one.
 local function named(module, names)
    if type(names) == 'string' then
@@ -65,14 +65,36 @@ local function numbers(sizes, text)
 end
 """
 
+_LSTM = """
+-- Fills an nn.SeqLSTM: its gates are i f o g, and it has one bias; PyTorch's are i f g o, and it adds two.
+local function fill_lstm(module, weights)
+   local function gates(field)
+      local entry = module.t7bridge[field]
+      local tensor = entry and weights[entry.key]
+      if entry and not tensor then error('the weights have no tensor ' .. entry.key) end
+      local parts = tensor and tensor:chunk(4, 1)
+      return parts and torch.cat({parts[1], parts[2], parts[4], parts[3]}, 1)
+   end
+   local input, hidden = gates('weight_ih_l0'), gates('weight_hh_l0')
+   module.weight:copy(torch.cat(input:t():contiguous(), hidden:t():contiguous(), 1))
+   module.bias:zero()
+   for _, field in ipairs({'bias_ih_l0', 'bias_hh_l0'}) do
+      local bias = gates(field)
+      if bias then module.bias:add(bias:typeAs(module.bias)) end
+   end
+end
+"""
+
 _TAIL = """
 -- Modules that hold the same tensor share its memory.
 local function tie(model)
    local places = {{}}
    for _, module in ipairs(model:listModules()) do
       for field, entry in pairs(module.t7bridge or {{}}) do
-         places[entry.key] = places[entry.key] or {{}}
-         table.insert(places[entry.key], {{module, field, entry}})
+         if module[field] then
+            places[entry.key] = places[entry.key] or {{}}
+            table.insert(places[entry.key], {{module, field, entry}})
+         end
       end
    end
    for _, holders in pairs(places) do
@@ -114,7 +136,7 @@ end
 function M.load(weights)
    local model = M.build()
    for _, module in ipairs(model:listModules()) do
-      for field, entry in pairs(module.t7bridge or {{}}) do
+{lstm}      for field, entry in pairs(module.t7bridge or {{}}) do
          local tensor = weights[entry.key]
          if not tensor then error('the weights have no tensor ' .. entry.key) end
          local own = module[field]
@@ -123,7 +145,7 @@ function M.load(weights)
          local count = 1
          for _, extent in ipairs(entry.size) do count = count * extent end
          if elements:nElement() ~= count then error('the tensor ' .. entry.key .. ' has another size') end
-         own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement()))
+         {if_own}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_own}
       end
    end
    model:evaluate()
@@ -149,10 +171,15 @@ def lua_source(layer: Layer, program: Program, name: str, double: bool = False) 
     functions, main = writer.finished(main)
     functions, main = functions.replace(PREFIX, "prefix"), main.replace(PREFIX, "prefix")
     safe = "".join(char if char.isprintable() else "?" for char in name)
-    head = _HEAD.format(name=safe, version=__version__)
     body = functions + main
+    rnn = "nn.SeqLSTM(" in body
+    more, requires = (", and rnn", "require 'rnn'\n") if rnn else ("", "")
+    head = _HEAD.format(name=safe, version=__version__, more=more, requires=requires)
     numbers = _NUMBERS if "numbers(" in body else ""
-    return head + numbers + functions + _TAIL.format(main=main, type="double" if double else "float")
+    parts = {"lstm": "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n" if rnn else ""}
+    parts |= {"if_own": "if own then " if rnn else "", "end_own": " end" if rnn else ""}
+    tail = _TAIL.format(main=main, type="double" if double else "float", **parts)
+    return head + numbers + functions + (_LSTM if rnn else "") + tail
 
 
 @define(eq=False)

@@ -147,7 +147,11 @@ def _copied(module: nn.Module) -> nn.Module:
 def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> Any:
     with warnings.catch_warnings(), _plain_attention():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        try:
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        except Exception:
+            with torch.no_grad():  # functions that say their own gradient may only export without one
+                return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
 @contextmanager

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ..lua.convert import LuaModel
 
 
+PACKAGES = ("rnn",)
+"""Lua packages beside nn and nngraph that a model may need where that is allowed."""
+
+
 def save_module(
     module: nn.Module,
     path: PathLike,
@@ -37,7 +41,8 @@ def save_module(
         path: of the `.t7` to write.
         example_inputs: a tensor, or a tuple of the inputs; the first dimension is taken for the batch where the module
             lets it vary, all other extents are fixed by the example.
-        allow: other Lua packages that the model may need.
+        allow: other Lua packages that the model may need: `rnn`, Element-Research's, for `nn.SeqLSTM`; without it
+            recurrent layers are unrolled.
         force: whether an existing file is replaced.
         sync: whether to return only when the file is on the disk.
 
@@ -119,6 +124,9 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
     inputs = tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else (example_inputs,)
     if not inputs:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
+    unknown = sorted(set(allow) - set(PACKAGES))
+    if unknown:
+        raise ModelError("no such Lua package is used", expected=" or ".join(PACKAGES), found=", ".join(unknown))
     return convert_module(module, inputs, allow)
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..build import Builder, CannotError, Const, Param, Wire
+from ..build import Absent, Builder, CannotError, Const, Param, Wire, mentions, whole
 from ..layers import Layer, Step, make, sequential
 from ..table import operation
+from ..trace import Ref
 from .linear import applied
 from .shape import concatenated, selected
+
+SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+"""What the state dict calls the parameters of an nn.SeqLSTM."""
 
 
 def _gate(start: int, count: int, activation: str) -> Layer:
@@ -150,6 +154,40 @@ def _unroll(
     return [value, *stacked]
 
 
+def _cells_are_used(b: Builder) -> bool:
+    """Return whether somebody takes the last cells of the LSTM that is being built."""
+    names = {call.name for call in b.program.calls if call.args[:2] == (Ref(b.call.name), 2)}
+    taken = any(mentions(call, name) for call in b.program.calls for name in names)
+    return taken or any(item == Ref(name) for item in b.program.outputs for name in names)
+
+
+def _by_rnn(
+    b: Builder, value: Wire, params: Any, biases: bool, layers: int, dropout: float, both_ways: bool, batch_first: bool
+) -> list[Any]:
+    """Run LSTM layers from states of zeros by nn.SeqLSTM of the package rnn, which takes sequences of any length."""
+    value = b.permute(value, (1, 0, 2)) if batch_first else value
+    steps, batch, _ = value.shape
+    count, directions = (4 if biases else 2), (2 if both_ways else 1)
+    last = []
+    for layer in range(layers):
+        if layer and dropout:
+            value = b.emit(make("nn.Dropout", dropout), value)
+        results = []
+        for direction in range(directions):
+            number = layer * directions + direction
+            own = [param.ref for param in params[count * number : count * (number + 1)]]
+            width, hidden = own[0].size[1], own[1].size[1]
+            cells = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
+            turn = make("nn.SeqReverseSequence", 1)
+            chain = sequential(turn, cells, make("nn.SeqReverseSequence", 1)) if direction else cells
+            results.append(b.emit(chain, value, shape=(steps, batch, hidden)))
+            end = selected(b, results[-1], 0, 0 if direction else steps - 1)
+            last.append(b.reshape(end, (1, batch, hidden)))
+        value = results[0] if len(results) == 1 else concatenated(b, results, 2)
+    output = b.permute(value, (1, 0, 2)) if batch_first else value
+    return [output, concatenated(b, last, 0), Absent("nn.SeqLSTM does not return its last cells")]
+
+
 def _with_time(shape: Any, time: int) -> Any:
     return (*shape[:time], 1, *shape[time:])
 
@@ -157,7 +195,7 @@ def _with_time(shape: Any, time: int) -> Any:
 @operation(
     "lstm.input gru.input rnn_tanh.input rnn_relu.input",
     "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o or r, z, n",
-    "Unrolled over the steps of the example input: other lengths need another export.",
+    "Unrolled over the steps of the example input: other lengths need another export. `--allow rnn`: nn.SeqLSTM.",
 )
 def recurrent(
     b: Builder,
@@ -172,10 +210,16 @@ def recurrent(
     batch_first: bool,
 ) -> Any:
     """Run LSTM, GRU or plain recurrent layers over time."""
-    b.remark_unrolled(input.shape[1 if batch_first else 0])
     kind = b.call.op.split(".")[1]
     states = list(hx) if kind == "lstm" else [hx]
     chance = b.dropout_of(kind.partition("_")[0].upper()) or dropout
+    plain = all(whole(param) for param in params)
+    zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
+    count = (4 if has_biases else 2) * num_layers * (2 if bidirectional else 1)
+    if kind == "lstm" and "rnn" in b.allow and plain and zeros and len(params) == count and not _cells_are_used(b):
+        b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
+        return _by_rnn(b, b.wire(input), params, has_biases, num_layers, chance, bidirectional, batch_first)
+    b.remark_unrolled(input.shape[1 if batch_first else 0])
     return _unroll(b, kind, b.wire(input), states, params, has_biases, num_layers, chance, bidirectional, batch_first)
 
 

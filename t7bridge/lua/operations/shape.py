@@ -9,6 +9,7 @@ from ..build import Builder, CannotError, Const, Param, Wire
 from ..layers import WeightRef, make, sequential
 from ..table import operation
 from ..trace import Extent
+from .comparison import above_zero
 
 MOST_PARTS = 256
 MOST_CHOICES = 1 << 24
@@ -27,14 +28,22 @@ def view(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
 @operation(
     "contiguous.default clone.default alias.default lift_fresh_copy.default detach_.default dropout.none "
     "to.dtype to.device to.dtype_layout _to_copy.default type_as.default to.other view.dtype positive.default",
-    "none, or nn.Identity",
+    "none; nn.Copy to whole numbers, a comparison to masks",
 )
 def same(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the same values. Element types are those of the whole model."""
-    if b.call.dtype.startswith(("int", "uint", "bool", "complex")) and isinstance(self, Wire):
-        source = b.call.args[0]
-        if b.dtype_of(source) not in ("", b.call.dtype) and not b.dtype_of(source).startswith("int"):
-            raise CannotError(f"converts to {b.call.dtype}")
+    wanted = b.call.dtype
+    given = b.dtype_of(b.call.args[0])
+    if not isinstance(self, Wire) or wanted == given or not given.startswith("float"):
+        return self
+    if wanted == "bool":
+        return b.emit(sequential(make("nn.Abs"), above_zero(b, given)), self)
+    if wanted.startswith("int"):
+        types = ("torch.FloatTensor", "torch.LongTensor")
+        cut = make("nn.Copy", *types, None, True)
+        return b.emit(sequential(make("nn.ZeroGrad"), cut, make("nn.Copy", *types[::-1])), self)
+    if not wanted.startswith(("float", "bfloat")):
+        raise CannotError(f"converts to {wanted}")
     return self
 
 
