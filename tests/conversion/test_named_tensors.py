@@ -9,7 +9,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import Tensor
-from t7bridge.conversion.convert import differences
+from t7bridge.conversion.into_named import differences
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph.storage import Storage
 from t7bridge.limits import DEFAULT_LIMITS

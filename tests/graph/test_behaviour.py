@@ -192,6 +192,7 @@ def test_plain_values():
     assert found["pair"][0] is found["pair"][1][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pt", "t7"])
 def test_save_foreign_values(tmp_path: Path, suffix: str):
     """Arrays, torch tensors with their sharing and strides, and modules are saved and come back."""

@@ -92,6 +92,7 @@ def test_text():
     assert storage.crc32() == zlib.crc32(storage.array.astype("<f4").tobytes())
 
 
+@pytest.mark.slow
 def test_long_text():
     """Text of several pieces is cut between numbers, never inside one."""
     numbers = np.arange(400_000, dtype="i8") * 1_000_003

@@ -23,6 +23,7 @@ def floats(*numbers: float) -> Tensor:
 FILES = [path for path in sorted(ROOT.glob("*.json")) if path.stem != "object_custom_write"]  # needs its class
 
 
+@pytest.mark.slow
 @for_each("path", FILES, ids=lambda path: path.stem)
 def test_file_equals_itself(path: Path) -> None:
     """A file read twice is the same; in another encoding too."""
@@ -89,6 +90,7 @@ def test_sharing() -> None:
     assert differences(views, views) == []
 
 
+@pytest.mark.slow
 def test_cycles_and_depth() -> None:
     """Cycles end, and depth costs no recursion."""
 

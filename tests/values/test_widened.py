@@ -65,6 +65,7 @@ def test_every_16_bit_pattern(name: str) -> None:
     assert (wide is storage) == (name == "float16")
 
 
+@pytest.mark.slow
 @for_each("name", OTHERS)
 @pytest.mark.parametrize("kind", ["span", "big", "array", "derived"])
 def test_there_and_back(name: str, kind: str) -> None:
@@ -102,6 +103,7 @@ def test_there_and_back(name: str, kind: str) -> None:
     assert content(narrow(back, element)) == data.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["complex32", "complex64", "complex128"])
 def test_pairs_in_text(name: str, tmp_path: Path) -> None:
     """The parts of complex numbers that stand in a text, read in pieces, are put together again."""

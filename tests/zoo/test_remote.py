@@ -150,6 +150,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         t7bridge.convert_zoo("gopher://x/y", tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "arguments", "hint"),
     [

@@ -49,6 +49,7 @@ def small(tmp_path: Path, rng) -> Path:  # type: ignore[no-untyped-def]
     return folder
 
 
+@pytest.mark.slow
 def test_every_verdict(tmp_path: Path) -> None:
     """Good, damaged, foreign and misnamed files get the verdict that they were made for, and the tree is mirrored."""
     wanted = make_zoo(tmp_path / "zoo", 250)
@@ -255,6 +256,7 @@ def test_inputs_stay(small: Path, tmp_path: Path) -> None:
     assert tree(small) == before
 
 
+@pytest.mark.slow
 def test_odd_names(tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
     """Names that are no UTF-8, or hold what HTML, CSV or a terminal would read, are names like others."""
     odd = [

@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_success(folder: Path) -> None:
     """All well is 0, with a summary and no other line."""
     run = zoo(folder / "zoo", "-o", folder / "out")
@@ -63,6 +64,7 @@ def test_allow_foreign(folder: Path) -> None:
     assert zoo(folder / "zoo", "-o", folder / "o2", "--to", "npz", "--allow-foreign").returncode == 2
 
 
+@pytest.mark.slow
 def test_json(folder: Path) -> None:
     """For machines each file is a line of JSON, and the last line is the summary."""
     run = zoo(folder / "zoo", "-o", folder / "out", "--json")
@@ -90,6 +92,7 @@ def test_dry_run(folder: Path) -> None:
     assert tree(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("--module", "--to", "pt"), ("--module", "--compact"), ("--partial",), ("--scheduler", "tcp://x"),
@@ -105,6 +108,7 @@ def test_wrong_usage(folder: Path, arguments: tuple[str, ...]) -> None:
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_limits(folder: Path) -> None:
     """One option limits the files of a run, and what a file may cost."""
     run = zoo(folder / "zoo", "-o", folder / "out", "--limit", "objects=3", "--limit", "1")
@@ -114,6 +118,7 @@ def test_limits(folder: Path) -> None:
     assert "1 still to do" in run.stdout
 
 
+@pytest.mark.slow
 def test_terminal(folder: Path) -> None:
     """On a terminal there is a bar while it runs, which is gone at the end."""
     pytest.importorskip("rich")
