@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
     "tools/match": BELOW_TOOLS,
     "tools/draw": BELOW_TOOLS,
     "tools/prove": BELOW_TOOLS,
-    "zoo": BELOW_TOOLS | {"tools", "tools/draw"},
+    "zoo": BELOW_TOOLS | {"tools", "tools/draw", "tools/prove"},
 }
 SPLIT = {"formats", "tools"}
 TOP = {"cli", "__main__", "__init__"}

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from typing import TYPE_CHECKING
 
+from ..errors import T7BridgeError
 from ..text import printable_json
 from . import DONE, FAILED
 from .shared import add_limits, add_options, limits_of, print_notes
+
+if TYPE_CHECKING:
+    from ..report import Report
 
 INPUTS = ("src",)
 EXAMPLES = (
@@ -39,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partial", action="store_true", help="leave out what TARGET lacks, and keep what only TARGET has"
     )
+    parser.add_argument(
+        "--prove", action="store_true", help="run the model on both sides; without --module, prove the .t7 alone"
+    )
+    parser.add_argument(
+        "--module",
+        metavar="PACKAGE:FACTORY",
+        help="with --prove: what makes the model of the .pt",
+    )
     add_options(parser, "match")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_limits(parser)
@@ -62,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
         inputs = (options.src, options.target)
         asked = {name: getattr(options, name) for name in ("partial", "compact", "force", "strict", "sync")}
         write_match(found, options.out, inputs, **asked)
+    if options.prove:
+        _prove(options, found.report, done and options.out is not None)
     if options.json:
         print(printable_json(json.dumps(found.as_dict())))
         return DONE if done else FAILED
@@ -75,3 +91,24 @@ def run(options: argparse.Namespace) -> int:
     if not found.complete:
         print(f"t7bridge: {'note' if done else 'error'}: {found.problems(options.partial and done)}", file=sys.stderr)
     return DONE if done else FAILED
+
+
+def _prove(options: argparse.Namespace, report: Report, written: bool) -> None:
+    """Add what a proof finds to the report: of both models where they can be run, of a .t7 alone where not."""
+    from ..tools.prove.note import note_of, prove_note
+
+    limits = limits_of(options)
+    source, target = (os.fspath(path).endswith(".t7") for path in (options.src, options.target))
+    if written and (options.module or (source and target)):
+        from ..tools.prove.two import prove_two
+
+        pair = (options.src, options.out) if source else (options.out, options.src)
+        try:
+            proof = prove_two(*pair, factory=None if source and target else options.module, limits=limits)
+            report.notes.append(note_of(proof))
+        except T7BridgeError as error:
+            report.note("info", f"proof: not possible: {error.message or error}")
+    elif source:
+        report.notes.append(prove_note(options.src, options.at, limits=limits))
+    elif target:
+        report.notes.append(prove_note(options.target, options.target_at, limits=limits))

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; made if need be"
     )
     add_options(parser, "module")
+    parser.add_argument("--prove", action="store_true", help="compare each layer with what Lua Torch recorded in SRC")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
@@ -29,6 +30,10 @@ def run(options: argparse.Namespace) -> int:
     from ..tools.export_module import write_module
 
     report = write_module(options.src, options.output, **given_options(options, "module"), limits=limits_of(options))
+    if options.prove:
+        from ..tools.prove.note import prove_note
+
+        report.notes.append(prove_note(options.src, options.at, limits=limits_of(options)))
     if options.json:
         print(printable_json(json.dumps(report.as_dict())))
         return 0

@@ -90,6 +90,11 @@ def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
     kind = max((len(printable(layer.class_name)) for layer in shown), default=0)
     for layer in shown:
         print(_row(layer, wide, kind))
+    for stretch in proof.stretches:
+        print(
+            f"{stretch.verdict:13}  {printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers "
+            f"one behind the other  abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}  {stretch.reason}".rstrip()
+        )
     summary = proof.summary()
     if summary["not recorded"]:
         print(f"{summary['not recorded']} layers are not recorded" + ("" if everything else " (--all lists them)"))

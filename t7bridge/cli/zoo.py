@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index-base", type=int, choices=(0, 1), help="with --module: what the first class or row is called"
     )
     what.add_argument("--draw", action="store_true", help="a picture of each model beside its output, NAME.html")
+    what.add_argument("--prove", action="store_true", help="compare layers with what Lua Torch recorded in the file")
     what.add_argument("--verify", action="store_true", help="read each output again, and compare")
     add_options(parser, "zoo", but=("force", "sync"))
     how = parser.add_argument_group("how the work is done")
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     given = given_options(options, "zoo")
     if options.index_base is not None:
         given["index_base"] = options.index_base
-    names = ["module", "verify", "draw", "engine", "workers", "scheduler", "timeout", "memory"]
+    names = ["module", "verify", "draw", "prove", "engine", "workers", "scheduler", "timeout", "memory"]
     names += ["retry_failed", "dry_run", "force"]
     ceilings = dict(options.limit)
     try:

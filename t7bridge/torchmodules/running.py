@@ -29,6 +29,8 @@ Values = Any
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 """Unit roundoff of the element types that Lua computes in."""
+UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
+"""The other way, for those that layers are run in."""
 DRAWS = 6
 """Disturbances of the last place that estimate the effect of rounding."""
 TINY = 1e-300
@@ -177,6 +179,19 @@ class Layer:
             if alone:
                 module.train()
 
+    def loss(self, value: Values, target: Values) -> Values:
+        """Run a criterion.
+
+        Raises:
+            NotRunError: it does not take the values.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.module(value, target)
+        except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise RefusedError(f"does not take the target: {str(error).strip().splitlines()[0][:200]}") from error
+
     def _is_alone(self, value: Values) -> bool:
         """Return whether this is a batch of one whose own statistics were not used."""
         mean = self.obj.get("save_mean")
@@ -207,6 +222,12 @@ class Layer:
             return value * mask if kind == "times" else value + mask
         except RuntimeError as error:
             raise NotRunError("its recorded noise does not fit its input") from error
+
+    def run_narrow(self, value: Values) -> Values:
+        """Run the layer in the precision that Lua had, or in double precision where that was it; see `run`."""
+        module = self.narrow()
+        dtype = next((item.dtype for item in module.parameters()), None) or UNITS_BACK.get(self.unit, torch.float32)
+        return self.run(mapped(value, lambda item: item.to(dtype) if item.is_floating_point() else item), module)
 
     def narrow(self) -> nn.Module:
         """The layer in the precision that Lua had."""

@@ -26,6 +26,7 @@ class Settings:
         module: whether each model becomes a folder with `model.py` and `model.pt`.
         verify: whether each output is read again and compared with its input.
         draw: whether each output gets a picture of its model beside it.
+        prove: whether each layer is compared with what Lua Torch recorded in the same file.
         options: of `convert`, or of `write_module`.
         limits: resource limits.
         memory: bytes that the work on one file may allocate; `None` for no limit.
@@ -36,6 +37,7 @@ class Settings:
     module: bool = False
     verify: bool = False
     draw: bool = False
+    prove: bool = False
     options: dict[str, Any] = field(factory=dict)
     limits: Limits = DEFAULT_LIMITS
     memory: int | None = None
@@ -56,6 +58,8 @@ class Settings:
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         if self.draw:
             asked["draw"] = True
+        if self.prove:
+            asked["prove"] = True
         if asked.get("template"):
             asked["template"] = digest(asked["template"])[0]
         return asked

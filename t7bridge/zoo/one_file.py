@@ -50,6 +50,8 @@ def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) 
             _take(outcome, _write(settings, source, target))
             if settings.verify:
                 _verify(settings, source, target)
+            if settings.prove:
+                _prove(settings, source, outcome)
             if settings.draw:
                 _draw(settings, source, picture_of(job.target), outcome)
         except BaseException:
@@ -96,6 +98,17 @@ def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None
     except (T7BridgeError, MemoryError) as error:
         reason = error.message if isinstance(error, T7BridgeError) else "it needs more memory than there is"
         outcome.notes.append(["info", "", NO_PICTURE + reason, ""])
+
+
+def _prove(settings: Settings, source: str, outcome: Outcome) -> None:
+    """Add what Lua's own numbers say of a model; of what is not a .t7 there are none."""
+    from ..tools.prove.note import BEGIN, prove_note
+
+    try:
+        note = prove_note(source, limits=settings.limits)
+        outcome.notes.append([note.level, note.path, note.message, note.loss])
+    except MemoryError:
+        outcome.notes.append(["info", "", f"{BEGIN}not possible: it needs more memory than there is", ""])
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
@@ -160,6 +173,7 @@ def warm_up(settings: Settings) -> None:
     ]
     wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
     wanted += ["tools.draw.draw"] if settings.draw else []
+    wanted += ["tools.prove.prove"] if settings.prove else []
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:
         importlib.import_module(f"t7bridge.{name}")

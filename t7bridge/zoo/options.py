@@ -24,6 +24,7 @@ def settings_of(
     options: dict[str, Any],
     *,
     draw: bool = False,
+    prove: bool = False,
     flush: bool,
 ) -> Settings:
     """Check what was asked for, once and not with every file.
@@ -43,7 +44,7 @@ def settings_of(
             raise T7BridgeError("there is no such file", file=asked["template"])
     if asked.get("classes"):
         asked["classes"] = os.path.abspath(asked["classes"])
-    return Settings(to, module, verify, draw, asked, limits, memory, flush)
+    return Settings(to, module, verify, draw, prove, asked, limits, memory, flush)
 
 
 def allowed_options(to: str | None, module: bool) -> list[Option]:

@@ -37,6 +37,7 @@ def convert_zoo(
     module: bool = False,
     verify: bool = False,
     draw: bool = False,
+    prove: bool = False,
     engine: str = "local",
     workers: int | None = None,
     scheduler: str | None = None,
@@ -66,6 +67,7 @@ def convert_zoo(
         module: whether each model becomes a folder with `model.py` and `model.pt`, as `write_module` makes it.
         verify: whether each output is read again, by other readers too, and compared with its input.
         draw: whether each output gets a picture of its model beside it, `NAME.html`, to which `report.html` links.
+        prove: whether each layer is compared with what Lua Torch recorded in the same file: a note of the file.
         engine: `local` for processes on this machine, `dask` for a cluster.
         workers: how many processes; 0 for none but this one; one a core if not given.
         scheduler: the address of a Dask scheduler; without it the Dask engine starts a cluster on this machine.
@@ -91,7 +93,7 @@ def convert_zoo(
         UnsupportedError: a library is not installed.
     """
     places = [os.fspath(source) for source in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
-    settings = settings_of(to, module, verify, memory, limits, options, draw=draw, flush=engine != "local")
+    settings = settings_of(to, module, verify, memory, limits, options, draw=draw, prove=prove, flush=engine != "local")
     folder = open_folder(os.fspath(output), make=not dry_run)
     with closing(folder):
         if dry_run and not os.path.exists(folder.journal_path):

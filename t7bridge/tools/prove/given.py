@@ -133,8 +133,8 @@ def prove_with(
         return proof
     _same_weights(model, ran, path, place, limits)
     after = recorded(other.get("gradOutput"))
-    layers = judged(ran, path, limits, given, after if is_whole(after) else None)
-    proof = Proof(name, complete(layers, ran, path, limits))
+    layers, stretches = judged(ran, path, limits, given, after if is_whole(after) else None)
+    proof = Proof(name, complete(layers, ran, path, limits), stretches=stretches)
     _options_of(model, ran, path, proof, limits)
     return proof
 

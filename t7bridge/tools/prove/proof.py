@@ -76,6 +76,43 @@ class LayerProof:
 
 
 @define(eq=False)
+class StretchProof:
+    """The verdict on several layers run one behind the other, from a recorded input to a recorded output.
+
+    Attributes:
+        first: path of the first layer.
+        last: path of the last.
+        layers: how many there are on the way.
+        verdict: one of `VERDICTS`.
+        max_abs: largest absolute difference of the last output.
+        max_rel: the same relative to the largest absolute value of the recorded output.
+        cosine: of the angle between the recorded and the computed output.
+        reason: why it could not be checked.
+    """
+
+    first: str
+    last: str
+    layers: int
+    verdict: str
+    max_abs: float
+    max_rel: float
+    cosine: float
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict as plain data; what is infinite or not a number is `None`."""
+        numbers = {"max_abs": self.max_abs, "max_rel": self.max_rel, "cosine": self.cosine}
+        return {
+            "first": self.first,
+            "last": self.last,
+            "layers": self.layers,
+            "verdict": self.verdict,
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+            "reason": self.reason,
+        }
+
+
+@define(eq=False)
 class Proof:
     """The verdicts on all layers of a model.
 
@@ -83,6 +120,7 @@ class Proof:
         source: the name of the file.
         layers: in the order in which they ran.
         against: what the model was compared with.
+        stretches: the verdicts on whole stretches of layers.
         notes: what else there is to say.
         reference: whose numbers these are.
     """
@@ -90,6 +128,7 @@ class Proof:
     source: str
     layers: list[LayerProof] = field(factory=list)
     against: str = "recorded activations of Lua Torch"
+    stretches: list[StretchProof] = field(factory=list)
     notes: list[str] = field(factory=list)
     reference: str = "Lua Torch"
 
@@ -153,6 +192,7 @@ class Proof:
         return {
             "file": self.source,
             "layers": [layer.as_dict() for layer in self.layers],
+            "stretches": [stretch.as_dict() for stretch in self.stretches],
             "summary": self.summary(),
             "notes": list(self.notes),
         }

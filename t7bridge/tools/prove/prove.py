@@ -12,8 +12,9 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
 from ...nn.weights.state_dict import find_modules
+from .criterions import is_criterion, prove_criterion
 from .outcome import Outcome
-from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof
+from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .run import Runner
 from .steps import steps_of
 from .values import Recorded
@@ -96,15 +97,22 @@ def chosen(value: Value, name: str, at: str | None) -> list[tuple[str, TorchObje
 def prove_value(value: Value, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Proof:
     """The verdicts on the models in a value that was read. See `prove`."""
     proof = Proof(name)
-    for path, module in chosen(value, name, at):
-        proof.layers += complete(judged(module, path, limits), module, path, limits)
+    every = chosen(value, name, None)
+    models = [module for _, module in every if not is_criterion(module)]
+    for path, module in every if at is None else chosen(value, name, at):
+        if is_criterion(module):
+            proof.layers.append(prove_criterion(module, path, models, limits))
+            continue
+        layers, stretches = judged(module, path, limits)
+        proof.layers += complete(layers, module, path, limits)
+        proof.stretches += stretches
     return proof
 
 
 def judged(
     module: TorchObject, path: str, limits: Limits, given: Recorded = None, grad_output: Recorded = None
-) -> list[LayerProof]:
-    """The verdicts on the layers of one model that ran.
+) -> tuple[list[LayerProof], list[StretchProof]]:
+    """The verdicts on the layers of one model that ran, and on whole stretches of them.
 
     Args:
         module: the model.
@@ -116,12 +124,13 @@ def judged(
     tried = []
     for undone in (False, True):
         steps, lost = steps_of(module, path, given, grad_output, limits, undone)
-        outcomes = Runner(steps, limits, lost).run()
+        runner = Runner(steps, limits, lost)
+        outcomes = runner.run()
         layers = decide(outcomes)
-        tried.append((_unexplained(outcomes), layers))
+        tried.append((_unexplained(outcomes), layers, runner.stretches))
         if not tried[-1][0] or not any(may_be_undone(step.obj) for step in steps):
             break
-    return min(tried, key=lambda one: one[0])[1]
+    return min(tried, key=lambda one: one[0])[1:]
 
 
 def _unexplained(outcomes: list[Outcome]) -> float:

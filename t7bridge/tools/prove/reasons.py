@@ -56,6 +56,7 @@ OPTION = "{} = {} agrees (the file has {})"
 GATES = "the gates in the order {} agree (the file has {})"
 WEIGHT = "{}{} was about {} larger in Lua (0-based, in PyTorch's layout)"
 GRADIENT = "its gradient differs"
+CONTAINS = "contains {}"
 ALL_MOVED = (
     "the weights of all layers may have moved after the last forward: outputs differ by {}, and no recorded gradient "
     "tells the direction"

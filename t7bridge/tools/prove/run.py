@@ -18,8 +18,9 @@ from ...limits import DEFAULT_LIMITS, Limits
 from .judge import Ran, explain_refusal, judge
 from .memory import Memory
 from .outcome import Outcome
-from .proof import DIFFERS, NOT_CHECKABLE
+from .proof import DIFFERS, NOT_CHECKABLE, StretchProof
 from .reasons import FROM_FIELD, JOINED, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
+from .stretch import Stretches
 from .told import may_tell, told
 from .values import UNIT, Recorded, is_whole, leaves, region, unit_of
 from .visits import Step, base_name, own_parameters
@@ -75,6 +76,7 @@ class Runner:
         lost: ids of storages of outputs that the file does not hold.
         outcomes: what came out so far.
         turned: whether recorded values have their dimensions in the order of 2010.
+        stretches: the verdicts on whole stretches.
     """
 
     steps: list[Step]
@@ -82,29 +84,34 @@ class Runner:
     lost: set[int] = field(factory=set)
     outcomes: list[Outcome] = field(factory=list)
     turned: bool = False
+    stretches: list[StretchProof] = field(factory=list)
     _live: dict[Any, Computed] = field(factory=dict, repr=False)
 
     def run(self) -> list[Outcome]:
         """Run all steps; their outcomes in order."""
         memory = Memory(self.steps, self.lost)
         self.turned = any(map(_is_turned, self.steps))
+        far = Stretches(self.steps, memory)
         for number, step in enumerate(self.steps):
             outcome = Outcome(step)
             self.outcomes.append(outcome)
             outcome.parameters = own_parameters(step.obj)
             try:
-                self._forward(number, step, outcome, memory)
+                self._forward(number, step, outcome, memory, far)
             except T7BridgeError as error:
                 outcome.verdict, outcome.reason = NOT_CHECKABLE, error.message or str(error)
                 self._forget(step)
             except RecursionError:
                 outcome.verdict, outcome.reason = NOT_CHECKABLE, TOO_DEEP
                 self._forget(step)
+            if (outcome.verdict == NOT_CHECKABLE or not outcome.group) and not step.whole:
+                far.forget(step)
+        self.stretches = [] if self.turned else far.proofs(self.outcomes)
         return self.outcomes
 
     # One step
 
-    def _forward(self, number: int, step: Step, outcome: Outcome, memory: Memory) -> None:
+    def _forward(self, number: int, step: Step, outcome: Outcome, memory: Memory, far: Stretches) -> None:
         from ...torchmodules.chains import extended
         from ...torchmodules.judging import squeezed
         from ...torchmodules.running import TINY, Layer, NotRunError, flat, spread, to_torch
@@ -121,7 +128,7 @@ class Runner:
             return
         recorded_here = is_whole(step.output)
         intact = recorded_here and memory.holds_output(step.output, number)
-        if found is None and intact and may_tell(step) and not self._tells_another(step, number):
+        if found is None and recorded_here and may_tell(step, intact) and not self._tells_another(step, number):
             answer = told(step)
             if answer is not None and answer.value is None:
                 outcome.verdict, outcome.reason = DIFFERS, answer.reason
@@ -168,6 +175,8 @@ class Runner:
             return
         chain = extended(found.chain, layer, value, found.wrap, bool(group), step.obj.get("inplace") is True)
         outcome.group = (*group, number)
+        if not self.turned:
+            far.add(number, step, layer, value)
         self._remember(step, got, scales, outcome.group, chain, memory, number)
         if intact:
             wanted = [self._upright(item) for item in squeezed(to_torch(step.output))]

@@ -45,11 +45,11 @@ class Told:
     reason: str = ""
 
 
-def may_tell(step: Step) -> bool:
-    """Return whether other fields of a layer tell its input."""
+def may_tell(step: Step, intact: bool) -> bool:
+    """Return whether other fields of a layer tell its input, and the output, where it is `intact`."""
     name = base_name(step.obj.class_name)
     if name == "LookupTable":
-        return isinstance(step.output, Tensor)
+        return intact and isinstance(step.output, Tensor)
     return _unfolded(step.obj) is not None and isinstance(step.output, Tensor)
 
 

@@ -14,6 +14,7 @@ from .reasons import (
     BEFORE_UPDATE,
     BEHIND,
     BY_GRADIENT,
+    CONTAINS,
     GRADIENT,
     MOVED,
     OTHER_PASS,
@@ -54,6 +55,11 @@ def decide(outcomes: list[Outcome]) -> list[LayerProof]:
         one = _of(outcome)
         other = found.get(one.path)
         found[one.path] = one if other is None else _worse(other, one)
+    for one in found.values():
+        if one.container and one.verdict in (DIFFERS, STALE) and not one.reason:
+            inside = [path for path, other in found.items() if path.startswith(one.path + ".")]
+            named = [path for path in inside if found[path].verdict == one.verdict]
+            one.reason = CONTAINS.format(", ".join(named[:3])) if named else ""
     return list(found.values())
 
 
