@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], type=_shape, metavar="2x3x64x64", help="an input, where none is known"
     )
     parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="the class or function that makes B, a .pt")
-    parser.add_argument("--force", action="store_true", help="replace X.lua if it exists")
+    parser.add_argument("--draw", metavar="PICTURE", help="a picture coloured by verdict: .html, .svg, .png, .dot")
+    parser.add_argument("--force", action="store_true", help="replace X.lua, or the picture, if it exists")
     parser.add_argument("--all", action="store_true", help="list the layers that are not recorded too")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     add_limits(parser)
@@ -75,6 +76,10 @@ def run(options: argparse.Namespace) -> int:
         from ..tools.prove.prove import prove
 
         proof = prove(options.file, options.at, limits=limits)
+    if options.draw:
+        from ..tools.draw_proof import draw_proof
+
+        draw_proof(options.file, options.draw, proof, options.at, force=options.force, limits=limits)
     print_proof(proof, as_json=options.json, everything=options.all)
     return proof.exit_code
 
@@ -90,7 +95,7 @@ def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
     kind = max((len(printable(layer.class_name)) for layer in shown), default=0)
     for layer in shown:
         print(_row(layer, wide, kind))
-    for stretch in proof.stretches:
+    for stretch in proof.stretches[: len(proof.stretches) if everything else 3]:
         print(
             f"{stretch.verdict:13}  {printable(stretch.first)} to {printable(stretch.last)}, {stretch.layers} layers "
             f"one behind the other  abs {stretch.max_abs:.1e}  rel {stretch.max_rel:.1e}  {stretch.reason}".rstrip()

@@ -1,4 +1,4 @@
--- prove_cases.lua OUTDIR [SEED] [SIZE]: models saved as training programs leave them, with the outputs and gradients of
+-- prove_cases.lua OUTDIR [SEED] [SIZE] [NAME]: models saved as training programs leave them, with the outputs and gradients of
 -- their last pass: OUTDIR/<name>.t7. Names end in .eval (a forward in evaluation), .train (forward and backward in
 -- training, no update), .stale (forward, backward, and an update after it). With Element-Research's rnn, nngraph, optim.
 require 'nn'; require 'nngraph'; require 'optim'
@@ -6,7 +6,8 @@ local out, seed, size = assert(arg[1]), tonumber(arg[2] or 15), tonumber(arg[3] 
 torch.manualSeed(seed); torch.setdefaulttensortype('torch.FloatTensor')
 local N = torch.randn
 local cases = {}
-local function put(name, make, input, opt) cases[#cases + 1] = {name = name, make = make, input = input, opt = opt or {}} end
+local only = arg[4]
+local function put(name, make, input, opt) if not only or only == name then cases[#cases + 1] = {name = name, make = make, input = input, opt = opt or {}} end end
 local w = function(n) return n * size end
 
 put('lenet', function()
@@ -79,12 +80,25 @@ put('shared', function()
    local enc = nn.Sequential():add(nn.Linear(5, w(4))):add(nn.Tanh()):add(nn.Linear(w(4), w(3)))
    return nn.Sequential():add(nn.ParallelTable():add(enc):add(enc:clone('weight', 'bias', 'gradWeight', 'gradBias'))):add(nn.PairwiseDistance(2))
 end, function() return {N(3, 5), N(3, 5)} end)
+-- Of these each was written by a run of its own, with NAME.
+put('constants', function()
+   return nn.Sequential():add(nn.Linear(5, 6)):add(nn.AddConstant(0.7, true)):add(nn.Tanh()):add(nn.Linear(6, 5)):add(nn.MulConstant(1.7, true)):add(nn.Sigmoid())
+      :add(nn.Linear(5, 4)):add(nn.LeakyReLU(0.2, true)):add(nn.Linear(4, 3)):add(nn.MulConstant(2, true)):add(nn.AddConstant(0.25, true))
+end, function() return N(7, 5) end)
+put('alone', function()
+   return nn.Sequential():add(nn.SpatialConvolution(2, 3, 3, 3)):add(nn.SpatialBatchNormalization(3)):add(nn.ReLU(true)):add(nn.SpatialConvolution(3, 2, 3, 3)):add(nn.SpatialBatchNormalization(2)):add(nn.Tanh())
+end, function() return N(1, 2, 7, 7) end)
 if pcall(require, 'rnn') then
    local function steps(n, b, d) local t = {}; for i = 1, n do t[i] = N(b, d) end; return t end
    nn.FastLSTM.usenngraph = false
    put('rnn_lstm', function() return nn.Sequential():add(nn.Sequencer(nn.Linear(4, w(4)))):add(nn.Sequencer(nn.LSTM(w(4), w(5)))):add(nn.Sequencer(nn.Linear(w(5), 3))):add(nn.Sequencer(nn.LogSoftMax())) end, function() return steps(2, 2, 4) end)
    put('rnn_fast', function() return nn.Sequential():add(nn.SplitTable(1)):add(nn.Sequencer(nn.Sequential():add(nn.Linear(4, w(4))):add(nn.FastLSTM(w(4), w(5))):add(nn.Dropout(.5)):add(nn.GRU(w(5), w(3))):add(nn.Linear(w(3), 2)))) end, function() return N(2, 2, 4) end)
    put('rnn_seq', function() return nn.Sequential():add(nn.Linear(4, w(4)) and nn.SeqLSTM(4, w(5))):add(nn.SeqGRU(w(5), w(4))):add(nn.Sequencer(nn.Linear(w(4), 3))) end, function() return N(5, 2, 4) end)
+   put('rnn_steps', function()
+      local step = nn.Sequential():add(nn.ParallelTable():add(nn.Linear(4, 3)):add(nn.Linear(3, 3))):add(nn.CAddTable()):add(nn.Tanh())
+      return nn.Sequential():add(nn.Sequencer(nn.Recurrence(step, 3, 1))):add(nn.BiSequencerLM(nn.GRU(3, 2), nn.GRU(3, 2))):add(nn.SelectTable(-1))
+         :add(nn.Repeater(nn.Recurrent(3, nn.Linear(4, 3), nn.Linear(3, 3), nn.Tanh()), 2)):add(nn.SelectTable(-1)):add(nn.Linear(3, 2))
+   end, function() return steps(3, 2, 4) end)
    put('rnn_simple', function() return nn.Sequential():add(nn.Sequencer(nn.Linear(4, w(4)))):add(nn.Sequencer(nn.Recurrent(w(5), nn.Linear(w(4), w(5)), nn.Linear(w(5), w(5)), nn.Sigmoid()))):add(nn.BiSequencer(nn.FastLSTM(w(5), 3), nn.FastLSTM(w(5), 3))) end, function() return steps(2, 2, 4) end)
 end
 
@@ -112,6 +126,7 @@ for _, case in ipairs(cases) do
    end)
    if not ok then io.stderr:write(case.name, ': ', tostring(err), '\n') end
 end
+if only then return end
 -- A checkpoint as training programs write it, after several steps with momentum.
 do
    local m = nn.Sequential():add(nn.Linear(6, w(8))):add(nn.ReLU(true)):add(nn.Linear(w(8), w(5))):add(nn.Tanh()):add(nn.Linear(w(5), 4)):add(nn.LogSoftMax())

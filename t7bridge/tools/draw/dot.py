@@ -7,6 +7,7 @@ from .blocks import Block
 from .layout import texts_of
 
 _COLORS = {"weights": "#e5eefc", "unmapped": "#fdeaea", "again": "#fbf6e6", "end": "#eef7ee"}
+_COLORS |= {"agrees": "#cdeccd", "near": "#eaf5d0", "stale": "#fff0b8", "differs": "#f9c7c2", "unchecked": "#ececec"}
 
 
 def as_dot(blocks: list[Block]) -> str:

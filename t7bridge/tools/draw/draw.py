@@ -157,14 +157,14 @@ def draw(
 
         drawing = _drawn([adopt(src)], f"{type(src).__name__}", at, weights, input_shape, limits)
         if dst is not None:
-            _write(drawing, dst, suffix, force, ())
+            write_drawing(drawing, dst, suffix, force, ())
         return drawing
     document = formats.open(src, limits=limits)  # stays open as long as the drawing may read weights
     document.warn()
     name = os.path.basename(os.path.normpath(document.path))
     drawing = _drawn(document.roots, name, at, weights, input_shape, limits, document.path)
     if dst is not None:
-        _write(drawing, dst, suffix, force, (document.source,))
+        write_drawing(drawing, dst, suffix, force, (document.source,))
     return drawing
 
 
@@ -276,7 +276,8 @@ def _prefix(value: Any, path: str) -> str:
     return prefix
 
 
-def _write(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:
+def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:
+    """Write a drawing as the kind of picture that a suffix names, to a file that is none of the inputs."""
     if suffix == ".json":
         data = (json.dumps(drawing.graph(), indent=1) + "\n").encode()
     elif suffix == ".png":

@@ -16,6 +16,11 @@ rect { fill: #f4f5f7; stroke: #9aa1ad }
 .again rect { fill: #fbf6e6; stroke: #b99a3b; stroke-dasharray: 4 3 }
 .unmapped rect { fill: #fdeaea; stroke: #c0392b }
 .end rect { fill: #eef7ee; stroke: #6a9a6a }
+.agrees rect { fill: #cdeccd; stroke: #3f8f4f }
+.near rect { fill: #eaf5d0; stroke: #8aa33a }
+.stale rect { fill: #fff0b8; stroke: #c09a10 }
+.differs rect { fill: #f9c7c2; stroke: #c0392b; stroke-width: 2 }
+.unchecked rect { fill: #ececec; stroke: #a8a8a8 }
 .repeat rect { fill: #f7f4fb; stroke: #8a6fb0; stroke-dasharray: 6 3 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e3e6ec }
@@ -26,6 +31,11 @@ rect { fill: #f4f5f7; stroke: #9aa1ad }
   .again rect { fill: #33301f }
   .unmapped rect { fill: #3d2222 }
   .end rect { fill: #1f2f22 }
+  .agrees rect { fill: #1d4026 }
+  .near rect { fill: #35421a }
+  .stale rect { fill: #4d4210 }
+  .differs rect { fill: #5c211b }
+  .unchecked rect { fill: #333333 }
   .repeat rect { fill: #272233 }
 }
 path { fill: none; stroke: #7b8596; stroke-width: 1.2; marker-end: url(#arrow) }

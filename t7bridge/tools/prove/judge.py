@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
     from ...torchmodules.running import Layer
 
-LITTLE = 0.9
-"""The share of a difference below which a step along the gradient is no reason."""
-
 
 @define(eq=False)
 class Ran:
@@ -96,7 +93,7 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
     outcome.verdict, outcome.reason = DIFFERS, difference.reason
     if chain is not None and not difference.reason:
         outcome.fit = fit_step(want, difference, chain, ran.scales, limits)
-    if outcome.fit is None or outcome.fit.explained < LITTLE:
+    if outcome.fit is None or outcome.fit.excess > 1:
         _explain(outcome, ran, want, room, limits, steps)
 
 
@@ -138,8 +135,7 @@ def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: L
         if len(chain.links) == len(group):
             outcome.blamed = (group[found.place],)
         return
-    own = [part for part in group if _may_be_wrong(steps[part].obj)]
-    outcome.blamed = tuple(own) if len(own) < len(group) else ()
+    outcome.blamed = tuple(part for part in group if _may_be_wrong(steps[part].obj))
 
 
 def _may_be_wrong(obj: TorchObject) -> bool:

@@ -70,6 +70,8 @@ _SOLVED = (
 """Fields that may have any value; the one that fits best is found."""
 MAX_TRIES = 60
 """Most variants of a layer that are tried."""
+MAX_WORK = 1 << 28
+"""Most elements that all of them may return."""
 _ROUNDS = 6
 _PLAIN: dict[str, tuple[Any, ...]] = {"threshold": (0.0, 1e-6), "val": (0.0,), "eps": (), "inplace": (True, False)}
 """Values of fields that nobody sets."""
@@ -130,12 +132,13 @@ def likely_reason(chain: Chain, want: list[Any], scales: list[Any], headroom: fl
         return got is not None and close_enough(want, got, scales, headroom)
 
     tries = 0
+    most = min(MAX_TRIES * len(chain.links), MAX_WORK // max(1, sum(item.numel() for item in want)))
     for place in reversed(range(len(chain.links))):
         obj = chain.links[place].layer.obj
         for changes, text in _variants(obj):
             tries += 1
-            if tries > MAX_TRIES * len(chain.links):
-                break
+            if tries > most:
+                return None
             if fits(tried(place, changes)):
                 return Likely(place, text)
         for name in _SOLVED:

@@ -127,7 +127,7 @@ def judged(
         runner = Runner(steps, limits, lost)
         outcomes = runner.run()
         layers = decide(outcomes)
-        tried.append((_unexplained(outcomes), layers, runner.stretches))
+        tried.append((_unexplained(outcomes), layers, runner.stretches()))
         if not tried[-1][0] or not any(may_be_undone(step.obj) for step in steps):
             break
     return min(tried, key=lambda one: one[0])[1:]

@@ -76,7 +76,6 @@ class Runner:
         lost: ids of storages of outputs that the file does not hold.
         outcomes: what came out so far.
         turned: whether recorded values have their dimensions in the order of 2010.
-        stretches: the verdicts on whole stretches.
     """
 
     steps: list[Step]
@@ -84,14 +83,14 @@ class Runner:
     lost: set[int] = field(factory=set)
     outcomes: list[Outcome] = field(factory=list)
     turned: bool = False
-    stretches: list[StretchProof] = field(factory=list)
+    _far: Stretches | None = field(default=None, repr=False)
     _live: dict[Any, Computed] = field(factory=dict, repr=False)
 
     def run(self) -> list[Outcome]:
         """Run all steps; their outcomes in order."""
         memory = Memory(self.steps, self.lost)
         self.turned = any(map(_is_turned, self.steps))
-        far = Stretches(self.steps, memory)
+        far = self._far = Stretches(self.steps, memory)
         for number, step in enumerate(self.steps):
             outcome = Outcome(step)
             self.outcomes.append(outcome)
@@ -106,8 +105,11 @@ class Runner:
                 self._forget(step)
             if (outcome.verdict == NOT_CHECKABLE or not outcome.group) and not step.whole:
                 far.forget(step)
-        self.stretches = [] if self.turned else far.proofs(self.outcomes)
         return self.outcomes
+
+    def stretches(self) -> list[StretchProof]:
+        """The verdicts on whole stretches, once those on the layers are final."""
+        return [] if self.turned or self._far is None else self._far.proofs(self.outcomes)
 
     # One step
 

@@ -116,7 +116,7 @@ def _pass_on(outcomes: list[Outcome]) -> None:
         elif outcome.blamed:
             blamed = [outcomes[number] for number in outcome.blamed]
         else:
-            blamed = [item for item in members if item.parameters] or members
+            blamed = members
         verdict, reason = outcome.verdict, outcome.reason
         cause = "; ".join(filter(None, (reason, _guess(outcome))))
         for item in members:
@@ -128,7 +128,7 @@ def _pass_on(outcomes: list[Outcome]) -> None:
                     item.verdict = AGREES if len(blamed) == 1 else NOT_CHECKABLE
                     named = ", ".join(other.step.path for other in blamed)
                     item.reason = (REPAIRED if len(blamed) == 1 else WITH_DIFFERING).format(named)
-                    item.weight = None
+                    item.weight = item.difference = None
                 continue
             item.weight, item.fit = outcome.weight, outcome.fit
             if verdict in (AGREES, STALE) or item in blamed:
@@ -138,7 +138,8 @@ def _pass_on(outcomes: list[Outcome]) -> None:
                     item.reason += f": {cause}"
                     item.weight = None
             elif outcome.blamed and len(blamed) == 1:
-                item.verdict, item.reason, item.weight = AGREES, REPAIRED.format(blamed[0].step.path), None
+                item.verdict, item.reason = AGREES, REPAIRED.format(blamed[0].step.path)
+                item.weight = item.difference = None
 
 
 def _use_gradients(outcomes: list[Outcome]) -> None:

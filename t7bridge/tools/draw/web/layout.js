@@ -62,7 +62,7 @@ function layouts(nodes, parent, open, spread, room) {
     }
     const n = nodes[item.ids[0]], isOpen = !!n.children && open.has(n.id);
     const shared = (n.weights || []).some(w => w.shared), marks = [n.kind === "end" ? "e n" : n.children ? "n c" : "n"];
-    if (n.mark === "again" || n.mark === "unmapped") marks.push(n.mark);
+    if (n.mark && n.mark !== "weights") marks.push(n.mark);
     if (shared) marks.push("shared");
     if (n.change) marks.push("d-" + n.change.kind);
     else if (n.changes_inside && !isOpen) marks.push("d-inside");

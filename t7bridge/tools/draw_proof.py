@@ -1,0 +1,67 @@
+"""A picture of a proof: each layer coloured by how far it is from Lua Torch. May import tools/draw and tools/prove."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ..errors import ModelError, TargetExistsError
+from ..io.source import PathLike
+from ..limits import DEFAULT_LIMITS, Limits
+from .draw import FORMATS
+from .draw.draw import Drawing, draw, write_drawing
+from .prove.proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, Proof
+
+NEAR = 1e-5
+"""Relative differences from here on have a colour of their own, although rounding explains them."""
+_MARKS = {DIFFERS: "differs", STALE: "stale", NOT_CHECKABLE: "unchecked", NOT_RECORDED: "unchecked"}
+
+
+def draw_proof(
+    src: PathLike,
+    dst: PathLike,
+    proof: Proof,
+    at: str | None = None,
+    *,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Drawing:
+    """Draw a model with the verdict on each layer.
+
+    Layers that agree are green, or a paler green from a relative difference of `NEAR` on; stale ones are yellow, those
+    that differ red, and those that were not checked grey. The labels of
+    the others have the largest relative difference.
+
+    Args:
+        src: the file that was proved.
+        dst: the picture, of the kinds of `draw`.
+        proof: the proof.
+        at: the path of a model where the file holds several.
+        force: whether an existing file is replaced.
+        limits: resource limits.
+
+    Raises:
+        ModelError: `dst` is not a picture.
+        TargetExistsError: the picture exists and `force` is not set.
+    """
+    suffix = os.path.splitext(os.fspath(dst))[1].lower()
+    if suffix not in FORMATS:
+        raise ModelError("not a picture", file=os.fspath(dst), expected=f"a name that ends in {', '.join(FORMATS)}")
+    if os.path.exists(dst) and not force:
+        raise TargetExistsError("the picture exists", file=os.fspath(dst), hint="Replace it with --force.")
+    drawing = draw(src, None, at, limits=limits)
+    mark(drawing, {layer.path: layer for layer in proof.layers})
+    write_drawing(drawing, dst, suffix, force, ())
+    return drawing
+
+
+def mark(drawing: Drawing, layers: Mapping[str, LayerProof]) -> None:
+    """Put verdicts into the blocks of a drawing, by path."""
+    for block in drawing.blocks:
+        layer = layers.get(block.path)
+        if layer is None or block.mark in ("unmapped", "again"):
+            continue
+        near = layer.verdict == AGREES and (layer.max_rel or 0.0) >= NEAR
+        block.mark = _MARKS.get(layer.verdict, "near" if near else "agrees")
+        size = "" if layer.max_rel is None or block.mark == "agrees" else f", {layer.max_rel:.0e}"
+        block.lines.append(f"{layer.verdict}{size}")

@@ -1,0 +1,95 @@
+"""What prove found, where other verbs report it: pictures, and the notes of module, match and zoo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge.cli import main
+from t7bridge.errors import ModelError, TargetExistsError
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.graph.storage import Storage
+from t7bridge.nn.plan.inside import module_at
+from t7bridge.tools.draw_proof import draw_proof
+from t7bridge.tools.prove.note import prove_note
+from t7bridge.tools.prove.proof import Proof
+
+LENET = TESTFILES / "prove/lenet.train.t7"
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """LeNet with one weight of its second convolution changed by a thousandth."""
+    value = T7Reader(LENET).read_object()
+    conv = module_at(value, "root.modules[4]")
+    assert conv is not None
+    array = conv["weight"].storage.array.copy()
+    array[7] *= 1.001
+    storage = Storage.from_array(array)
+    conv["weight"].storage = storage
+    with open(tmp_path / "changed.t7", "wb") as stream:
+        T7Writer(stream).write_object(value)
+    return tmp_path / "changed.t7"
+
+
+def test_a_picture_shows_the_layer_that_differs(changed: Path, tmp_path: Path):
+    """Ten layers are drawn as agreeing and one as differing, in a still picture, in Graphviz and in the page."""
+    pictures = [tmp_path / f"x.{suffix}" for suffix in ("svg", "dot", "html")]
+    assert main(["prove", str(changed), "--draw", str(pictures[0])]) == 1
+    proof = t7bridge.prove(changed)
+    for picture in pictures[1:]:
+        draw_proof(changed, picture, proof)
+    text = pictures[0].read_text()
+    assert text.count('class="layer differs"') == 1
+    assert text.count('class="layer agrees"') == 10
+    assert pictures[1].read_text().count("#f9c7c2") == 1
+    assert '"mark":"differs"' in pictures[2].read_text()
+    with pytest.raises(TargetExistsError):
+        draw_proof(changed, pictures[0], proof)
+    with pytest.raises(ModelError, match="not a picture"):
+        draw_proof(changed, tmp_path / "x.txt", Proof("x"))
+
+
+def test_module_says_what_was_proved(changed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A note in the report of `module --prove`: a warning where a layer differs; without --prove there is none."""
+    assert main(["module", str(changed), "-o", str(tmp_path / "a"), "--prove", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    (note,) = [note for note in notes if note["code"] == "prove"]
+    assert note["level"] == "warning"
+    assert "first root.modules[4]" in note["message"]
+    assert main(["module", str(LENET), "-o", str(tmp_path / "b"), "--json"]) == 0
+    assert "proof" not in capsys.readouterr().out
+
+
+def test_match_runs_both_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """`match --prove` with a factory runs both models on the same inputs; without one it proves the .t7."""
+    (tmp_path / "prove_matched.py").write_text(
+        f"import t7bridge\ndef make(): return t7bridge.load_module({str(LENET)!r})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    t7bridge.convert(LENET, tmp_path / "target.pt")
+    asked = ["match", str(LENET), str(tmp_path / "target.pt"), "-o", str(tmp_path / "out.pt"), "--prove"]
+    assert main([*asked, "--module", "prove_matched:make"]) == 0
+    assert "layers of out.pt" in capsys.readouterr().err
+    assert main([*asked, "--force"]) == 0
+    assert "recorded activations of Lua Torch" in capsys.readouterr().err
+
+
+def test_zoo_notes_each_file(changed: Path, tmp_path: Path):
+    """Each file of `zoo --prove` has the sentence among its notes."""
+    report = t7bridge.convert_zoo([changed, LENET], tmp_path / "out", prove=True, workers=0)
+    assert report.ok
+    text = (tmp_path / "out" / "report.json").read_text()
+    assert "proof: 1 of 11 checked layers differ from Lua Torch, first root.modules[4]" in text
+    assert "proof: checked against 11 recorded activations of Lua Torch" in text
+
+
+def test_what_cannot_be_proved_is_said(tmp_path: Path):
+    """A file without modules, and one without recorded values, have a note too."""
+    assert "not possible" in prove_note(TESTFILES / "format/number.t7").message
+    assert "nothing in the file could be checked" in prove_note(TESTFILES / "models/lenet_mm.t7").message

@@ -1,0 +1,203 @@
+"""What a file still tells although nobody wrote it down: unfolded images, targets, steps, and changes undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import TESTFILES
+from prove_changes import changes, replaced, swap_gates
+
+import t7bridge
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.plan.inside import module_at
+from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove.prove import prove_value
+from t7bridge.tools.prove.reasons import names_of
+
+PROVE = TESTFILES / "prove"
+
+
+def read(name: str) -> Any:
+    """A recorded model."""
+    return T7Reader(PROVE / f"{name}.t7").read_object()
+
+
+def at(value: Any, path: str) -> TorchObject:
+    """The module at a path."""
+    found = module_at(value, path)
+    assert found is not None
+    return found
+
+
+def verdicts(proof: Proof) -> dict[str, str]:
+    """The verdict on each layer by its path."""
+    return {layer.path: layer.verdict for layer in proof.layers}
+
+
+def test_the_first_convolution_is_checked_by_its_unfolded_input():
+    """Where `finput` is kept, the first layer is checked too, and all weights of the model are."""
+    for name in ("lenet.train", "alone.train"):
+        proof = t7bridge.prove(PROVE / f"{name}.t7")
+        assert verdicts(proof)["root.modules[1]"] == "agrees"
+        assert proof.summary()["parameters_checked"] == proof.summary()["parameters"]
+
+
+def test_a_padding_that_does_not_fit_the_unfolded_input_is_named():
+    """The unfolded input has zeros where the padding was; another padding in the file is told from it."""
+    model = read("lenet.eval")
+    first = at(model, "root.modules[1]")
+    first["padW"], first["padH"] = 2.0, 2.0
+    layer = prove_value(model, "lenet").first_divergent
+    assert layer is not None
+    assert layer.path == "root.modules[1]"
+    assert "padH = 0 and padW = 0 fits its unfolded input (the file has 2, 2)" in layer.reason
+
+
+def test_rows_of_a_table_are_found_in_its_output():
+    """A lookup table as first layer: its output is made of its rows, and a row that changed is named."""
+    model = read("text.eval")
+    assert verdicts(prove_value(model, "text"))["root.modules[1]"] == "agrees"
+    table = at(model, "root.modules[1]")["weight"]
+    array = table.storage.array * np.float32(1.001)
+    replaced(model, table.storage, Storage.from_array(array))
+    assert verdicts(prove_value(model, "text"))["root.modules[1]"] in ("differs", "stale")
+
+
+def test_a_loss_is_checked_by_the_target_that_its_gradient_tells():
+    """A checkpoint's criterion agrees with the model's output; its averaging, changed, is named."""
+    value = read("momentum.stale")
+    assert verdicts(prove_value(value, "momentum"))["root.criterion"] == "agrees"
+    at(value, "root.criterion")["sizeAverage"] = False
+    layer = next(layer for layer in prove_value(value, "momentum").layers if layer.path == "root.criterion")
+    assert layer.verdict == "differs"
+    assert "sizeAverage = true agrees (the file has false)" in layer.reason
+
+
+def test_a_whole_stretch_agrees():
+    """The layers of a ResNet one behind the other, from the first recorded input to the last output."""
+    (stretch,) = t7bridge.prove(PROVE / "resnet.train.t7").stretches
+    assert (stretch.verdict, stretch.last) == ("agrees", "root.modules[8]")
+    assert stretch.layers > 15
+    assert stretch.max_rel < 1e-5
+
+
+def test_changes_that_a_backward_has_undone_are_understood():
+    """AddConstant and MulConstant in place put their inputs back when they run backwards; all agrees either way."""
+    for name in ("constants.train", "constants.eval", "volumes.train"):
+        proof = t7bridge.prove(PROVE / f"{name}.t7")
+        assert not proof.of("differs"), name
+        assert not proof.of("stale"), name
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("constants.train", "root.modules[2]", 0.8),
+        ("constants.train", "root.modules[5]", 1.5),
+        ("constants.eval", "root.modules[5]", 1.5),
+        ("constants.eval", "root.modules[11]", 0.2),
+        ("volumes.eval", "root.modules[8]", 0.6),
+    ],
+)
+def test_a_changed_constant_in_place_is_named(name: str, place: str, value: float):
+    """Of layers that work in place the one whose constant was changed differs, with the constant that agrees."""
+    model = read(name)
+    old = at(model, place)["constant_scalar"]
+    at(model, place)["constant_scalar"] = value
+    proof = prove_value(model, name)
+    found = [layer for layer in proof.layers if layer.verdict == "differs"]
+    assert place in [layer.path for layer in found]
+    assert any(f"= {old:g} agrees" in layer.reason for layer in found)
+
+
+def test_the_layer_in_place_behind_a_changed_weight_agrees():
+    """Where one weight explains the difference, the activation that was compared with its layer is not blamed."""
+    model = read("lenet.train")
+    conv = at(model, "root.modules[4]")
+    array = conv["weight"].storage.array.copy()
+    array[7] *= 1.001
+    replaced(model, conv["weight"].storage, Storage.from_array(array))
+    found = verdicts(prove_value(model, "lenet"))
+    assert (found["root.modules[4]"], found["root.modules[5]"]) == ("differs", "agrees")
+
+
+def test_a_batch_of_one_uses_running_statistics():
+    """Newer releases normalize a batch of one with running statistics, in training too."""
+    proof = t7bridge.prove(PROVE / "alone.train.t7")
+    assert verdicts(proof)["root.modules[2]"] == "agrees"
+    assert verdicts(proof)["root.modules[5]"] == "agrees"
+
+
+def test_recurrent_modules_are_checked_in_every_step():
+    """Cells, Recurrence, Recurrent, Repeater and both directions: each layer inside agrees, in each step."""
+    for name, steps in (("rnn_steps.train", 130), ("rnn_simple.train", 90)):
+        proof = t7bridge.prove(PROVE / f"{name}.t7")
+        assert not proof.of("differs")
+        assert sum(layer.runs for layer in proof.agreeing()) >= steps, name
+        # The input of the first layer is in no file; here it is one of 20 weights.
+        first = 20 if name == "rnn_simple.train" else 0
+        assert proof.summary()["parameters_checked"] == proof.summary()["parameters"] - first, name
+
+
+def test_gates_in_another_order_are_named():
+    """The weights of two gates, in each other's place, are the likely reason."""
+    model = read("rnn_seq.train")
+    swap_gates(at(model, "root.modules[2]"), 3, 0, 1)
+    layer = prove_value(model, "seq").first_divergent
+    assert layer is not None
+    assert layer.path == "root.modules[2]"
+    assert "the gates in the order 2 1 3 agree" in layer.reason
+
+
+@pytest.mark.parametrize("name", ["resnet.train", "rnn_lstm.train", "inception.train", "text.train"])
+def test_weights_that_moved_otherwise_are_not_stale(name: str):
+    """All weights larger by a hundredth: all layers differ, not along the gradient, and that is said."""
+    model = read(name)
+    done: set[int] = set()
+    for obj in _objects(model):
+        for field in ("weight", "bias"):
+            tensor = obj.get(field)
+            if isinstance(tensor, Tensor) and tensor.numel and id(tensor.storage) not in done:
+                assert tensor.storage is not None
+                new = Storage.from_array(tensor.storage.array * np.float32(1.01))
+                replaced(model, tensor.storage, new)
+                done.add(id(new))
+    proof = prove_value(model, name)
+    assert proof.exit_code == 1
+    assert not proof.of("stale")
+
+
+def _objects(value: Any) -> list[TorchObject]:
+    seen: set[int] = set()
+    found, stack = [], [value]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, TorchObject) and item.fields is not None:
+            found.append(item)
+            stack += item.fields.raw_values
+        elif isinstance(item, Table):
+            stack += item.raw_values
+    return found
+
+
+def test_constants_and_gates_are_among_the_changes():
+    """The changes that are tried have those of constants in place and of gates, and they are found."""
+    for name in ("constants.eval", "rnn_seq.train"):
+        for change, proof in changes(Path(PROVE / f"{name}.t7"), 2, 5, True):
+            assert change.path in [layer.path for layer in proof.of("differs")], change
+
+
+def test_reasons_have_names():
+    """Each reason is made from the table of reasons, and what is none has no name."""
+    assert names_of("checked together with root.modules[1]") == ["TOGETHER"]
+    assert "OPTION" in names_of("eps = 0.001 agrees (the file has 1e-05)")
+    assert names_of("of a reason that nobody knows") == []
