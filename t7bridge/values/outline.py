@@ -28,22 +28,22 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
     while stack:
         level, name, value = stack.pop()
         if isinstance(value, _Rest):
-            yield f"{'  ' * level}… {value.count} more"
+            yield f"{_indent(level)}… {value.count} more"
             continue
         if isinstance(value, _UNNUMBERED):
             if id(value) in shown:
-                yield printable(f"{'  ' * level}{name}: {summary(value)}{', shown above' if len(value) else ''}")
+                yield printable(f"{_indent(level)}{name}: {summary(value)}{', shown above' if len(value) else ''}")
                 continue
             shown.add(id(value))
         again = numbers.get(id(value)) if isinstance(value, _NUMBERED) else None
         if again is not None:
-            yield printable(f"{'  ' * level}{name}: the same as #{again}")
+            yield printable(f"{_indent(level)}{name}: the same as #{again}")
             continue
         mark = ""
         if isinstance(value, _NUMBERED):
             numbers[id(value)] = len(numbers) + 1
             mark = f"  #{len(numbers)}"
-        yield printable(f"{'  ' * level}{name}: {summary(value)}{mark}")
+        yield printable(f"{_indent(level)}{name}: {summary(value)}{mark}")
         if isinstance(value, (Tensor, Storage)):
             continue
         inside = list(_inside(value, marks))
@@ -54,6 +54,11 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
         if len(inside) > items:
             stack.append((level + 1, "", _Rest(len(inside) - items)))
         stack.extend((level + 1, step.lstrip("."), child) for step, child in reversed(inside[:items]))
+
+
+def _indent(level: int) -> str:
+    """Two spaces a level; of values very deep inside no more, as lines would grow with the depth."""
+    return "  " * min(level, _LEVELS)
 
 
 class _Rest:
@@ -104,6 +109,8 @@ def summary(value: Value) -> str:
     return "nil" if value is None else str(value)
 
 
+_LEVELS = 100
+"""Levels that are indented."""
 _LETTERS = 1000
 """Letters of a string that are shown."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pt_helpers import zipped
 from torch import nn
 
 import t7bridge
@@ -186,3 +187,16 @@ def test_marks_for_gradients_are_no_difference_where_there_are_none(tmp_path: Pa
     assert not t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.h5").same  # they share memory in the one file only
     torch.save({"w": weight, "again": weight, "v": torch.ones(2)}, tmp_path / "m.pt")
     assert not t7bridge.verify(tmp_path / "m.pt", tmp_path / "o.npz").same
+
+
+def test_deep_objects_cost_what_they_should(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten thousand objects inside one another are described and listed in proportion to the file."""
+    opcodes = b"\x80\x02" + b"cmy.pkg\nC\n)\x81}X\x01\0\0\0a" * 10_000 + b"K\x01" + b"sb" * 10_000 + b"."
+    path = tmp_path / "x.pt"
+    path.write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))
+    for verb in (["describe"], ["inspect"], ["inspect", "--all", "--depth", "1000000"]):
+        assert main([*verb, str(path)]) == 0
+        assert len(capsys.readouterr().out) < 20 * path.stat().st_size
+    for verb in (["match", str(path)], ["draw", "-o", str(tmp_path / "x.svg")]):
+        assert main([*verb, str(path)]) == 2
+        assert f"error: {path}: " in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import formats
 from ...data import define
-from ...errors import ModelError, UnsupportedError
+from ...errors import ModelError, UnsupportedError, about_file
 from ...formats.document import Document
 from ...graph.lua import Table, TorchObject
 from ...graph.show import clean
@@ -162,7 +162,8 @@ def draw(
     document = formats.open(src, limits=limits)  # stays open as long as the drawing may read weights
     document.warn()
     name = os.path.basename(os.path.normpath(document.path))
-    drawing = _drawn(document.roots, name, at, weights, input_shape, limits, document.path)
+    with about_file(document.path):
+        drawing = _drawn(document.roots, name, at, weights, input_shape, limits, document.path)
     if dst is not None:
         write_drawing(drawing, dst, suffix, force, (document.source,))
     return drawing

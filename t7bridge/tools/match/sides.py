@@ -12,7 +12,7 @@ from attrs import field
 from ... import formats
 from ...conversion.template import state_dict_in
 from ...data import define
-from ...errors import ModelError
+from ...errors import ModelError, about_file
 from ...formats.document import Document
 from ...formats.pt.modules import MetModules, module_state_dict
 from ...formats.pt.modules import is_module as is_pickled_module
@@ -83,7 +83,8 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             document.warn(3)
             value = _module_in(document.roots, side.name, at)
         else:
-            value = _state_in(document.value, side.name, at, limits)
+            with about_file(side.name):
+                value = _state_in(document.value, side.name, at, limits)
     if isinstance(value, TorchObject):
         side.runs = graph_runs(value)
         side.gates = gate_orders(value)
