@@ -1,6 +1,7 @@
 """Writes layers.md from the registry of layers: `python docs/generate_layers.py`.
 
-Needs t7bridge and not PyTorch: what the layers of the runtime do is read from their source.
+Needs t7bridge, and PyTorch for the operations that `save_module` builds; what the layers of the runtime do is read
+from their source.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import t7bridge.nn
+from t7bridge.lua import operations  # noqa: F401  # fills the table
+from t7bridge.lua.table import OPERATIONS
 from t7bridge.nn.mapping import LAYERS, Choice, Mapped, Read, Row
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, ParamsOf, registered_layers
 
@@ -29,6 +32,8 @@ it by hand.
   where more than values decides; the possible classes follow. Classes without anything there have a state dict only.
 - **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
   what follows from other fields, struck through what Lua keeps and does not read.
+- **From PyTorch** lists the ATen operations of which `save_module` makes the class, alone or among others; what each
+  becomes is in [lua-operations.md](lua-operations.md), from the same table.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
   {", ".join(f"`{prefix}*`" for prefix in ALIAS_PREFIXES)}: `cudnn.SpatialConvolution` is `nn.SpatialConvolution`.
 - A class of your own gets an entry by `register_layer`. Any other class keeps its tensors under Lua's names, with a
@@ -140,6 +145,20 @@ def notes(layer: Layer) -> str:
     return "; ".join(found).replace("|", "\\|")
 
 
+# The way back
+
+
+def built_of() -> dict[str, list[str]]:
+    """The operations of PyTorch that are built of each class of Lua."""
+    found: dict[str, dict[str, None]] = {name: {} for name in registered_layers()}
+    for entry in dict.fromkeys(OPERATIONS.values()):
+        classes = re.findall(r"nn\.\w+", entry.lua)
+        for name in classes:
+            short = [re.sub(r"(?<=[a-z0-9])_$", "", each.split(".")[1]) for each in entry.names]
+            found.get(name, {}).update(dict.fromkeys(short))
+    return {name: list(names) for name, names in found.items()}
+
+
 # The page
 
 
@@ -163,7 +182,7 @@ def shown(mapped: Mapped | None) -> str:
 
 def page() -> str:
     """The whole document."""
-    layers = registered_layers()
+    layers, built = registered_layers(), built_of()
     kinds: dict[str, int] = {}
     modules = 0
     for name, layer in layers.items():
@@ -174,12 +193,13 @@ def page() -> str:
     for home, names in families().items():
         title = (sys.modules[home].__doc__ or "").partition("\n")[0]
         lines += [f"## {home.rpartition('.')[2].replace('_', ' ')}\n", f"{title}\n"]
-        lines += ["| Lua | in PyTorch | state dict | notes |", "| --- | --- | --- | --- |"]
+        lines += ["| Lua | in PyTorch | state dict | from PyTorch | notes |", "| --- | --- | --- | --- | --- |"]
         for name in names:
             layer = layers[name]
             made = shown(layer.module_of(name))
             kind = f" ({layer.kind})" if layer.kind != "layer" else ""
-            lines.append(f"| {code(name)}{kind} | {made} | {keys(layer)} | {notes(layer)} |")
+            back = ", ".join(map(code, built[name]))
+            lines.append(f"| {code(name)}{kind} | {made} | {keys(layer)} | {back} | {notes(layer)} |")
         lines.append("")
     return re.sub(r" +\|", " |", "\n".join(lines)).rstrip() + "\n"
 

@@ -38,11 +38,21 @@ def test_every_class_has_one_row(generator):
     assert all(home.startswith("t7bridge.nn.layers.") for home in generator.families())
 
 
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("nn.Linear", "`linear`"), ("nn.Power", "`rsqrt`"), ("nn.SpatialFullConvolution", "`conv_transpose2d`")],
+)
+def test_rows_say_what_a_class_comes_from(name, operation):
+    """The direction back is that of the table of operations."""
+    row = next(line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| `{name}`"))
+    assert operation in row.replace("\\|", "").split("|")[4]
+
+
 def test_tables_are_whole():
-    """Every row of a table has four columns."""
+    """Every row of a table has five columns."""
     for line in DOCUMENT.read_text().splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") == 5, line
+            assert line.replace("\\|", "").count("|") == 6, line
 
 
 @pytest.mark.parametrize(
