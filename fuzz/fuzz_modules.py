@@ -41,7 +41,7 @@ from t7bridge.torchmodules.build import live_module, materialize
 _FILES = ("random_nn.t7", "random_expr.t7", "random_graph.t7", "found_nets.t7", "found_pages.t7", "found_windows.t7")
 _MOST_OBJECTS = 60
 """Modules with more objects inside are not tried."""
-_REFUSALS = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AssertionError, AttributeError)
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that PyTorch and Python raise for inputs that do not fit."""
 
 Case = tuple[TorchObject, Any]

@@ -8,9 +8,11 @@ import sys
 import time
 
 import pytest
+from fuzz_modules import verdict
 from fuzz_mutate import mutate
 from fuzz_targets import TARGETS, seeds
-from helpers import ROOT
+from helpers import ROOT, TESTFILES, read
+from runtime_helpers import as_torch
 
 INPUTS = 600
 SECONDS = 2
@@ -74,3 +76,19 @@ def test_referees_agree(name, count):
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stderr
     assert "'both'" in run.stdout
+
+
+def test_modules_and_their_source_agree():
+    """A module with changed options is refused, or its live module and its model.py compute the same."""
+    command = [sys.executable, str(ROOT / "fuzz" / "fuzz_modules.py"), "--count", "150", "--seed", "5"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "'same'" in run.stdout
+
+
+def test_modules_that_once_differed_agree():
+    """Dimensions beyond an example's, lists where tensors belong, and sums of other shapes."""
+    cases = read(TESTFILES / "found_modules.t7").as_list()
+    found = [verdict(case["model"], as_torch(case["input"])) for case in cases]
+    assert set(found) == {"same", "neither runs"}
+    assert len(found) >= 10
