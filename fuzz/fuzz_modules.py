@@ -4,8 +4,9 @@
     python fuzz/fuzz_modules.py --input findings/module-1234.t7
 
 Modules of the test files, recorded with inputs, get other options (hostile ones too), other inputs and other modules
-around them, beside them and behind them. A module that only one of the two makes is a difference, and so is an output
-that only one computes, but where `model.py` ends with an error of PyTorch: it is written for batches where torch.nn is.
+around them, beside them and behind them. A module that only `model.py` makes is a difference, and so is another output.
+What ends with an error on one side is refused there, and counted: `model.py` is written for batches where torch.nn is,
+and does not run branches that nobody reads. `nn.Linear` of three dimensions, which only PyTorch knows, is passed over.
 """
 
 from __future__ import annotations
@@ -245,6 +246,19 @@ def computed(model: torch.nn.Module, value: Any, train: bool) -> Any:
         return error
 
 
+class _Dimensions:
+    """Tells whether a linear layer took more dimensions than Lua's does."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.beyond = False
+        for each in model.modules():
+            if isinstance(each, torch.nn.Linear):
+                each.register_forward_pre_hook(self._look)
+
+    def _look(self, layer: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        self.beyond = self.beyond or (isinstance(given[0], torch.Tensor) and given[0].dim() > 2)
+
+
 def disagreement(one: Any, other: Any) -> str:
     """Where two outputs of the same structure differ."""
     if _is_list(one) != _is_list(other):
@@ -274,9 +288,11 @@ def verdict(obj: TorchObject, value: Any) -> str:
     if refused[0]:
         return f"DIFFERENT: only the page is made: {made[0]}"
     live, page = made
-    answer = "same"
+    dimensions, answer = _Dimensions(live), "same"
     for train in (False, True):
         wanted, found = computed(live, value, train), computed(page, value, train)
+        if dimensions.beyond:
+            return "beyond Lua"
         errors = [isinstance(each, _REFUSALS) for each in (wanted, found)]
         if train and not any(errors) and disagreement(computed(live, value, True), wanted):
             break  # it draws at random, or remembers
@@ -285,7 +301,7 @@ def verdict(obj: TorchObject, value: Any) -> str:
         elif errors[1]:
             return f"page raises: {type(found).__name__}: {str(found)[:150]}"
         elif errors[0]:
-            return f"DIFFERENT: only the page runs: {type(wanted).__name__}: {str(wanted)[:150]}"
+            return f"page alone runs: {type(wanted).__name__}: {str(wanted)[:150]}"
         elif why := disagreement(found, wanted):
             return f"DIFFERENT: {'train' if train else 'eval'} {why}"
     return answer
@@ -345,7 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
         counts[answer.partition(":")[0]] += 1
         if answer.startswith("DIFFERENT"):
             print(f"{keep(obj, value, options.findings)} {answer}", flush=True)
-        elif answer.startswith("page raises"):
+        elif answer.startswith(("page raises", "page alone")):
             print(f"{keep(obj, value, options.findings / 'raises')} {answer}", flush=True)
         if done % 1000 == 0:
             print(done, dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)

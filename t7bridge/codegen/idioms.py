@@ -101,11 +101,13 @@ def copying(spec: ModuleSpec, write: Write) -> Write:
 
 
 def _flattened(dims: int, spec: ModuleSpec, form: Form) -> Module:
-    extents = form.whole()
-    after = Form(1, form.origin, () if extents is None or form.rank != dims else (prod(extents),))
+    """The form's rank is `dims`."""
     if dims == 1:
         return torch_call("Identity", (), {}, spec), form
-    return torch_call("Flatten", (-dims,), {}, spec), after if form.rank == dims else Form(1)
+    extents = form.whole()
+    # Of another origin where the extent is unknown: it is not one that the input has.
+    after = Form(1) if extents is None else Form(1, form.origin, (prod(extents),))
+    return torch_call("Flatten", (-dims,), {}, spec), after
 
 
 def _unflattened(spec: ModuleSpec, form: Form) -> Module:
