@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from .formats import open
     from .formats.document import Document
     from .formats.pt.reader import PtReader
-    from .formats.pt.writer import PtWriter
     from .formats.t7.layout import T7Layout
     from .formats.t7.payloads import register_class
     from .formats.t7.reader import T7Reader
-    from .formats.t7.writer import T7Writer
     from .formats.torchfile import load_as_torchfile
     from .graph.lua import Key, LuaFunction, Table, TdsHash, TdsVec, TorchObject
     from .graph.lua import LuaValue as Value
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
     from .tools.verify import verify
+    from .tools.writers import PtWriter, T7Writer
     from .zoo.run import convert_zoo
 
 _HOMES = {
@@ -71,10 +70,10 @@ _HOMES = {
     "register_class": "formats.t7.payloads",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",
-    "T7Writer": "formats.t7.writer",
+    "T7Writer": "tools.writers",
     "T7Layout": "formats.t7.layout",
     "PtReader": "formats.pt.reader",
-    "PtWriter": "formats.pt.writer",
+    "PtWriter": "tools.writers",
     "to_python": "conversion.plain",
     "to_torch": "conversion.plain",
     "Key": "graph.lua",

@@ -15,12 +15,15 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 
 
-class _Adopter:
-    """Rebuilds dicts and lists that hold foreign values, with an explicit stack; what is shared stays shared."""
+class Adopter:
+    """Rebuilds dicts and lists that hold foreign values, with an explicit stack; what is shared stays shared.
 
-    def __init__(self, torch: Any, numpy: Any) -> None:
-        self._torch = torch
-        self._numpy = numpy
+    What one call has made is not made again by the next, so that memory is shared between the values of a file.
+    """
+
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._numpy: Any = None
         self._made: dict[int, Any] = {}
         self._kept: list[Any] = []
         self._memory: dict[int, Storage] = {}
@@ -28,6 +31,9 @@ class _Adopter:
 
     def run(self, root: Any) -> Any:
         """The value without anything of torch or numpy in it."""
+        self._torch, self._numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if self._torch is None and self._numpy is None:
+            return root
         result: list[Any] = [None]
         self._open.append((result, 0, root))
         while self._open:
@@ -146,7 +152,4 @@ def adopt(value: Any) -> Any:
     Raises:
         UnsupportedError: an array or tensor has elements or a layout that no file holds.
     """
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is None and numpy is None:
-        return value
-    return _Adopter(torch, numpy).run(value)
+    return Adopter().run(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from keyword import iskeyword
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field
 
@@ -16,6 +16,9 @@ from ..data import define
 from .show import Shown, clean, counted, short
 from .storage import Storage
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .typed import Field
 
 Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
@@ -58,7 +61,7 @@ class _Entries(Shown):
     def _table(self) -> Table:
         raise NotImplementedError
 
-    def __getitem__(self, key: Key) -> LuaValue:
+    def __getitem__(self, key: Key) -> Field:
         return self._table()._value(key)
 
     def __contains__(self, key: object) -> bool:
@@ -86,31 +89,31 @@ class _Entries(Shown):
         """The keys in the order of the file: `int` where integral, `str` where UTF-8."""
         return KeysView(cast("Mapping[Key, LuaValue]", self))
 
-    def values(self) -> ValuesView[LuaValue]:
+    def values(self) -> ValuesView[Field]:
         """The values in the order of the file."""
-        return ValuesView(cast("Mapping[Key, LuaValue]", self))
+        return ValuesView(cast("Mapping[Key, Field]", self))
 
-    def items(self) -> ItemsView[Key, LuaValue]:
+    def items(self) -> ItemsView[Key, Field]:
         """Keys and values in the order of the file."""
-        return ItemsView(cast("Mapping[Key, LuaValue]", self))
+        return ItemsView(cast("Mapping[Key, Field]", self))
 
-    def as_list(self) -> list[LuaValue]:
+    def as_list(self) -> list[Field]:
         """The values of the keys 1, 2, 3, … up to the first that is missing or nil: Lua's `ipairs`."""
         table = self._table()
         whole = table.sequence()
-        found: list[LuaValue] = []
+        found: list[Field] = []
         if whole is not None:
             return whole
         while (item := table.get(len(found) + 1)) is not None:
             found.append(item)
         return found
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Field:
         # Names of the class's own slots come here only while an object is being made or copied.
         if not name.startswith("__") and name not in _SLOTS:
             place = self._table()._positions().get(name.encode("utf-8", "surrogatepass"), -1)
             if place >= 0:
-                return self._table().raw_values[place]
+                return cast("Field", self._table().raw_values[place])
         raise AttributeError(f"{type(self).__name__} has neither an attribute nor a field {name[:60]!r}")
 
     def __dir__(self) -> list[str]:
@@ -173,11 +176,11 @@ class Table(_Entries):
             self._index = {index_key(key): place for place, key in enumerate(self.raw_keys)}
         return self._index
 
-    def _value(self, key: Value) -> LuaValue:
+    def _value(self, key: Value) -> Field:
         place = self._positions().get(index_key(key))
         if place is None:
             raise KeyError(key)
-        return cast("LuaValue", self.raw_values[place])
+        return cast("Field", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
         place = self._positions().get(index_key(key))
@@ -370,13 +373,13 @@ class TdsVec(_Entries):
             return default
         return self.elements[int(key) - 1] if key == int(key) else default
 
-    def __getitem__(self, key: Key) -> LuaValue:
-        found: LuaValue = self.get(key, _MISSING)
+    def __getitem__(self, key: Key) -> Field:
+        found: Field = self.get(key, _MISSING)
         if found is _MISSING:
             raise KeyError(key)
         return found
 
-    def as_list(self) -> list[LuaValue]:
+    def as_list(self) -> list[Field]:
         """The values as a Python list."""
         return list(self.elements)
 

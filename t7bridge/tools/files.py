@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import formats
 from ..errors import T7BridgeError
@@ -12,8 +12,11 @@ from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe_lua import Node, describe_values
 
+if TYPE_CHECKING:
+    from ..graph.typed import Field
 
-def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
+
+def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
     """Load the value of a file, whose format is told by its content.
 
     Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
@@ -26,7 +29,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
 
     Returns:
         For a `.t7`: `None`, `bool`, `float`, `bytes` or an object of `t7bridge.graph`. For a `.pt`: builtins with
-        `Tensor` in them. For the others: a dict of `Tensor`.
+        `Tensor` in them. For the others: a dict of `Tensor`. Type checkers see a `Field`, which `isinstance` narrows.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -34,7 +37,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Value:
     """
     document = formats.open(source, limits=limits)
     document.warn()
-    return document.first
+    return cast("Field", document.first)
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:

@@ -1,0 +1,96 @@
+"""The writers that users call: those of the formats, which also take values of numpy and torch and builtins."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+from ..conversion.adopt import Adopter
+from ..conversion.lua_tree import to_lua
+from ..formats.pt.writer import PtWriter as ValueWriter
+from ..formats.t7.layout import T7Layout
+from ..formats.t7.writer import T7Writer as ObjectWriter
+from ..graph.lua import COMPOSITE
+from ..graph.storage import Storage
+from ..io.output import Output
+
+_LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
+
+
+class T7Writer(ObjectWriter):
+    """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
+
+    An object that was written before becomes a reference to it, so that sharing and cycles are kept. The elements of
+    storages go from where they are to the output without being held in memory.
+
+    Args:
+        target: a binary file object.
+        layout: encoding, byte order, size of `long`.
+        referenced: `False` writes every object anew each time it is met, as `file:referenced(false)` does; sharing
+            is lost, and cycles are refused.
+        payloads: where given, storages are appended to it and their elements are left out of the stream.
+
+    Example:
+        >>> with open("out.t7", "wb") as file:
+        ...     T7Writer(file).write_object({"epoch": 3, "weights": np.zeros((2, 3), "f4")})
+    """
+
+    def __init__(
+        self,
+        target: IO[bytes] | Output,
+        layout: T7Layout | None = None,
+        *,
+        referenced: bool = True,
+        payloads: list[Storage] | None = None,
+    ) -> None:
+        super().__init__(target, layout, referenced=referenced, payloads=payloads)
+        self._adopter = Adopter()
+
+    def write_object(self, value: Any) -> None:
+        """Write one value with everything inside it.
+
+        Args:
+            value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), an object of `t7bridge.graph`, a numpy
+                array, a torch tensor, a module (its state dict), or builtins of these, which become tables. Tensors
+                that share memory do so in the file.
+
+        Raises:
+            UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
+            WriteError: a number does not fit the layout, or the output cannot be written.
+        """
+        if not isinstance(value, _LUA):
+            value = self._adopter.run(value)
+            if not isinstance(value, _LUA):
+                value = to_lua(value).value
+        super().write_object(value)
+
+
+class PtWriter(ValueWriter):
+    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
+
+    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
+    value. Their bytes go from where they are to the archive without being held in memory.
+
+    Args:
+        target: a binary file object.
+        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
+        place: which device each gets, by the one that it names, instead.
+        allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
+
+    Example:
+        >>> with open("out.pt", "wb") as file:
+        ...     writer = PtWriter(file)
+        ...     writer.write({"weight": np.zeros((2, 3), "f4")})
+        ...     writer.finish()
+    """
+
+    def write(self, value: Any) -> None:
+        """Take the value. `finish` writes it, with the storages that it and `storage_key` have named.
+
+        Args:
+            value: builtins, `OrderedDict`, `Tensor` and `Storage`, numpy arrays, torch tensors and modules (their state
+                dicts), nested and shared in any way.
+
+        Raises:
+            UnsupportedError: something is inside that the format cannot hold.
+        """
+        super().write(Adopter().run(value))
