@@ -19,6 +19,11 @@ from ..limits import DEFAULT_LIMITS, Limits
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
+_OBJECTS = {
+    *("graph.Graph", "graph.Edge", "graph.Node", "nngraph.Node"),
+    *("torch.AliasMultinomial", "torch.Timer", "torch.CmdLine", "torch.Logger", "torch.Tester"),
+}
+"""Classes of graph, nngraph and torch7 that are not layers; a reader makes plain objects of them."""
 
 
 @define(frozen=True)
@@ -177,7 +182,8 @@ def _add_lua(roots: list[Any], report: ScanReport) -> None:
                 report.findings.append(_function(value, visit.path))
             elif isinstance(value, TorchObject) and value.class_name not in seen:
                 seen.add(value.class_name)
-                if layer_of(value.class_name) is None and payload_of(value.class_name, value.version) is None:
+                known = value.class_name in _OBJECTS or layer_of(value.class_name) is not None
+                if not known and payload_of(value.class_name, value.version) is None:
                     report.findings.append(Finding("foreign class", value.class_name, visit.path))
 
 

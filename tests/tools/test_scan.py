@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import TESTFILES, corpus
+from looping import for_each
 from pt_helpers import saved, text, zipped
 
 import t7bridge
@@ -142,3 +143,9 @@ def test_long_names_take_linear_time(name, tmp_path):
 
     assert time.process_time() - start < 2
     assert len(found.name) <= 200
+
+
+@for_each("name", ["char_lstm_nngraph", "gmodule_two_in_two_out", "unet_nngraph"])
+def test_graphs_of_nngraph_are_no_findings(name):
+    """The nodes, edges and graphs of an nngraph model are known classes; nothing is found in it."""
+    assert scan(TESTFILES / "models" / f"{name}.t7").clean
