@@ -27,15 +27,17 @@ from .blocks import Block, blocks_of, count_parameters
 from .dot import as_dot
 from .graph_json import Source, graph_of
 from .infer import Shapes, infer
-from .layout import lay_out
+from .layout import Box, lay_out, readable
 from .page import page, pair_page
 from .pair import Pairing
 from .run_shapes import run_for_shapes
 from .structure import structure_blocks
 from .svg import as_svg
-from .view import shown
+from .view import MOST, shown
 
 _FACT_CHARS = 100
+_TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
+"""Blocks that a still picture may have, and the scale on one screen down to which it is read."""
 _CELL_HEIGHT = 640
 """Height of a picture in a notebook, in pixels."""
 
@@ -75,15 +77,22 @@ class Drawing:
 
     def svg(self) -> str:
         """A still picture."""
-        return as_svg(lay_out(self._shown()), f"{self.file}, {self.path}")
+        best: Box | None = None
+        for most in _TRIED:
+            box = lay_out(self._shown(most))
+            if best is not None and readable(box) < _READABLE:
+                break
+            best = box
+        assert best is not None
+        return as_svg(best, f"{self.file}, {self.path}")
 
     def dot(self) -> str:
         """Text for Graphviz."""
         return as_dot(self._shown())
 
-    def _shown(self) -> list[Block]:
+    def _shown(self, most: int = MOST) -> list[Block]:
         """The blocks of a still picture; the first says what the model takes and returns."""
-        found = shown(self.blocks)
+        found = shown(self.blocks, most)
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
         if self.blocks[0].parameters:

@@ -22,7 +22,7 @@ _LENGTHS = (16, 32, 64, 128, 8, 4)
 """Steps of a sequence that are tried."""
 _PADDED = {"nn.DepthConcat", "nn.Inception"}
 """Containers whose smaller branches are padded."""
-_DEEPEST = 150
+_DEEPEST, _REACHED = 150, 32
 _STEPS = 60_000
 """Layers that are computed, in all tries together."""
 
@@ -224,7 +224,7 @@ def _completed(root: Block, given: Value, trial: _Run) -> Value:
         return None
     after = _flows_by_start(root)
     made = list(given)
-    for flow in after.get(len(root.inside) - 2, ()):
+    for flow in after.get(len(root.inside) - 2, ())[: 4 * _REACHED]:
         label = flow.label.split(", ")[0].rpartition(": ")[2].strip("[]")
         if not label.isdecimal() or int(label) >= len(made) or made[int(label)] is not None:
             continue
@@ -246,12 +246,15 @@ def _flows_by_start(block: Block) -> dict[int, list[Any]]:
 
 def _same_shape(block: Block, after: dict[int, list[Any]], start: int) -> list[int]:
     """The nodes of a graph that a value reaches before a layer may change its shape, that layer included."""
-    found = [start]
+    found, seen = [start], {start}
     for place in found:
-        if len(found) > _DEEPEST:
+        if len(found) > _REACHED:
             break
         if _keeps_shape(block.inside[place]):
-            found += [flow.end for flow in after.get(place, ()) if flow.end not in found]
+            for flow in after.get(place, ())[:_REACHED]:
+                if flow.end not in seen:
+                    seen.add(flow.end)
+                    found.append(flow.end)
     return found
 
 
@@ -317,7 +320,9 @@ def _input_of_graph(block: Block, by_key: dict[str, Block], batch: int, number: 
     after = _flows_by_start(block)
     parts: dict[int, Value] = {}
     whole: Value = None
-    for flow in after.get(first, ()):
+    for flow in after.get(first, ())[: 4 * _REACHED]:
+        if whole is not None:
+            break
         label = flow.label.split(", ")[0].rpartition(": ")[2]
         value = None
         for place in _same_shape(block, after, flow.end):

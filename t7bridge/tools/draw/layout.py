@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import sqrt
+from math import ceil, inf, sqrt
 
 from attrs import field
 
 from ...data import define
-from .blocks import Block, shape_text
-from .ranks import Point, place
+from .blocks import Block, Flow, shape_text
+from .ranks import Point, place, ranks_of
+from .skips import is_branching
 
 TITLE, SMALL = 13, 11
 """Sizes of text, in pixels."""
@@ -18,8 +19,10 @@ _CHAR = 0.6
 LINE = 16
 """From one line of text to the next."""
 _PAD, _GAP, _PORT = 10, 30, 24
-_COLUMN, _SHAPE = 1000.0, 0.7
-"""Height that a chain may have in one column, in pixels, and height by width that several columns aim at."""
+_COLUMN = 900.0
+"""Height that a chain may have in one column, in pixels."""
+SCREEN = (1880.0, 960.0)
+"""Width and height that pictures are made for, in pixels."""
 
 
 @define(eq=False)
@@ -63,10 +66,7 @@ def lay_out(blocks: list[Block]) -> Box:
     boxes: dict[int, Box] = {}
     for block in reversed(blocks):  # what is inside first
         box = boxes[id(block)] = Box(block, inside=[boxes[id(each)] for each in block.inside])
-        texts = texts_of(block)
-        box.header = len(texts) * LINE + _PAD
-        box.width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
-        box.height = box.header
+        _sized(box)
         if box.inside:
             {"chain": _chain, "side": _side, "graph": _graph}[block.kind](box)
     root = boxes[id(blocks[0])]
@@ -81,6 +81,21 @@ def lay_out(blocks: list[Block]) -> Box:
     return root
 
 
+def _sized(box: Box) -> Box:
+    """A box as large as its text."""
+    texts = texts_of(box.block)
+    box.header = len(texts) * LINE + _PAD
+    box.width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
+    box.height = box.header
+    return box
+
+
+def readable(root: Box) -> float:
+    """The scale at which a picture fits on one screen."""
+    return min(SCREEN[0] / (root.width + 2 * root.x), SCREEN[1] / (root.height + 2 * root.y), 1.0)
+
+
+_FAR, _MOST_COLUMNS = 6, 40
 _LABELLED = 600
 """Arrows of a graph that are labelled; more would only hide each other."""
 
@@ -95,33 +110,86 @@ def _around(box: Box, width: float, height: float) -> None:
     box.height = box.header + height + _PAD
 
 
+@define(frozen=True)
+class _Part:
+    """What stands in a column as one: its extent, and where arrows enter it from above, from its left edge."""
+
+    width: float
+    height: float
+    port: float
+
+
+@define(frozen=True)
+class _Columns:
+    """Left edge and top of each part, left edge of the column by the number of its first part, and the whole extent."""
+
+    places: list[Point]
+    starts: dict[int, float]
+    width: float
+    height: float
+
+
+def _columns(parts: list[_Part]) -> _Columns:
+    """Put parts one below the other, in as many columns as show them largest."""
+    total = sum(part.height + _GAP for part in parts) - _GAP
+    tallest = max(part.height for part in parts)
+    best, found = 0.0, _packed(parts, inf)
+    count = 1
+    while count <= _MOST_COLUMNS and total >= _COLUMN:
+        packed = _packed(parts, inf if count == 1 else max(total / count * 1.04, tallest))
+        scale = min(SCREEN[0] / (packed.width + 60), SCREEN[1] / (packed.height + 60), 1.0)
+        if scale > best * 1.12:
+            best, found = scale, packed
+        if len(packed.starts) < count - 1:
+            break
+        count = count + 1 if count < 8 else ceil(count * 1.3)
+    return found
+
+
+def _packed(parts: list[_Part], limit: float) -> _Columns:
+    columns: list[list[int]] = [[]]
+    y = 0.0
+    tops: list[float] = []
+    for number, part in enumerate(parts):
+        if number and y + _GAP + part.height > limit:
+            columns.append([])
+            y = 0.0
+        elif number:
+            y += _GAP
+        columns[-1].append(number)
+        tops.append(y)
+        y += part.height
+    x, lift = 0.0, _GAP / 2 if len(columns) > 1 else 0.0
+    places: list[Point] = [(0.0, 0.0)] * len(parts)
+    starts: dict[int, float] = {}
+    for column in columns:
+        left = max(parts[number].port for number in column)
+        for number in column:
+            places[number] = (x + left - parts[number].port, tops[number] + lift)
+        starts[column[0]] = x
+        x += left + max(parts[number].width - parts[number].port for number in column) + 2 * _GAP
+    lowest = max(top + part.height for top, part in zip(tops, parts))
+    return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
+
+
+def _turn(start: Point, end: Point, left: float) -> list[Point]:
+    """An arrow from the foot of a column to the head of the next, whose left edge is given."""
+    foot, side, head = start[1] + _GAP / 3, left - _GAP, end[1] - _GAP / 3
+    return [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
+
+
 def _chain(box: Box) -> None:
     """One below the other, each with an arrow to the next; in columns where they would be too tall."""
-    width = max(each.width for each in box.inside)
-    height = sum(each.height + _GAP for each in box.inside) - _GAP
-    column = height if height < _COLUMN else max(_COLUMN, sqrt(height * width * _SHAPE))
-    x = y = lowest = 0.0
+    found = _columns([_Part(each.width, each.height, each.width / 2) for each in box.inside])
     for number, each in enumerate(box.inside):
-        if number:
-            last, label = box.inside[number - 1], shape_text(box.inside[number - 1].block.shape)
-            start = (x + width / 2, y)
-            if y + _GAP + each.height > column:
-                x, y = x + width + 2 * _GAP, 0.0
-                side, foot = x - _GAP, last.y + last.height + _GAP / 3
-                points = [start, (start[0], foot), (side, foot), (side, -_GAP / 3), (x + width / 2, -_GAP / 3)]
-                box.lines.append(([*points, (x + width / 2, y)], label))
-            else:
-                y += _GAP
-                box.lines.append(([start, (x + width / 2, y)], label))
-        each.x, each.y = x + (width - each.width) / 2, y
-        y += each.height
-        lowest = max(lowest, y)
-    if x:  # room for the arrows above and below the columns
-        for each in box.inside:
-            each.y += _GAP / 2
-        box.lines = [([(px, py + _GAP / 2) for px, py in points], label) for points, label in box.lines]
-        lowest += _GAP
-    _around(box, x + width, lowest)
+        each.x, each.y = found.places[number]
+        if not number:
+            continue
+        last = box.inside[number - 1]
+        start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
+        points = _turn(start, end, found.starts[number]) if number in found.starts else [start, end]
+        box.lines.append((points, shape_text(last.block.shape)))
+    _around(box, found.width, found.height)
 
 
 def _side(box: Box) -> None:
@@ -135,23 +203,173 @@ def _side(box: Box) -> None:
 
 
 def _graph(box: Box) -> None:
-    """In layers, from input to output."""
-    flows = box.block.flows
+    """From input to output: branches side by side; other graphs cut where all their flow passes through one node.
+
+    What branches between two such nodes hangs on the upper one; where only one arrow leads on, a new column may begin.
+    """
+    flows = _near(box, box.block.flows)
+    if is_branching(box.block):
+        _stretch_alone(box, flows, keep_order=True)
+        return
+    ranks = ranks_of(len(box.inside), [(flow.start, flow.end) for flow in flows])
+    levels: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
+    leaving: list[list[Flow]] = [[] for _ in levels]
+    passing = [0] * (len(levels) + 2)
+    for number, rank in enumerate(ranks):
+        levels[rank].append(number)
+    for flow in flows:
+        low, high = ranks[flow.start], max(ranks[flow.end], ranks[flow.start] + 1)
+        passing[low + 1] += 1
+        passing[high] -= 1
+        leaving[low].append(flow)
+    cuts, over = [], 0
+    for rank, level in enumerate(levels):
+        over += passing[rank]
+        if len(level) == 1 and not over:
+            cuts.append(rank)
+    if len(cuts) < 3:
+        _stretch_alone(box, flows)
+        return
+    groups: list[_Group] = []
+    tall = sum(max((box.inside[number].height for number in level), default=0) + _GAP for level in levels)
+    wide = 1.6 * sum(each.width for each in box.inside) / len(box.inside) + 60
+    enough = max(_COLUMN, sqrt(tall * wide * SCREEN[1] / SCREEN[0]))
+    for number, rank in enumerate(cuts):
+        node, before = levels[rank][0], cuts[number - 1] if number else -1
+        members = [each for level in levels[before + 1 : rank] for each in level]
+        own = [flow for level in leaving[max(before, 0) : rank] for flow in level]
+        if not number:
+            groups.append(_Group([node]))
+            if members:
+                _hang(box, groups, node, members, own, inf)
+        elif not members and len(own) == 1:
+            groups.append(_Group([node], above=levels[before][0], label=own[0].label))
+            box.inside[node].x = -box.inside[node].width / 2
+        else:
+            _hang(box, groups, levels[before][0], [*members, node], own, enough)
+    rest = [number for level in levels[cuts[-1] + 1 :] for number in level]
+    if rest:
+        _hang(box, groups, levels[cuts[-1]][0], rest, [flow for level in leaving[cuts[-1] :] for flow in level], enough)
+    _place_groups(box, groups)
+
+
+@define(eq=False)
+class _Group:
+    """Nodes of a graph that stay together in a column, with the arrows between them.
+
+    Attributes:
+        members: numbers of the nodes, the uppermost first.
+        lines: arrows: points, and a label.
+        above: the node of another group from which an arrow leads to the first.
+        label: of that arrow.
+    """
+
+    members: list[int]
+    lines: list[tuple[list[Point], str]] = field(factory=list)
+    above: int = -1
+    label: str = ""
+
+
+def _near(box: Box, flows: list[Flow]) -> list[Flow]:
+    """The flows; a far end of the graph is named beside the node, instead of an arrow along the whole picture."""
+    ranks = ranks_of(len(box.inside), [(flow.start, flow.end) for flow in flows])
+    degree = Counter(number for flow in flows for number in (flow.start, flow.end))
+    found: list[Flow] = []
+    for flow in flows:
+        ends = [box.inside[number].block.kind == "end" for number in (flow.start, flow.end)]
+        end = flow.start if ends[0] else flow.end
+        if ranks[flow.end] - ranks[flow.start] <= _FAR or ends[0] == ends[1] or degree[end] < 2:
+            found.append(flow)
+            continue
+        degree[end] -= 1
+        lines = [f"{box.inside[end].block.lines[0]} {flow.label}".strip()] if box.inside[end].block.lines else []
+        box.inside.append(_sized(Box(Block("", "", "end", lines=lines))))
+        number = len(box.inside) - 1
+        found.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
+    return found
+
+
+def _hang(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
+    """Lay nodes out below one of the last group; in a new column, where the node is named again, if that is tall."""
+    above = box.inside[top]
+    if above.y > enough:
+        again = Block(above.block.name, above.block.title, mark="again")
+        box.inside.append(_sized(Box(again)))
+        number = len(box.inside) - 1
+        groups.append(_Group([number], above=top))
+        flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
+        top, above = number, box.inside[number]
+        above.x = -above.width / 2
+    x, y = above.x, above.y
+    lines = _stretch(box, [top, *added], flows)
+    dx, dy = x - above.x, y - above.y
+    for number in (top, *added):
+        each = box.inside[number]
+        each.x, each.y = each.x + dx, each.y + dy
+    groups[-1].members += added
+    groups[-1].lines += [([(px + dx, py + dy) for px, py in points], label) for points, label in lines]
+
+
+def _place_groups(box: Box, groups: list[_Group]) -> None:
+    """Put the groups of a graph into columns, with the arrows between them."""
+    corners, parts = [], []
+    for group in groups:
+        boxes = [box.inside[number] for number in group.members]
+        xs = [x for each in boxes for x in (each.x, each.x + each.width)]
+        ys = [y for each in boxes for y in (each.y, each.y + each.height)]
+        for points, _ in group.lines:
+            xs += [x for x, _ in points]
+            ys += [y for _, y in points]
+        corners.append((min(xs), min(ys)))
+        head = boxes[0].x + boxes[0].width / 2 - min(xs)
+        parts.append(_Part(max(xs) - min(xs), max(ys) - min(ys), head))
+    found = _columns(parts)
+    for group, (left, top), (x, y) in zip(groups, corners, found.places):
+        for number in group.members:
+            each = box.inside[number]
+            each.x, each.y = each.x + x - left, each.y + y - top
+        box.lines += [([(px + x - left, py + y - top) for px, py in points], label) for points, label in group.lines]
+    for number, group in enumerate(groups):
+        if group.above < 0:
+            continue
+        last, each = box.inside[group.above], box.inside[group.members[0]]
+        start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
+        middle = (start[1] + end[1]) / 2
+        bent = [start, (start[0], middle), (end[0], middle), end] if abs(start[0] - end[0]) > 1 else [start, end]
+        points = _turn(start, end, found.starts[number]) if number in found.starts else bent
+        box.lines.append((points, " ".join(filter(None, (group.label, shape_text(last.block.shape))))))
+    _around(box, found.width, found.height)
+
+
+def _stretch_alone(box: Box, flows: list[Flow], *, keep_order: bool = False) -> None:
+    box.lines = _stretch(box, list(range(len(box.inside))), flows, keep_order=keep_order)
+    width = max(each.x + each.width for each in box.inside)
+    reach = [x for points, _ in box.lines for x, _ in points]
+    _around(box, max([width, *reach]), max(each.y + each.height for each in box.inside))
+
+
+def _stretch(
+    box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False
+) -> list[tuple[list[Point], str]]:
+    """Lay some of the nodes of a graph out in layers; return the arrows between them."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
             box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
-    sizes = [(each.width, each.height) for each in box.inside]
-    corners, bends, width, height = place(sizes, [(flow.start, flow.end) for flow in flows], _GAP)
-    for each, (x, y) in zip(box.inside, corners):
-        each.x, each.y = x, y
+    numbers = {number: place for place, number in enumerate(members)}
+    sizes = [(box.inside[number].width, box.inside[number].height) for number in members]
+    links = [(numbers[flow.start], numbers[flow.end]) for flow in flows]
+    corners, bends, _, _ = place(sizes, links, _GAP, keep_order=keep_order)
+    for number, (x, y) in zip(members, corners):
+        box.inside[number].x, box.inside[number].y = x, y
     leave = _ports(box, [(flow.start, flow.end) for flow in flows], [points[:1] for points in bends])
     enter = _ports(box, [(flow.end, flow.start) for flow in flows], [points[-1:] for points in bends])
+    lines: list[tuple[list[Point], str]] = []
     for number, flow in enumerate(flows):
         start, end = box.inside[flow.start], box.inside[flow.end]
         points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
         labels = (flow.label, shape_text(start.block.shape)) if len(flows) <= _LABELLED else ()
-        box.lines.append((points, " ".join(filter(None, labels))))
-    _around(box, width, height)
+        lines.append((points, " ".join(filter(None, labels))))
+    return lines
 
 
 def _ports(box: Box, flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:

@@ -16,7 +16,7 @@ _BEND_WIDTH = 8.0
 
 
 def place(
-    sizes: list[tuple[float, float]], flows: list[tuple[int, int]], gap: float
+    sizes: list[tuple[float, float]], flows: list[tuple[int, int]], gap: float, *, keep_order: bool = False
 ) -> tuple[list[Point], list[list[Point]], float, float]:
     """Find a place for each node.
 
@@ -24,6 +24,7 @@ def place(
         sizes: width and height of each node, in pixels.
         flows: numbers of the nodes at start and end of each edge, from 0.
         gap: between neighbours, in pixels.
+        keep_order: whether the nodes of a layer stay in their order.
 
     Returns:
         The upper left corner of each node, the bends of each edge on its way round nodes, and width and height of all.
@@ -52,11 +53,11 @@ def place(
     for start, end in links:
         below[start].append(end)
         above[end].append(start)
-    middle = _places(layers, above, below, widths, gap, count)
+    middle = _places(layers, above, below, widths, gap, count, keep_order=keep_order)
     tops, y = [], 0.0
     for layer in layers:
         tops.append(y)
-        y += max((sizes[node][1] for node in layer if node < count), default=0) + 1.5 * gap
+        y += max((sizes[node][1] for node in layer if node < count), default=0) + 0.9 * gap
     left = min((middle[node] - widths[node] / 2 for node in range(len(levels))), default=0.0)
     right = max((middle[node] + widths[node] / 2 for node in range(len(levels))), default=0.0)
     corners = [(middle[node] - sizes[node][0] / 2 - left, tops[levels[node]]) for node in range(count)]
@@ -67,7 +68,7 @@ def place(
         for node in nodes:
             x, top = middle[node] - left, tops[levels[node]]
             points[-1] += [(x, top), (x, top + heights[levels[node]])]
-    return corners, points, right - left, max(y - 1.5 * gap, 0.0)
+    return corners, points, right - left, max(y - 0.9 * gap, 0.0)
 
 
 def ranks_of(count: int, flows: list[tuple[int, int]]) -> list[int]:
@@ -93,7 +94,14 @@ def ranks_of(count: int, flows: list[tuple[int, int]]) -> list[int]:
 
 
 def _places(
-    layers: list[list[int]], above: list[list[int]], below: list[list[int]], widths: list[float], gap: float, count: int
+    layers: list[list[int]],
+    above: list[list[int]],
+    below: list[list[int]],
+    widths: list[float],
+    gap: float,
+    count: int,
+    *,
+    keep_order: bool = False,
 ) -> list[float]:
     """The middle of each node across its layer."""
     middle = [0.0] * len(widths)
@@ -107,7 +115,7 @@ def _places(
                 sum(middle[other] for other in side) / len(side) if side else middle[node]
                 for node, side in zip(layer, sides)
             ]
-            if sweep < _SWEEPS - 2:  # then places only, in an order that stays
+            if sweep < _SWEEPS - 2 and not keep_order:  # then places only, in an order that stays
                 order = sorted(range(len(layer)), key=wanted.__getitem__)
                 layer[:] = [layer[place] for place in order]
                 wanted = [wanted[place] for place in order]

@@ -89,8 +89,12 @@ def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
     path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
     lines = [f'<path d="{path}"/>']
     if label:
-        (x, y), (_, above) = points[1] if len(points) == 2 else points[-1], points[0 if len(points) == 2 else -2]
-        place = f'x="{x + 4:.1f}" y="{max(y - 8, (y + above) / 2):.1f}"'
+        (x, y), (u, _) = points[0], points[1]
+        if len(points) == 2 and abs(x - u) > 1:  # slanted: beside its start, as others may end where it does
+            place = f'x="{x + 4:.1f}" y="{y + 11:.1f}"'
+        else:
+            (x, y), (_, above) = (points[1], points[0]) if len(points) == 2 else (points[-1], points[-2])
+            place = f'x="{x + 4:.1f}" y="{max(y - 8, (y + above) / 2):.1f}"'
         lines.append(f'<text {place} font-size="{SMALL}" style="text-anchor: start">{escape(_plain(label))}</text>')
     return lines
 

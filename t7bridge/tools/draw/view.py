@@ -6,10 +6,11 @@ from attrs import evolve
 
 from .blocks import Block, Flow
 from .folds import Fold, folds_of
+from .skips import is_branching
 
 MOST = 400
 """Blocks that a picture shows, at most, where containers can be closed."""
-_DEEPEST = 40
+_DEEPEST, _BRANCHES = 40, 10
 
 
 def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
@@ -20,20 +21,18 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
         most: how many are shown before containers are closed; those nearer to the root are opened first.
     """
     folds = folds_of(blocks)
+    opened = _opened(blocks[0], folds, most)
     root = _copy(blocks[0])
-    found, queue = [root], [(root, blocks[0], 0)]
-    count = 1
-    for copy, block, depth in queue:  # grows: level by level
+    found, queue = [root], [(root, blocks[0])]
+    for copy, block in queue:  # grows: level by level
         runs = folds.get(id(block), [])
         sources, flows = _kept(block, runs)
-        room = count + len(sources) <= most or (depth == 0 and len(sources) <= 10 * most)
-        if not room or depth > _DEEPEST:
+        if block.inside and id(block) not in opened:
             copy.kind, copy.flows = "layer", []
             copy.lines.append(f"{_blocks_inside(block)} inside")
             if block.parameters:
                 copy.lines.append(f"{block.parameters:,} parameters")
             continue
-        count += len(sources)
         copy.flows = flows
         for each, run in sources:
             inner = _copy(each)
@@ -43,21 +42,46 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
                 for member in members:
                     last = _copy(member)
                     part.inside.append(last)
-                    queue.append((last, member, depth + 2))
+                    queue.append((last, member))
                 copy.inside.append(part)
-                count += run.period
                 continue
             if run is not None:
                 inner.name = f"{each.name} … {block.inside[run.start + run.count - 1].name}"
                 inner.title = f"{each.title} × {run.count}"
             copy.inside.append(inner)
-            queue.append((inner, each, depth + 1))
+            queue.append((inner, each))
     stack = list(reversed(root.inside))
     while stack:
         block = stack.pop()
         found.append(block)
         stack += reversed(block.inside)
     return found
+
+
+def _opened(root: Block, folds: dict[int, list[Fold]], most: int) -> set[int]:
+    """The containers that are open, by id: level by level, as long as there is room for all of a level.
+
+    Branches open with the container they are in, so that skips are seen.
+    """
+    opened: set[int] = set()
+    count, level = 1, [root]
+    for depth in range(_DEEPEST):
+        queue, below = [block for block in level if block.inside], list[Block]()
+        group = set[int]()
+        added = 0
+        for block in queue:  # grows: branches
+            group.add(id(block))
+            for each, run in _kept(block, folds.get(id(block), []))[0]:
+                members = [each] if run is None else block.inside[run.start : run.start + run.period]
+                added += len(members)
+                for member in members:
+                    few = is_branching(member) and len(member.inside) <= _BRANCHES
+                    (queue if few else below).append(member)
+        if not group or (count + added > most if depth else added > 10 * MOST):
+            break
+        opened |= group
+        count, level = count + added, below
+    return opened
 
 
 def _copy(block: Block) -> Block:
