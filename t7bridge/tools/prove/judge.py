@@ -13,7 +13,18 @@ from ...limits import Limits
 from .options import has_options, likely_reason
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE
-from .reasons import DRAWS, MASKED, NEVER_COMPUTED, NOT_A_NUMBER, ROUNDING, STATE, TOGETHER
+from .reasons import (
+    APPROXIMATE,
+    DRAWS,
+    EXPONENTIAL,
+    EXPONENTIAL_ERROR,
+    MASKED,
+    NEVER_COMPUTED,
+    NOT_A_NUMBER,
+    ROUNDING,
+    STATE,
+    TOGETHER,
+)
 from .values import UNIT, is_computed, leaves
 from .visits import Step, base_name, own_parameters
 
@@ -55,18 +66,20 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
         steps: all steps.
         limits: resource limits.
     """
-    from ...torchmodules.judging import APPROXIMATE, fit_step, likeliest_weight, measure
+    from ...torchmodules.judging import fit_step, likeliest_weight, measure, same_in_rows
 
     if not any(bool(item.isfinite().any()) for item in want):
         outcome.reason = NOT_A_NUMBER
         return
     step, layer, chain = outcome.step, ran.layer, ran.chain
     group = outcome.group
-    approximate = any(base_name(steps[part].obj.class_name) in APPROXIMATE for part in group)
+    why = next(filter(None, (APPROXIMATE.get(base_name(steps[part].obj.class_name)) for part in group)), "")
     room = headroom_of(step, ran.unit)
     outcome.difference = difference = measure(want, ran.output, ran.scales, _narrow(ran), room)
-    good = difference.excess <= 1 or (approximate and difference.close)
-    if good and not difference.close and difference.max_rel > 1e-2:
+    exact = difference.excess <= 1
+    shifted = why == EXPONENTIAL and not difference.reason and same_in_rows(difference, EXPONENTIAL_ERROR)
+    good = exact or (bool(why) and difference.close) or shifted
+    if good and not shifted and not difference.close and difference.max_rel > 1e-2:
         outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS if _draws(ran) else ROUNDING
         return
     if chain is not None and chain.has_head and not difference.reason:
@@ -77,6 +90,8 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
         if len(group) > 1:
             others = dict.fromkeys(steps[part].path for part in group if steps[part] is not step)
             outcome.reason = TOGETHER.format(", ".join(others))
+        if not exact:
+            outcome.reason = "; ".join(filter(None, (outcome.reason, why)))
         return
     if _draws(ran):
         outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS

@@ -36,6 +36,10 @@ REPAIRED = "agrees once {} is as Lua had it"
 SAME_MODULE = "the same module as {}, which ran later"
 OTHER_PASS = "its gradients are those of another pass"
 FROM_FIELD = "its input is told by its own fields"
+EXPONENTIAL = "Lua computes exponentials by a fast approximation"
+THRESHOLD = "values at the threshold may be on either side"
+COEFFICIENTS = "Lua keeps coefficients in the precision of its first run"
+SINGLE = "Lua computes its coefficients in single precision"
 # Of layers that are stale
 STEPPED = (
     "the weights moved after the last forward: a step of {} along the recorded gradient explains {} of the difference"
@@ -62,6 +66,28 @@ ALL_MOVED = (
     "tells the direction"
 )
 AGAINST = "the difference does not lie along the recorded gradient (cosine {})"
+
+APPROXIMATE = {
+    **dict.fromkeys(("LogSoftMax", "SpatialLogSoftMax", "TreeNLLCriterion"), EXPONENTIAL),
+    "HardShrink": THRESHOLD,
+    **dict.fromkeys(
+        (
+            "LayerNormalization",
+            "SpatialSubtractiveNormalization",
+            "SpatialDivisiveNormalization",
+            "SpatialContrastiveNormalization",
+        ),
+        COEFFICIENTS,
+    ),
+    "SpatialUpSamplingBilinear": SINGLE,
+}
+"""Classes whose outputs need only be within the tolerance of 1e-4 and 1e-5, and why. Source: TH 814ea4a `THLogAdd.c`, nn
+8726825."""
+EXPONENTIAL_ERROR = 3e-4
+"""How far the logarithm of a sum may be off by the approximation of its exponentials.
+
+Source: TH `THExpMinusApprox`, used by the LogSoftMax of releases before 2017.
+"""
 
 TABLE = {
     name: text
