@@ -15,6 +15,7 @@ from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE
 from .reasons import (
     APPROXIMATE,
+    CANCELLED,
     DRAWS,
     EXPONENTIAL,
     EXPONENTIAL_ERROR,
@@ -90,8 +91,9 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
         if len(group) > 1:
             others = dict.fromkeys(steps[part].path for part in group if steps[part] is not step)
             outcome.reason = TOGETHER.format(", ".join(others))
-        if not exact:
-            outcome.reason = "; ".join(filter(None, (outcome.reason, why)))
+        if not exact or not difference.close:
+            named = why if not exact or why else CANCELLED
+            outcome.reason = "; ".join(filter(None, (outcome.reason, named)))
         return
     if _draws(ran):
         outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS

@@ -39,6 +39,7 @@ FROM_FIELD = "its input is told by its own fields"
 EXPONENTIAL = "Lua computes exponentials by a fast approximation"
 THRESHOLD = "values at the threshold may be on either side"
 COEFFICIENTS = "Lua keeps coefficients in the precision of its first run"
+CANCELLED = "large terms cancel: the difference is within what rounding explains"
 SINGLE = "Lua computes its coefficients in single precision"
 # Of layers that are stale
 STEPPED = (
@@ -81,8 +82,10 @@ APPROXIMATE = {
     ),
     "SpatialUpSamplingBilinear": SINGLE,
 }
-"""Classes whose outputs need only be within the tolerance of 1e-4 and 1e-5, and why. Source: TH 814ea4a `THLogAdd.c`, nn
-8726825."""
+"""Classes whose outputs need only be within the tolerance of 1e-4 and 1e-5, and why.
+
+Source: TH 814ea4a `THLogAdd.c`, nn 8726825.
+"""
 EXPONENTIAL_ERROR = 3e-4
 """How far the logarithm of a sum may be off by the approximation of its exponentials.
 

@@ -18,7 +18,7 @@ CELLS: dict[str, tuple[tuple[str, str, str], ...]] = {
     **dict.fromkeys(
         ("LSTM", "FastLSTM"), (("outputs", "userPrevOutput", "_gradOutputs"), ("cells", "userPrevCell", "gradCells"))
     ),
-    **dict.fromkeys(("GRU", "Recurrence", "MuFuRu"), (("outputs", "userPrevOutput", "_gradOutputs"),)),
+    **dict.fromkeys(("GRU", "Recurrence"), (("outputs", "userPrevOutput", "_gradOutputs"),)),
 }
 """Cells of rnn: where they keep each state that they pass from step to step, one that the user has set, and the
 gradient with respect to it.
