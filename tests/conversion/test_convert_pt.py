@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
+import pkgutil
 import struct
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from pt_helpers import golden, saved, storage_id, text, torch_describe, zipped
 from pt_helpers import tensor as view
 
 import t7bridge
+import t7bridge.conversion
+import t7bridge.formats
 from t7bridge.errors import ForbiddenGlobalError, FormatError, T7BridgeError, UnsupportedError
 from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.t7.file import PT_RECORD_START, read_t7
@@ -569,6 +573,9 @@ def alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     def ran(*arguments: Any, **named: Any) -> None:
         raise Ran(arguments)
 
+    for package in (t7bridge.formats, t7bridge.conversion):  # Python executes modules when it imports them
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
     for module, name in ((os, "system"), (os, "popen"), (subprocess, "Popen"), (pickle, "loads"), (pickle, "load")):
         monkeypatch.setattr(module, name, ran)
     for name in ("eval", "exec", "__import__"):

@@ -428,8 +428,12 @@ def test_unknown_values_are_refused() -> None:
     """What is nothing of a `.pt` is an error with its place."""
     with pytest.raises(UnsupportedError, match=r"root\.a\[2\].*object"):
         to_lua({"a": [1, 2, object()]})
-    with pytest.raises(UnsupportedError, match=r"root\.net: a value of type TorchObject .* into a Table"):
-        to_lua({"net": TorchObject("nn.Identity")})
+
+
+def test_objects_of_lua_stay_what_they_are() -> None:
+    """A Lua object inside Python's builtins is in the tree as it is."""
+    module = TorchObject("nn.Identity")
+    assert to_lua({"net": module}).value["net"] is module
 
 
 @pytest.mark.slow
