@@ -9,6 +9,38 @@ from attrs import asdict, field
 from .data import define
 from .text import printable_lines
 
+CODES = {
+    "carried": "what has no name in a state dict is in it under another",
+    "cycle": "a module contains itself",
+    "element-type": "elements are of another type that holds the same values",
+    "excess": "storages hold more than their tensors use",
+    "fixed-batch": "a traced module takes batches of one size",
+    "foreign-name": "a pickle names a class or function that is not data",
+    "left-out": "the target does not have something of the source",
+    "lua": "how a module was built for Lua",
+    "match": "how keys were matched",
+    "metadata": "strings beside the values are left out",
+    "name": "keys are named in another way",
+    "no-record": "the target has no place for the round-trip record",
+    "not-weights-only": "`torch.load(weights_only=True)` refuses the target",
+    "option": "an option has no meaning here",
+    "order": "outputs are in order instead of by name",
+    "plain-data": "an object is written as plain data that names its class",
+    "precision": "numbers lost precision",
+    "prove": "what Lua recorded was compared",
+    "record": "the round-trip record of the source was not used",
+    "several-values": "the values of a file became a list",
+    "shared": "tensors share memory, and the metadata says so",
+    "state-dict": "a module is written as its state dict",
+    "template": "how a template was filled",
+    "trailing": "bytes behind the values are not values",
+    "type": "a value is of another type",
+    "unmapped": "a class has no entry, and its tensors are named by its fields",
+    "unshared": "tensors that share memory do so no more",
+    "vintage": "objects of an old release are written as those of today",
+}
+"""The kinds of notes, for programs: no message needs to be parsed."""
+
 
 @define(frozen=True)
 class Note:
@@ -19,7 +51,7 @@ class Note:
         path: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
         message: one sentence.
         loss: what the target could not keep: `type`, `precision` or `sharing`; empty where nothing was lost.
-        code: which kind of note it is, for programs: `unmapped` for a class without an entry; empty for others.
+        code: which kind of note it is, for programs: one of `CODES`.
         class_name: the Lua or Python class that it is about, where there is one.
         count: how many places it is about.
     """
@@ -66,9 +98,19 @@ class Report:
     target_bytes: int = 0
     notes: list[Note] = field(factory=list)
 
-    def note(self, level: str, message: str, path: str = "", loss: str = "") -> None:
+    def note(
+        self,
+        level: str,
+        message: str,
+        path: str = "",
+        loss: str = "",
+        *,
+        code: str,
+        class_name: str = "",
+        count: int = 1,
+    ) -> None:
         """Add a note."""
-        self.notes.append(Note(level, path, message, loss))
+        self.notes.append(Note(level, path, message, loss, code=code, class_name=class_name, count=count))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as data for JSON."""

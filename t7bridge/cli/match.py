@@ -107,7 +107,7 @@ def _prove(options: argparse.Namespace, report: Report, written: bool) -> None:
             proof = prove_two(*pair, factory=None if source and target else options.module, limits=limits)
             report.notes.append(note_of(proof))
         except T7BridgeError as error:
-            report.note("info", f"proof: not possible: {error.message or error}")
+            report.note("info", f"proof: not possible: {error.message or error}", code="prove")
     elif source:
         report.notes.append(prove_note(options.src, options.at, limits=limits))
     elif target:

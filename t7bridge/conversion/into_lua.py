@@ -37,7 +37,9 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
     if options.layout and layout.vintage:
         from ..graph.walk import walk
 
-        report.note("info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them")
+        report.note(
+            "info", f"the objects of {layout.vintage} are written as today's Lua Torch reads them", code="vintage"
+        )
         layout = evolve(layout, vintage="", headless=False, unowned=())
         for visit in walk(content.roots):
             if isinstance(visit.value, (Tensor, Storage)):
@@ -57,13 +59,15 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
                 hint="Convert without changing encoding, byte order or size of long.",
             )
         output.write(content.trailing)
-        report.note("warning", f"{content.message}; they are copied")
+        report.note("warning", f"{content.message}; they are copied", code="trailing")
 
 
 def _note_plain_nans(writer: T7Writer, report: Report) -> None:
     if writer.plain_nans:
         what = f"{writer.plain_nans} NaNs have bits that text does not show"
-        report.note("info", f"{what}; they are written as nan", loss="precision")
+        report.note(
+            "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
+        )
 
 
 def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
@@ -94,7 +98,7 @@ def _fill_template(document: Document, template: Document, output: Output, optio
         raise FormatError("is no .t7, as a template must be", file=template.path)
     content = template.content
     if content.message:
-        report.note("warning", f"of the template, {content.message}")
+        report.note("warning", f"of the template, {content.message}", code="trailing")
     value = value_of(document, report)
     try:
         report.notes += fill_template(content.roots, value, options.partial)
@@ -115,7 +119,9 @@ def _restore_t7(document: Document, output: Output, options: Options, report: Re
     restored, has_record = original_t7(document.content, options.limits)
     if restored is None:
         if has_record:
-            report.note("warning", "the .pt was changed since it was made from a .t7: its record is not used")
+            report.note(
+                "warning", "the .pt was changed since it was made from a .t7: its record is not used", code="record"
+            )
         return False
     report.tensors, report.storages = restored.tensors, restored.storages
     _copy_t7(restored, output, options, report)

@@ -103,7 +103,9 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
             note_foreign_names(foreign, report)
             report.mode = "record"
             return Made(value)
-        report.note("warning", "the .t7 was changed since it was made from a .pt: its record is not used")
+        report.note(
+            "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
+        )
     from .tree import to_python
 
     # What layers mean is not even loaded for a file without objects.
@@ -116,9 +118,14 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
     roots = [to_python(root, modules.replace if modules else None) for root in content.roots]
     target = FORMATS[report.target_format].suffix if report.target_format else "target"
     if len(roots) > 1:
-        report.note("warning", f"the file holds {len(roots)} values; the {target} holds them as a list")
+        report.note(
+            "warning",
+            f"the file holds {len(roots)} values; the {target} holds them as a list",
+            code="several-values",
+            count=len(roots),
+        )
     has_modules = modules is not None and bool(modules.found)
     report.mode = "state dict" if has_modules else "tree"
     if content.trailing and not content.has_pt_record:
-        report.note("warning", f"{content.message}; the {target} does not show them")
+        report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
     return Made(roots if len(roots) > 1 else roots[0], modules if has_modules else None)

@@ -51,6 +51,8 @@ _NUMPY_ELEMENTS = {
     "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
 }
 _SCALARS = (bool, int, float, str, bytes, type(None))
+_CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
+"""The codes of notes, by what was lost."""
 _ALIKE_NOTES = 10
 _MOST_NOTES = 1000
 _MOST_DOTS = 100
@@ -102,19 +104,30 @@ class _Builder:
             self.tree.notes += self._modules.left_out(root)
         return self.tree
 
-    def _note(self, level: str, path: Location, message: str, about: str = "", *, loss: str = "") -> None:
+    def _note(
+        self, level: str, path: Location, message: str, about: str = "", *, loss: str = "", code: str = ""
+    ) -> None:
         """Add a note, unless there are enough of those that are `about` the same."""
         about = f"{level}: {loss}: {about or message}"
         self._alike[about] += 1
         if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
-            self.tree.notes.append(Note(level, path_text(path), message, loss))
+            self.tree.notes.append(Note(level, path_text(path), message, loss, code=code or _CODES[loss]))
 
     def _count_notes(self) -> None:
         """Say what was not said: how often more each thing was so."""
         for about, count in self._alike.items():
             if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
                 level, loss, message = about.split(": ", 2)
-                self.tree.notes.append(Note(level, "", f"{message}: in {count - _ALIKE_NOTES} more places", loss))
+                self.tree.notes.append(
+                    Note(
+                        level,
+                        "",
+                        f"{message}: in {count - _ALIKE_NOTES} more places",
+                        loss,
+                        code=_CODES[loss],
+                        count=count - _ALIKE_NOTES,
+                    )
+                )
 
     def _convert(self, value: Any, path: Location) -> Value:
         if isinstance(value, _SCALARS):
@@ -248,7 +261,7 @@ class _Builder:
         from .whole_modules import WholeModules
 
         if value.is_module:
-            self._note("info", path, f"the {value.path} is written as its state dict", loss="type")
+            self._note("info", path, f"the {value.path} is written as its state dict", loss="type", code="state-dict")
             self._modules = self._modules or WholeModules(self._limits)
             return self._dict(self._modules.state_dict(value, path_text(path)), path)
         self._note("warning", path, f"an object of class {value.path} is a table of what it holds", loss="type")

@@ -16,6 +16,7 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
+from ..formats.document import ELEMENTS_KEY
 from ..formats.named import Name, NamedTensors, is_changed, plan_views
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -115,15 +116,34 @@ def name_tensors(
         raise ModelError("the file holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
     _check_size(flat.tensors)
     if len(flat.scalars) > _SCALARS:
-        report.note("warning", f"{len(flat.scalars)} numbers and strings are too many for the metadata; left out")
+        report.note(
+            "warning",
+            f"{len(flat.scalars)} numbers and strings are too many for the metadata; left out",
+            code="left-out",
+            count=len(flat.scalars),
+        )
         flat.scalars.clear()
     for kind, paths in flat.left_out.items():
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         what = kind if len(paths) == 1 else f"{kind}: {len(paths)} of them"
         more = f" ({shown})" if len(paths) > 1 else ""
-        report.note("warning", f"{what}: left out, as {goal.title} holds tensors only{more}", paths[0])
+        report.note(
+            "warning",
+            f"{what}: left out, as {goal.title} holds tensors only{more}",
+            paths[0],
+            code="left-out",
+            count=len(paths),
+        )
     texts = {**(metadata or {}), **{".".join(steps): text for steps, text in flat.scalars.items()}}
-    named = NamedTensors(_with_elements(flat.tensors, goal, report), texts)
+    with_elements = _with_elements(flat.tensors, goal, report)
+    changed = {
+        ".".join(name): flat.tensors[name].element.name
+        for name, tensor in with_elements.items()
+        if tensor.element is not flat.tensors[name].element
+    }
+    if changed:
+        texts[ELEMENTS_KEY] = json.dumps(changed)
+    named = NamedTensors(with_elements, texts)
     named.views, apart = plan_views(named.tensors)
     _note_sharing(named, apart, goal, report)
     return named
@@ -160,7 +180,14 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
         result[name] = tensor
     for what, names in changed.items():
         more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-        report.note("info", f"{what}, which holds the same values{more}", names[0], loss="type")
+        report.note(
+            "info",
+            f"{what}, which holds the same values{more}",
+            names[0],
+            loss="type",
+            code="element-type",
+            count=len(names),
+        )
     return result
 
 
@@ -171,13 +198,15 @@ def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, repo
         storages = len({view.storage for view in named.views.values()})
         how = "linked where they are the same view" if goal.links else "each is written whole"
         report.note(
-            "info", f"{count} tensors of {storages} storages share memory: {how}, and t7bridge ties them again: {shown}"
+            "info",
+            f"{count} tensors of {storages} storages share memory: {how}, and t7bridge ties them again: {shown}",
+            code="shared",
+            count=count,
         )
     if apart:
         report.note(
             "info", f"{len(apart)} tensors that share memory are written each for itself: {_listed(apart)}",
-            loss="sharing",
-        )  # fmt: skip
+            loss="sharing", code="unshared", count=len(apart))  # fmt: skip
 
 
 def _listed(names: list[Name]) -> str:

@@ -183,6 +183,6 @@ def note_ignored(given: dict[str, Any], report: Report) -> None:
         if not applies:
             ignored.append("the layout of a .t7" if name in layout and FORMATS[target].values != LUA else name)
     for name in dict.fromkeys(ignored):
-        report.note("warning", f"{name} has no meaning {from_to} here, and is ignored")
+        report.note("warning", f"{name} has no meaning {from_to} here, and is ignored", code="option")
     if given.get("pt_format") == "legacy" and given.get("record", True) and (source, target) == ("t7", "pt"):
-        report.note("info", "the legacy format has no place for the round-trip record of the .t7")
+        report.note("info", "the legacy format has no place for the round-trip record of the .t7", code="no-record")

@@ -29,10 +29,18 @@ def note_foreign(names: list[str], report: Report) -> None:
     """Note the classes and functions that a pickle names and that are not data."""
     for name in names[:_MOST_NOTES]:
         whose = "is PyTorch's, and not data" if is_torch(name) else "is not part of PyTorch"
-        report.note("warning", f"the pickle names {name[:_SHOWN]}, which {whose}; nothing was called")
+        report.note(
+            "warning",
+            f"the pickle names {name[:_SHOWN]}, which {whose}; nothing was called",
+            code="foreign-name",
+            class_name=name[:_SHOWN],
+        )
     if len(names) > _MOST_NOTES:
         report.note(
-            "warning", f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are not data"
+            "warning",
+            f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are not data",
+            code="foreign-name",
+            count=len(names) - _MOST_NOTES,
         )
 
 
@@ -54,12 +62,17 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
             f"{name[:_SHOWN]} is not written as a name that a reader imports: plain data that names it{more}",
             paths.get(id(items[0]), ""),
             "type",
+            code="plain-data",
+            class_name=name[:_SHOWN],
+            count=len(items),
         )
     for name, item in list(writer.blocking.items())[:_MOST_NOTES]:
         report.note(
             "info",
             f"torch.load(weights_only=True) refuses the file, as it names {name[:_SHOWN]}",
             paths.get(id(item), ""),
+            code="not-weights-only",
+            class_name=name[:_SHOWN],
         )
 
 
@@ -125,7 +138,14 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
         if not is_module(item):
             return item
         if item not in modules:
-            report.note("info", f"the {item.path[:_SHOWN]} is written as its state dict", path_text(path), "type")
+            report.note(
+                "info",
+                f"the {item.path[:_SHOWN]} is written as its state dict",
+                path_text(path),
+                "type",
+                code="state-dict",
+                class_name=item.path[:_SHOWN],
+            )
         return modules.state_dict(item, path_text(path))
 
     if is_module(value):

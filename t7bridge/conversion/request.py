@@ -8,6 +8,7 @@ from attrs import field
 
 from ..data import define
 from ..formats import FORMATS, NAMED
+from ..formats.document import ELEMENTS_KEY
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 
@@ -50,9 +51,18 @@ def note_foreign_names(names: list[str], report: Report) -> None:
 def value_of(document: Document, report: Report) -> Any:
     """The value of a file that holds Python's values, or tensors under names."""
     value = document.value
+    if ELEMENTS_KEY in document.metadata:
+        from .elements import restore_elements
+
+        value = restore_elements(value, document.metadata)
     note_foreign_names(document.foreign, report)
     report.notes += document.notes
     if document.metadata and FORMATS[report.target_format].values != NAMED:
         names = ", ".join(list(document.metadata)[:5]) + (", …" if len(document.metadata) > 5 else "")
-        report.note("info", f"{len(document.metadata)} strings of the file's metadata are left out: {names}")
+        report.note(
+            "info",
+            f"{len(document.metadata)} strings of the file's metadata are left out: {names}",
+            code="metadata",
+            count=len(document.metadata),
+        )
     return value

@@ -216,8 +216,8 @@ class _Filling:
             self._note("info", f"{_BATCHES} is left out, {self._batches} times: Lua does not count batches")
         return self._notes
 
-    def _note(self, level: str, message: str, loss: str = "") -> None:
-        self._notes.append(Note(level, "", message, loss))
+    def _note(self, level: str, message: str, loss: str = "", code: str = "template") -> None:
+        self._notes.append(Note(level, "", message, loss, code=code))
 
     def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
         """Take the `.pt`'s one state dict for the template's one module; return what is not taken."""
@@ -348,7 +348,9 @@ class _Filling:
             ("changed", "warning", "tensors have numbers that Lua's element type cannot hold"),
         ):
             if lost[loss]:
-                self._note(level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}", loss="precision")
+                self._note(
+                    level, f"{len(lost[loss])} {text}: {_listed(lost[loss])}", loss="precision", code="precision"
+                )
 
 
 def _is_criterion(obj: TorchObject) -> bool:

@@ -69,7 +69,16 @@ class WholeModules:
             return []
         names = ", ".join(visit.path[-_LETTERS:] for visit in left[:_NAMED]) + (", …" if len(left) > _NAMED else "")
         what = "tensor of a module is" if len(left) == 1 else "tensors of modules are"
-        return [Note("warning", "", f"{len(left)} {what} in no state dict, and left out: {names}", "type")]
+        return [
+            Note(
+                "warning",
+                "",
+                f"{len(left)} {what} in no state dict, and left out: {names}",
+                "type",
+                code="left-out",
+                count=len(left),
+            )
+        ]
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

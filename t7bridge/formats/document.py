@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..io.source import ByteSource
     from ..report import Note
 
+ELEMENTS_KEY = "t7bridge.elements"
+"""The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
+
 
 class Document:
     """An open file: its format, its values, and what else it says.

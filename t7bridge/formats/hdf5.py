@@ -147,7 +147,15 @@ class _Reader:
         if self._attributes:
             names = ", ".join(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
             what = "attribute is" if self._attributes == 1 else "attributes are"
-            self._notes.append(Note("warning", "", f"{self._attributes} {what} left out: {names}"))
+            self._notes.append(
+                Note(
+                    "warning",
+                    "",
+                    f"{self._attributes} {what} left out: {names}",
+                    code="left-out",
+                    count=self._attributes,
+                )
+            )
 
     def _count_attributes(self, path: Name, item: Any) -> None:
         """Count the attributes of a group or data set that are neither ours nor the file's metadata."""
@@ -160,7 +168,7 @@ class _Reader:
         self._attribute_names += [f"{'.'.join(path)}@{name}"[:100] for name in others[:room]]
 
     def _left_out(self, path: Name, what: str) -> None:
-        self._notes.append(Note("warning", ".".join(path), f"{what} is left out"))
+        self._notes.append(Note("warning", ".".join(path), f"{what} is left out", code="left-out"))
 
     def _dataset(self, path: Name, data: Any) -> None:
         address = _address(self._h5py, data)

@@ -211,7 +211,15 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], notes: list[Not
         if made is None:
             if len(names) > 1:
                 shown = ", ".join(map(_shown, names[:5])) + (", …" if len(names) > 5 else "")
-                notes.append(Note("info", "", f"tensors that shared memory do not agree any more: {shown}", "sharing"))
+                notes.append(
+                    Note(
+                        "info",
+                        "",
+                        f"tensors that shared memory do not agree any more: {shown}",
+                        "sharing",
+                        code="unshared",
+                    )
+                )
             continue
         tensors.update(made)
 

@@ -69,7 +69,7 @@ class _Reader:
         for member in self._archive.members:
             name = member.removesuffix(".npy")
             if name == member:
-                self._notes.append(Note("warning", name, "a member that is not an array is left out"))
+                self._notes.append(Note("warning", name, "a member that is not an array is left out", code="left-out"))
             elif name in tensors:
                 raise CorruptError("two arrays have one name", file=self._archive.source.name, path=name)
             else:
@@ -86,7 +86,7 @@ class _Reader:
         element, order = _element(descr)
         if element is None:
             kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
-            self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type"))
+            self._notes.append(Note("warning", name, f"an array {kind}, is left out", "type", code="left-out"))
             return None
         if len(shape) > self._limits.dimensions:
             raise CorruptError("an array has too many dimensions", file=source.name, offset=start, path=name)

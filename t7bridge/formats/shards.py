@@ -76,7 +76,11 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
         if rest:
             notes.append(
                 Note(
-                    "warning", rest[0], f"{file} has {len(rest)} values that the index does not name; they are left out"
+                    "warning",
+                    rest[0],
+                    f"{file} has {len(rest)} values that the index does not name; they are left out",
+                    code="left-out",
+                    count=len(rest),
                 )
             )
     return found

@@ -78,21 +78,42 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(module.training))
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays)
-    notes = [Note("info", "", text) for text in builder.notes]
+    notes = [Note("info", "", text, code="lua") for text in builder.notes]
     if program.static:
         notes.append(
-            Note("info", "", "the size of the batch is fixed: the module does not let its first dimension vary")
+            Note(
+                "info",
+                "",
+                "the size of the batch is fixed: the module does not let its first dimension vary",
+                code="fixed-batch",
+            )
         )
     for path, kind in program.left_out:
-        notes.append(Note("warning", path, f"a {kind} acts in training only, and is left out", "type"))
+        notes.append(
+            Note(
+                "warning",
+                path,
+                f"a {kind} acts in training only, and is left out",
+                "type",
+                code="left-out",
+                class_name=kind,
+            )
+        )
     if program.returns == "dict":
         names = ", ".join(program.output_names)
         notes.append(
-            Note("info", "", f"the module returns a dictionary; the Lua model returns its values in order: {names}")
+            Note(
+                "info",
+                "",
+                f"the module returns a dictionary; the Lua model returns its values in order: {names}",
+                code="order",
+            )
         )
     small = sorted(kind for kind in floats if kind == "f2")
     if small:
-        notes.append(Note("info", "", "16-bit weights become 32-bit ones, which hold them exactly"))
+        notes.append(
+            Note("info", "", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
+        )
     return LuaModel(layer, root, program, notes, len(arrays))
 
 

@@ -37,7 +37,12 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
     """
     document = formats.open(source, limits=limits)
     document.warn()
-    return cast("Field", document.first)
+    value = document.first
+    if document.metadata:
+        from ..conversion.elements import restore_elements
+
+        value = restore_elements(value, document.metadata)
+    return cast("Field", value)
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:

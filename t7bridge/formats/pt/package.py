@@ -48,12 +48,25 @@ def read_package(archive: PtArchive, notes: list[Note]) -> Any:
     if rest:
         count = f"{len(rest)} member{'s' * (len(rest) > 1)}"
         notes.append(
-            Note("info", "", f"{count} of the package, source and files beside it: not carried ({_few(rest)})")
+            Note(
+                "info",
+                "",
+                f"{count} of the package, source and files beside it: not carried ({_few(rest)})",
+                code="left-out",
+            )
         )
     located = archive.located
     unread = [name for name in names if name.endswith(".storage") and archive.root + name not in located]
     if unread:
-        notes.append(Note("warning", "", f"{len(unread)} storages that no pickle names are left out: {_few(unread)}"))
+        notes.append(
+            Note(
+                "warning",
+                "",
+                f"{len(unread)} storages that no pickle names are left out: {_few(unread)}",
+                code="left-out",
+                count=len(unread),
+            )
+        )
     return values if len(values) > 1 else next(iter(values.values()))
 
 

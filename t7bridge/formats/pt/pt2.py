@@ -164,7 +164,12 @@ def _add_constants(found: ScriptModule) -> None:
     if carried:
         count = f"{len(carried)} constant{'s' * (len(carried) > 1)}"
         found.notes.append(
-            Note("info", "", f"the program has {count}, which its state dict does not have: {_few(carried)}")
+            Note(
+                "info",
+                "",
+                f"the program has {count}, which its state dict does not have: {_few(carried)}",
+                code="carried",
+            )
         )
 
 
@@ -176,7 +181,7 @@ def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None
         starts = tuple(start for start, of in _NOT_CARRIED if of == what)
         found = [name for name in names if name.startswith(starts)]
         if found:
-            notes.append(Note("info", "", f"{what} of the archive: not carried ({_few(found)})"))
+            notes.append(Note("info", "", f"{what} of the archive: not carried ({_few(found)})", code="left-out"))
     unread = [
         name
         for name in names
@@ -193,6 +198,8 @@ def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None
                 "warning",
                 "",
                 f"{len(unread)} members that no tensor refers to are left out: {_few(unread)} ({size} bytes)",
+                code="left-out",
+                count=len(unread),
             )
         )
 
@@ -281,7 +288,15 @@ def _device(meta: dict[str, Any]) -> str:
 
 def _note_object(name: str, found: str, notes: list[Note]) -> None:
     """Note a constant that is not a tensor: an object of a class of C++ or of a custom one."""
-    notes.append(Note("warning", f"constants.{name}", f"a constant is not a tensor and left out: {found[:60]}", "type"))
+    notes.append(
+        Note(
+            "warning",
+            f"constants.{name}",
+            f"a constant is not a tensor and left out: {found[:60]}",
+            "type",
+            code="left-out",
+        )
+    )
 
 
 def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Iterator[ScriptEntry]:

@@ -59,4 +59,4 @@ def note_rest(rest: Rest, member: str = "") -> list[Note]:
         return []
     where = f" of {member}" if member else ""
     pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)} among them," if rest.pickles else ""
-    return [Note("warning", "", f"{rest.nbytes} bytes behind the value{where}{pickles} are left out")]
+    return [Note("warning", "", f"{rest.nbytes} bytes behind the value{where}{pickles} are left out", code="trailing")]

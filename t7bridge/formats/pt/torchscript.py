@@ -170,7 +170,12 @@ class ScriptModule:
         if self.inlined:
             count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
             self.notes.append(
-                Note("info", "", f"the module has {count} as constants of its code, without names: constants.0 …")
+                Note(
+                    "info",
+                    "",
+                    f"the module has {count} as constants of its code, without names: constants.0 …",
+                    code="carried",
+                )
             )
 
     def carry_attributes(self) -> None:
@@ -194,6 +199,8 @@ class ScriptModule:
                     "",
                     f"{len(self.held)} {what} and no parameter or buffer; carried as {first}, "
                     "which load_state_dict(strict=False) skips",
+                    code="carried",
+                    count=len(self.held),
                 )
             )
 

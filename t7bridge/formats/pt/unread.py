@@ -51,4 +51,12 @@ def check_storages(archive: PtArchive) -> list[Note]:
             hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
         )
     what = "member of the archive is" if len(unread) == 1 else "members of the archive are"
-    return [Note("warning", "", f"{len(unread)} {what} no part of its value and left out: {shown} ({size} bytes)")]
+    return [
+        Note(
+            "warning",
+            "",
+            f"{len(unread)} {what} no part of its value and left out: {shown} ({size} bytes)",
+            code="left-out",
+            count=len(unread),
+        )
+    ]

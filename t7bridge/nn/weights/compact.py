@@ -117,6 +117,7 @@ def note_excess(value: Any, report: Report) -> None:
             "info",
             f"the tensors use {used} bytes of storages that hold {held}, all of which are written; "
             "--compact (compact=True) writes what is used",
+            code="excess",
         )
 
 

@@ -53,6 +53,8 @@ def note_left_out(models: list[tuple[TorchObject, StateDict]], report: Report) -
         "info",
         f"{fields.total()} tensors ({stored} bytes) that a state dict has no place for are left out: "
         f"{', '.join(named)}{more}; --mode tree keeps them",
+        code="left-out",
+        count=fields.total(),
     )
 
 

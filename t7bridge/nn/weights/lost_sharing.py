@@ -40,7 +40,7 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
     if lost:
         names = ", ".join(list(lost)[:_SHOWN]) + (f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
         message = f"memory that Lua shares between tensors of different layouts is not shared any more: {names}"
-        report.notes.append(Note("info", "", message, "sharing"))
+        report.notes.append(Note("info", "", message, "sharing", code="unshared"))
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:

@@ -126,7 +126,7 @@ def _rename(value: TorchObject, path: str, result: StateDict) -> None:
     record = recorded(value, result)
     if record is None:
         message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
-        result.notes.append(Note("warning", path, message))
+        result.notes.append(Note("warning", path, message, code="cycle"))
         return
     tensors = record.outer(result)
     origins = {}

@@ -105,7 +105,7 @@ class _Matching:
         )
 
     def _note(self, level: str, message: str) -> None:
-        self._report.notes.append(Note(level, "", message))
+        self._report.notes.append(Note(level, "", message, code="match"))
 
     def _pair(self, source: str, target: str, why: str) -> None:
         shapes = self._source.tensors[source].shape, self._target.tensors[target].shape

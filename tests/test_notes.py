@@ -1,0 +1,71 @@
+"""Notes for programs: each has a code of the one table, and fields in the place of numbers in its message."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import torch
+from helpers import ROOT
+from looping import for_each
+
+import t7bridge
+from t7bridge.report import CODES
+
+FILES = sorted((ROOT / "t7bridge").rglob("*.py"))
+
+
+def calls(path: Path) -> list[ast.Call]:
+    """The calls in a file that make a note."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and len(node.args) > 1:
+            function = node.func
+            if (isinstance(function, ast.Name) and function.id == "Note") or getattr(function, "attr", "") == "note":
+                found.append(node)
+    return found
+
+
+@for_each("path", FILES, ids=str)
+def test_every_note_has_a_code(path):
+    """No note is made without a code, and those that are named stand in the table."""
+    for call in calls(path):
+        given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+        assert given, f"line {call.lineno}"
+        if isinstance(given[0], ast.Constant):
+            assert given[0].value in CODES, f"line {call.lineno}"
+
+
+def test_fields_instead_of_messages(tmp_path):
+    """Codes, classes and counts say what the messages say."""
+    half = torch.ones(3, dtype=torch.bfloat16)
+    torch.save({"a": half, "b": half * 2, "tied": half, "text": ["x"]}, tmp_path / "a.pt")
+    notes = {note.code: note for note in t7bridge.convert(tmp_path / "a.pt", tmp_path / "a.npz").notes}
+    assert notes["element-type"].count == 3
+    assert notes["shared"].count == 2
+    torch.save(torch.nn.Sequential(torch.nn.Linear(2, 2)), tmp_path / "m.pt")
+    notes = {note.code: note for note in t7bridge.convert(tmp_path / "m.pt", tmp_path / "n.pt").notes}
+    assert notes["state-dict"].class_name == "torch.nn.modules.container.Sequential"
+    table = t7bridge.Table.of({"w": t7bridge.Tensor.from_numpy(np.ones(2))})
+    t7bridge.save(t7bridge.TorchObject("nn.Unheard", 1, table), tmp_path / "u.t7")
+    notes = {note.code: note for note in t7bridge.convert(tmp_path / "u.t7", tmp_path / "u.pt").notes}
+    assert notes["unmapped"].class_name == "nn.Unheard"
+
+
+def test_types_that_numpy_lacks_come_back(tmp_path):
+    """bfloat16 and float8 are float32 in npz and HDF5, as a note says, and what they were to our reader."""
+    made = {"b": torch.tensor([1.5, -2.0]).bfloat16(), "f": torch.tensor([0.5, 4.0]).to(torch.float8_e4m3fn)}
+    torch.save(made, tmp_path / "a.pt")
+    for suffix in ("npz", "h5"):
+        middle, back = tmp_path / f"a.{suffix}", tmp_path / f"{suffix}.pt"
+        report = t7bridge.convert(tmp_path / "a.pt", middle)
+        assert [note.loss for note in report.notes if note.code == "element-type"]
+        t7bridge.convert(middle, back)
+        found = torch.load(back, weights_only=True)
+        assert {name: tensor.dtype for name, tensor in found.items()} == {name: t.dtype for name, t in made.items()}
+        assert all(torch.equal(found[name].float(), made[name].float()) for name in made)
+        assert {name: tensor.dtype for name, tensor in t7bridge.load(middle).items()} == {
+            "b": "bfloat16",
+            "f": "float8_e4m3fn",
+        }
