@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from ... import formats
 from ...data import define
-from ...errors import ModelError, UnsupportedError, about_file
+from ...errors import ModelError, about_file
 from ...formats.document import Document
 from ...graph.lua import Table, TorchObject
 from ...graph.show import clean
@@ -77,6 +76,10 @@ class Drawing:
 
     def svg(self) -> str:
         """A still picture."""
+        return as_svg(self.layout(), f"{self.file}, {self.path}")
+
+    def layout(self) -> Box:
+        """The still picture's boxes: as many levels as can be read on one screen."""
         best: Box | None = None
         for most in _TRIED:
             box = lay_out(self._shown(most))
@@ -84,7 +87,7 @@ class Drawing:
                 break
             best = box
         assert best is not None
-        return as_svg(best, f"{self.file}, {self.path}")
+        return best
 
     def dot(self) -> str:
         """Text for Graphviz."""
@@ -291,30 +294,12 @@ def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inp
     if suffix == ".json":
         data = (json.dumps(drawing.graph(), indent=1) + "\n").encode()
     elif suffix == ".png":
-        data = _png(drawing)
+        from .png import as_png
+
+        box = drawing.layout()
+        data = as_png(drawing.svg(), ceil(box.width + 2 * box.x), ceil(box.height + 2 * box.y))
     else:
         text = {".html": drawing.html, ".svg": drawing.svg, ".dot": drawing.dot}[suffix]()
         data = text.encode("utf-8", "replace")
     with FileOutput(dst, force=force, inputs=inputs) as output:
         output.write(data)
-
-
-def _png(drawing: Drawing) -> bytes:
-    """The picture as PNG, by whichever converter is installed."""
-    svg = drawing.svg().encode("utf-8", "replace")
-    try:
-        import cairosvg
-    except ImportError:
-        pass
-    else:
-        return bytes(cairosvg.svg2png(bytestring=svg))
-    program = shutil.which("rsvg-convert")
-    if program is None:
-        raise UnsupportedError(
-            "nothing that makes a .png is installed",
-            hint="pip install 't7bridge[png]', install rsvg-convert (librsvg), or write .svg or .html.",
-        )
-    done = subprocess.run([program], input=svg, capture_output=True, check=False)
-    if done.returncode:
-        raise UnsupportedError("rsvg-convert makes no .png of this picture", hint="Write .svg or .html.")
-    return done.stdout

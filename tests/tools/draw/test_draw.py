@@ -362,3 +362,19 @@ def test_dense_graphs_are_bounded(tmp_path: Path) -> None:
     t7bridge.draw(model, tmp_path / "x.svg")
     t7bridge.draw(model, tmp_path / "x.html")
     assert time.process_time() - begin < 4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("rsvg-convert", "chromium", "google-chrome"))), reason="there is no converter"
+)
+def test_png(tmp_path: Path) -> None:
+    """A PNG has the size of the still picture, and more than one color."""
+    drawing = t7bridge.draw(FILES / "models" / "siamese_shared.t7", tmp_path / "x.png")
+    data = (tmp_path / "x.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    size = [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)]
+    found = re.search(r'width="(\d+)" height="(\d+)"', drawing.svg())
+    assert found is not None
+    assert size == pytest.approx([int(found[1]), int(found[2])], abs=1)
+    assert len(data) > 5000

@@ -65,7 +65,7 @@
     const header = el("header"), names = el("div", null, "names"), about = el("div", null, "dim"), search = el("input"), hits = el("div", null, "hits"), panel = el("div", null, "panel"), legend = el("div", null, "legend");
     search.placeholder = "Search  ( / )"; search.className = "search"; hits.hidden = true; panel.hidden = true;
     const again = nodes.filter(n => n.mark === "again" || (n.weights || []).some(w => w.shared)).length;
-    const facts = [["input", graph.input], ["output", graph.output], ["", graph.shapes], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", group3(graph.parameters) + " parameters"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
+    const facts = [["input", graph.input && cut(graph.input, 48) + (/guess/.test(graph.shapes) ? " (a guess)" : "")], ["output", graph.output && cut(graph.output, 48)], ["", group3(graph.parameters) + " parameters"], ["", nodes.filter(n => n.kind !== "end").length + " modules"], ["", again ? again + " share weights" : ""], ["", graph.path === "root" ? "" : graph.path]];
     about.textContent = facts.filter(f => f[1]).map(f => (f[0] ? f[0] + " " : "") + cut(f[1], 70)).join(" · ");
     about.title = about.textContent;
     names.append(el("b", graph.file), about);
@@ -127,7 +127,8 @@
         into.append(line);
         if (!e.text) return;
         const p = e.at ? [e.at[0] + x, e.at[1] + y] : points.length > 2 ? (e.curve ? points[points.length >> 1] : [points[0][0], points[0][1] + 12]) : [points[0][0], (points[0][1] + points[1][1]) / 2 + 4];
-        into.append(sv("text", { class: "l", x: p[0] + 6, y: p[1] }, cut(e.text, 44)));
+        const left = e.curve && !e.at && p[0] < b.kids[e.a].x + x + b.kids[e.a].w / 2 - 8;  // outside of what it passes by
+        into.append(sv("text", { class: "l", x: p[0] + (left ? -6 : 6), y: p[1], "text-anchor": left ? "end" : "start" }, cut(e.text, 44)));
       });
     }
     function render() {
