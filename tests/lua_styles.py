@@ -372,10 +372,11 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.source, self.target = nn.Embedding(7, 8), nn.Embedding(7, 8)
         self.body = nn.Transformer(8, 2, 1, 1, 12, dropout=0.1, batch_first=True)
+        self.body.encoder.use_nested_tensor = False  # a prototype, which warns
         self.head = nn.Linear(8, 7)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        causal = nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        causal = torch.ones(target.size(1), target.size(1), dtype=torch.bool).triu(1)
         padding = source == 0
         y = self.body(
             self.source(source) * math.sqrt(8),

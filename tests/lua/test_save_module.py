@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from lua_nets import NETS, flat, module_of
+from lua_styles import STYLES, style_of
 from torch import nn
 
 import t7bridge
@@ -121,10 +122,10 @@ def test_wrong_arguments(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", [*NETS, *STYLES])
 def test_state_dict_keys(name, tmp_path):
     """The loaded module has the state dict keys, shapes and values of the network, and takes its state dict."""
-    module, inputs = module_of(name)
+    module, inputs = module_of(name) if name in NETS else style_of(name)
     again = same_outputs(module, tmp_path / "m.t7", inputs)
     want = module.state_dict()
     got = again.state_dict()

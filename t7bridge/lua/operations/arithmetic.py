@@ -160,6 +160,25 @@ def div(b: Builder, self: Any, other: Any) -> Any:
     return joined(b, "nn.CDivTable", self, other)
 
 
+@operation("addcmul.default addcmul_.default", "nn.CMulTable, nn.MulConstant, nn.CAddTable")
+def addcmul(b: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """Add a product."""
+    return add(b, self, b.wire(mul(b, tensor1, tensor2)), value)
+
+
+@operation("addcdiv.default addcdiv_.default", "nn.CDivTable, nn.MulConstant, nn.CAddTable")
+def addcdiv(b: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """Add a quotient."""
+    return add(b, self, b.wire(div(b, tensor1, tensor2)), value)
+
+
+@operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
+def lerp(b: Builder, self: Any, end: Any, weight: Any) -> Any:
+    """Go a part of the way from one value to another."""
+    apart = joined(b, "nn.CSubTable", end, self)
+    return add(b, self, mul(b, apart, weight))
+
+
 @operation("maximum.default max.other", "nn.CMaxTable")
 def maximum(b: Builder, self: Any, other: Any) -> Any:
     """Return the larger of two."""

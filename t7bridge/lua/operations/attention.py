@@ -32,7 +32,9 @@ def attention(
     import numpy as np
 
     query, key, value = b.wire(query), b.wire(key), b.wire(value)
-    if query.shape[:-2] != key.shape[:-2] or enable_gqa:
+    if enable_gqa and len(query.shape) == 4 and query.shape[1] != key.shape[1]:  # heads of queries that share keys
+        key, value = (_repeated(b, shared, query.shape[1]) for shared in (key, value))
+    if query.shape[:-2] != key.shape[:-2]:
         raise CannotError("queries and keys have different heads")
     shape = query.shape
     factor = 1 / sqrt(shape[-1]) if scale is None else scale
@@ -60,6 +62,13 @@ def attention(
     if probability:
         weights = b.emit(make("nn.Dropout", probability), weights)
     return product(b, weights, value)
+
+
+def _repeated(b: Builder, value: Any, heads: int) -> Any:
+    """Repeat each head."""
+    batch, own, *rest = value.shape
+    wide = b.expand(b.reshape(value, (batch, own, 1, *rest)), (batch, own, heads // own, *rest), value)
+    return b.reshape(wide, (batch, heads, *rest))
 
 
 __all__ = ["attention", "flattened"]

@@ -59,7 +59,7 @@ def permute(b: Builder, self: Any, dims: Any) -> Any:
     return b.permute(self, tuple(place % len(self.shape) for place in dims))
 
 
-@operation("transpose.int swapaxes.default transpose_.default", "nn.Transpose")
+@operation("transpose.int swapaxes.default swapdims.default transpose_.default", "nn.Transpose")
 def transpose(b: Builder, self: Any, dim0: int, dim1: int) -> Any:
     """Exchange two dimensions."""
     order = list(range(len(self.shape)))
@@ -245,6 +245,46 @@ def stack(b: Builder, tensors: Any, dim: int = 0) -> Any:
     place = dim % len(b.shape)
     wide = [b.reshape(value, (*value.shape[:place], 1, *value.shape[place:])) for value in tensors]
     return concatenated(b, wide, place)
+
+
+@operation("hstack.default vstack.default dstack.default column_stack.default", "nn.View, nn.JoinTable")
+def stack_along(b: Builder, tensors: Any) -> Any:
+    """Join along a dimension that the name of the operation says."""
+    kind = b.call.op.split(".")[1]
+    rank = len(b.shape)
+    place = {"hstack": min(rank - 1, 1), "vstack": 0, "dstack": 2, "column_stack": 1}[kind]
+    if place == 0:
+        raise CannotError("joins batches")
+    wide = [b.reshape(value, (*value.shape, *(1,) * (rank - len(value.shape)))) for value in tensors]
+    return concatenated(b, wide, place)
+
+
+@operation("tril.default triu.default", "nn.CMulTable with nn.Constant")
+def triangle(b: Builder, self: Any, diagonal: int = 0) -> Any:
+    """Return the lower or upper triangle of matrices, and 0 elsewhere."""
+    import numpy as np
+
+    rows, columns = self.shape[-2:]
+    if isinstance(rows, str) or isinstance(columns, str):
+        raise CannotError("an extent of the matrix depends on the inputs")
+    cut = np.tril if "tril" in b.call.op else np.triu
+    keep = Const(b.tensor(cut(np.ones((rows, columns), "f4"), diagonal)), self.shape)
+    value = b.wire(self)
+    return b.emit(make("nn.CMulTable"), value, b.wire(keep, value))
+
+
+@operation("one_hot.default", "nn.Replicate, nn.CSubTable with nn.Constant, nn.Abs, nn.HardTanh")
+def one_hot(b: Builder, self: Any, num_classes: int = -1) -> Any:
+    """Return 1 at the position that an index names, and 0 elsewhere."""
+    import numpy as np
+
+    if num_classes < 1:
+        raise CannotError("the number of classes depends on the inputs")
+    value = b.wire(self)
+    wide = b.expand(b.reshape(value, (*value.shape, 1)), (*value.shape, num_classes), value)
+    places = b.wire(Const(b.tensor(np.arange(num_classes, dtype="f4")), wide.shape), value)
+    apart = sequential(make("nn.Abs"), above_zero(b, "int64"), make("nn.MulConstant", -1), make("nn.AddConstant", 1))
+    return b.emit(apart, b.emit(make("nn.CSubTable"), wide, places))
 
 
 @operation("repeat.default tile.default", "nn.JoinTable, nn.Replicate")
