@@ -52,6 +52,7 @@ def test_outputs_are_those_of_lua(name, tmp_path):
     assert not disagreement(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(UNEQUAL))
 def test_exceptions_are_still_needed(name, tmp_path):
     """A case that is named as unequal is."""

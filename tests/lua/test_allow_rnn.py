@@ -39,6 +39,7 @@ def classes_in(path):
     return {place.obj.class_name for place in Places(t7bridge.load(path))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"batch_first": True}, {"bidirectional": True}, {"bias": False}], ids=["", "batch", "both", "plain"]
 )
@@ -65,6 +66,7 @@ def test_unrolled_where_not_allowed_or_not_possible(allow, tmp_path):
     assert not any("Seq" in name and name != "nn.Sequential" for name in classes_in(tmp_path / "m.t7"))
 
 
+@pytest.mark.slow
 def test_model_lua_requires_rnn(tmp_path):
     """The source of such a model requires rnn and fills the gates; a GRU has no class that computes the same."""
     for name, needs in (("lstm", True), ("gru", False)):

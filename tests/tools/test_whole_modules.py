@@ -159,6 +159,7 @@ def test_what_state_dicts_lack_is_named(tmp_path: Path, suffix: str) -> None:
     assert not any("in no state dict" in each.message for each in report.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".npz", ".t7"])
 def test_modules_that_share_a_wide_one_are_refused(tmp_path: Path, suffix: str) -> None:
     """A small file in which thousands of modules hold one of thousands of tensors costs no more than it should."""

@@ -78,6 +78,7 @@ def with_gradients() -> list[str]:
     return [name for name, case in sorted(cases().items()) if "gradInput" in case and name not in UNEQUAL_GRADIENTS]
 
 
+@pytest.mark.slow
 @for_each("name", with_gradients)
 def test_gradients_are_those_of_lua(name):
     """Backward gives the gradients that Lua's gave."""

@@ -36,6 +36,9 @@ class Net(torch.nn.Module):
         return y @ self.turned + (x @ self.tied.t()).sum()
 
 
+pytestmark = pytest.mark.slow  # each needs a program that torch.export has made
+
+
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
     """The network, exported."""
@@ -62,7 +65,6 @@ def assert_same(found: object, wanted: torch.Tensor) -> None:
     assert np.array_equal(found.numpy(), wanted.detach().numpy())
 
 
-@pytest.mark.slow
 def test_state_dict_is_that_of_pytorch(archive):
     """Weights, buffers and constants are those that `torch.export.load` sees, in its order; tied weights stay tied."""
     program = torch.export.load(io.BytesIO(archive))
