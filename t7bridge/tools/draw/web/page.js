@@ -1,7 +1,7 @@
 "use strict";
 // A model, or two side by side: zoom, search, folding, and a panel for the selected node.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg", FIRST = [8, 14, 20, 28, 36, 48, 64, 84, 110, 140], MOST = 6000, READABLE = .47;
+  const SVG = "http://www.w3.org/2000/svg", FIRST = [8, 14, 20, 28, 36, 48, 64, 84, 110, 140], MOST = 6000, READABLE = .42;
   const COLORS = { conv: "#2f7de1", linear: "#7a52d6", recurrent: "#cf4aa0", norm: "#2f9e6e", activation: "#d98a1f", pool: "#1aa5b8", shape: "#8a93a3", join: "#96703a", loss: "#c95050", unmapped: "#d33", container: "#8a93a3", other: "#74808f", end: "#6aa36a" };
   const DIFFERENCES = { only: "in one model only", shape: "weights of other shapes", options: "other options", weights: "other weights, by size" };
   const data = JSON.parse(document.getElementById("graph").textContent), graphs = data.graphs || [data];
