@@ -1,0 +1,114 @@
+"""Every pair of the six formats: the tensors of the corpus come through, with their sharing where the format can."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import TESTFILES
+from looping import for_each
+
+import t7bridge
+from t7bridge.graph.tensor import Tensor
+
+KINDS: dict[str, dict[str, Any]] = {
+    "t7": {"suffix": "t7"},
+    "zip": {"suffix": "pt"},
+    "legacy": {"suffix": "pt", "pt_format": "legacy"},
+    "safetensors": {"suffix": "safetensors"},
+    "hdf5": {"suffix": "h5"},
+    "npz": {"suffix": "npz"},
+}
+PAIRS = list(product(KINDS, KINDS))
+FEW = [
+    "format/shared_across_objects.t7",
+    "format/shared_evens.t7",
+    "format/shared_flat_parameters.t7",
+    "format/checkpoint.t7",
+    "models/autoencoder_flat.t7",
+]
+
+
+def tensors(value: Any) -> dict[str, Tensor]:
+    """The tensors with elements in a value, by their paths joined by dots."""
+    found: dict[str, Tensor] = {}
+    waiting: list[tuple[str, Any]] = [("", value)]
+    seen: set[int] = set()
+    while waiting:
+        path, item = waiting.pop()
+        if isinstance(item, Tensor):
+            if item.numel:
+                found[path.lstrip(".")] = item
+            continue
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, t7bridge.Table):
+            whole = item.sequence()
+            entries = list(enumerate(whole)) if whole is not None else list(item.items())
+            waiting += [(f"{path}.{key}", inner) for key, inner in entries]
+        elif isinstance(item, dict):
+            waiting += [(f"{path}.{key}", inner) for key, inner in item.items()]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(f"{path}.{key}", inner) for key, inner in enumerate(item)]
+    return found
+
+
+def shared(found: dict[str, Tensor]) -> set[frozenset[str]]:
+    """The groups of paths whose tensors are views of one storage."""
+    groups: dict[int, set[str]] = {}
+    for path, tensor in found.items():
+        groups.setdefault(id(tensor.storage), set()).add(path)
+    return {frozenset(group) for group in groups.values() if len(group) > 1}
+
+
+def convert(source: Path, kind: str, folder: Path, name: str) -> tuple[Path, t7bridge.Report]:
+    """Convert a file without the record, by which a target would be the source's own bytes again."""
+    options = dict(KINDS[kind])
+    target = folder / f"{name}_{kind}.{options.pop('suffix')}"
+    report = t7bridge.convert(source, target, record=False, **options)
+    return target, report
+
+
+def check(source: Path, first: str, second: str, folder: Path) -> None:
+    """Compare what is in the second format with what went into the first."""
+    start, _ = convert(source, "zip", folder, "start")
+    wanted = tensors(t7bridge.load(start))
+    if not wanted:
+        return
+    middle, one = convert(start, first, folder, "middle")
+    end, two = convert(middle, second, folder, "end")
+    found = tensors(t7bridge.load(end))
+    assert set(found) == set(wanted)
+    for path, tensor in wanted.items():
+        assert found[path].shape == tensor.shape, path
+        assert found[path].dtype == tensor.dtype, path
+        assert found[path].tolist() == tensor.tolist() or "nan" in str(tensor.tolist()), path
+    apart = [note for note in (*one.notes, *two.notes) if note.code == "unshared"]
+    assert shared(found) == shared(wanted) or apart
+
+
+def corpus_files() -> list[Path]:
+    """The files of the corpus whose value has a tensor that named formats hold."""
+    return sorted({*(TESTFILES / "format").glob("*.t7"), *(TESTFILES / "models").glob("*.t7")})
+
+
+@for_each("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("name", FEW)
+def test_tensors_come_through(name, pair, tmp_path):
+    """Names, shapes, element types, values and sharing are those of the source."""
+    check(TESTFILES / name, *pair, tmp_path)
+
+
+@pytest.mark.slow
+@for_each("path", corpus_files(), ids=str)
+def test_the_whole_corpus(path, tmp_path):
+    """Each file of the corpus goes round through one pair after another, or has nothing that named formats hold."""
+    start = len(path.name) % len(PAIRS)
+    for number in range(6):
+        first, second = PAIRS[(start + 7 * number) % len(PAIRS)]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check(path, first, second, folder)
