@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 
-from .shared import print_notes
+from .shared import add_options, print_notes
 
 EXAMPLES = (
     "t7bridge lua torchvision.models:resnet18 resnet18.pt --input 1x3x224x224 -o resnet/",
@@ -27,28 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("weights", metavar="WEIGHTS.pt", nargs="?", help="its state dict; random weights if not given")
     parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="SIZES",
-        help="sizes of an example input, 1x3x224x224 or 2x7:int64; once for each input",
-    )
-    parser.add_argument(
         "--loader",
         action="store_true",
         help="write loader.lua instead, and the state dict of a .pt that is named as weights.t7",
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
-    parser.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a Lua package that may be needed: rnn, for nn.SeqLSTM",
-    )
     parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
-    parser.add_argument("--sync", action="store_true", help="return only when the files are on the disk")
+    add_options(parser, "lua")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 

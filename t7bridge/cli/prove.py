@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ..text import printable
-from .shared import add_limits, limits_of
+from .shared import add_limits, add_options, limits_of
 
 if TYPE_CHECKING:
     from ..tools.prove.proof import LayerProof, Proof
@@ -21,14 +21,7 @@ EXAMPLES = ("t7bridge prove model.t7",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 file with a model, saved without clearState()")
-    parser.add_argument("--at", metavar="PATH", help="one model, where FILE holds several: root.model")
     parser.add_argument("other", nargs="?", metavar="B", help="another model: compare the two on the same inputs")
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="X.t7", help="an input of the model; may be repeated"
-    )
-    parser.add_argument(
-        "--expect", action="append", default=[], metavar="Y.t7", help="the output that Lua has for it; one each"
-    )
     parser.add_argument("--probe", metavar="X.lua", help="write a script with which Lua Torch records every layer")
     parser.add_argument("--with", dest="recording", metavar="PROOF.t7", help="check against what that script recorded")
     parser.add_argument(
@@ -36,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="the class or function that makes B, a .pt")
     parser.add_argument("--draw", metavar="PICTURE", help="a picture coloured by verdict: .html, .svg, .png, .dot")
-    parser.add_argument("--force", action="store_true", help="replace X.lua, or the picture, if it exists")
+    add_options(parser, "prove")
     parser.add_argument("--all", action="store_true", help="list the layers that are not recorded too")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     add_limits(parser)

@@ -119,6 +119,8 @@ def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
         given["action"] = "store_false" if option.default else "store_true"
     else:
         given["type"] = int if option.kind == "int" else str
+        if option.kind == "list":
+            given |= {"action": "append", "default": list(option.default)}
         if option.choices:
             given["choices"] = option.choices
         else:
@@ -133,6 +135,7 @@ def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
     found = {
         option.name: getattr(options, option.name) for option in options_for(verb) if hasattr(options, option.name)
     }
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
     return {name: value for name, value in found.items() if value != BY_NAME[name].default}
 
 

@@ -20,7 +20,7 @@ class Option:
         verbs: the functions, and verbs of the command line, that take it.
         default: what holds where it is not given.
         choices: the values that there are, where these are few.
-        kind: type of the value: `flag`, `text`, `path`, `int`.
+        kind: type of the value: `flag`, `text`, `path`, `int`, `list` for what may be given several times.
         metavar: what the help calls the value.
         flags: the spellings on the command line; empty for `--` and the name.
         sources: kinds of formats for whose files it means something as an input.
@@ -62,7 +62,10 @@ OPTIONS: tuple[Option, ...] = (
         "to", "format to write, whatever the suffix of DST", _BOTH,
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group=_OUT,
     ),
-    Option("force", "replace what is there already", (*_WRITING, "draw"), default=False, kind="flag", group=_OUT),
+    Option(
+        "force", "replace what is there already", (*_WRITING, "draw", "export", "lua", "prove"),
+        default=False, kind="flag", group=_OUT,
+    ),
     Option(
         "mode", "what nn modules become outside of a .t7: state dicts (auto), or dicts that keep every field (tree)",
         _BOTH, default="auto", choices=("auto", "tree"), flags=("--mode", "--as"),
@@ -120,16 +123,42 @@ OPTIONS: tuple[Option, ...] = (
         "allow_foreign", "name classes of other packages in a .pt as SRC does; otherwise they become plain data",
         _BOTH, default=False, kind="flag", targets=(PYTHON,), group=_PT,
     ),
-    Option("sync", "wait until the output is on the disk", _WRITING, default=False, kind="flag", group=_OUT),
+    Option("sync", "wait until the output is on the disk", (*_WRITING, "lua"), default=False, kind="flag", group=_OUT),
     Option(
         "classes", "a program of yours that registers classes: see docs/own-layers.md",
         ("convert", "module", "zoo"), kind="path", metavar="FILE.py",
     ),
-    Option("at", "the module that is meant, where there are several: root.protos.rnn", ("module", "draw", "match"),
-           metavar="PATH"),
     Option(
-        "index_base", "number of the first class, row or element: 1 as in Lua, or 0", ("module",),
+        "at", "the module that is meant, where there are several: root.protos.rnn",
+        ("module", "draw", "match", "export", "prove"), metavar="PATH",
+    ),
+    Option(
+        "index_base", "number of the first class, row or element: 1 as in Lua, or 0", ("module", "export"),
         default=1, choices=(0, 1), kind="int",
+    ),
+    Option(
+        "input", "an input: 1x3x224x224, 2x7:int64, NAME=SHAPE, [1x4,1x8], or a .t7 file with one; may be repeated",
+        ("export", "lua", "prove"), default=(), kind="list", metavar="[NAME=]SHAPE[:TYPE]",
+    ),
+    Option(
+        "output", "name of an output; may be repeated", ("export",),
+        default=(), kind="list", flags=("--output-name",), metavar="NAME",
+    ),
+    Option(
+        "dynamic", "let the first dimension of every input have any size", ("export",),
+        default=(), choices=("batch",), kind="list",
+    ),
+    Option(
+        "hub", "write the folder that model hubs take: model.safetensors, config.json, model.py, README.md",
+        ("export",), default=False, kind="flag",
+    ),
+    Option(
+        "allow", "a Lua package that may be needed: rnn, for nn.SeqLSTM", ("lua",),
+        default=(), kind="list", metavar="NAME",
+    ),
+    Option(
+        "expect", "the output that Lua has for --input; one each", ("prove",),
+        default=(), kind="list", metavar="Y.t7",
     ),
 )  # fmt: skip
 """Every option, in the order of the help. What a verb alone has stands with the verb."""

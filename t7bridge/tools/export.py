@@ -52,7 +52,7 @@ def export(
     path: PathLike,
     dst: PathLike,
     *,
-    input: str | Sequence[int] | Sequence[str] | None = None,
+    input: str | Sequence[int] | Sequence[str] = (),
     output: Sequence[str] = (),
     dynamic: Sequence[str] = (),
     at: str | None = None,
@@ -89,10 +89,10 @@ def export(
         TargetExistsError: the file exists and `force` is not set.
     """
     if hub:
-        if input is not None or output or dynamic:
+        if input or output or dynamic:
             raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
         return export_hub(path, dst, at=at, index_base=index_base, force=force, limits=limits)
-    if input is None:
+    if not input:
         raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
     target = os.fspath(dst)
     suffix = os.path.splitext(target)[1].lower()

@@ -232,13 +232,18 @@ def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:
     assert "raw.0, raw.1" in note.message
 
 
-@pytest.mark.parametrize(("verb", "function"), [("convert", t7bridge.convert), ("module", t7bridge.write_module)])
+@pytest.mark.parametrize(
+    ("verb", "function"),
+    [("convert", t7bridge.convert), ("module", t7bridge.write_module), ("export", t7bridge.export)],
+)
 def test_signatures_agree_with_the_table_of_options(verb: str, function: Any) -> None:
     """Each option of the table is an argument of the function with the same default, and the other way round."""
     arguments = inspect.signature(function).parameters
     table = {option.name: option.default for option in options_for(verb)}
     given = {
-        name: each.default for name, each in arguments.items() if name not in ("src", "dst", "directory", "limits")
+        name: each.default
+        for name, each in arguments.items()
+        if name not in ("src", "dst", "directory", "path", "limits")
     }
 
     assert {name: given.get(name, "missing") for name in table} == table

@@ -81,6 +81,8 @@ def check(source: Path, first: str, second: str, folder: Path) -> None:
     middle, one = convert(start, first, folder, "middle")
     end, two = convert(middle, second, folder, "end")
     found = tensors(t7bridge.load(end))
+    if set(wanted) == {""} and set(found) == {"root"}:  # the name that a tensor gets where there must be one
+        found = {"": found["root"]}
     assert set(found) == set(wanted)
     for path, tensor in wanted.items():
         assert found[path].shape == tensor.shape, path
@@ -91,8 +93,9 @@ def check(source: Path, first: str, second: str, folder: Path) -> None:
 
 
 def corpus_files() -> list[Path]:
-    """The files of the corpus whose value has a tensor that named formats hold."""
-    return sorted({*(TESTFILES / "format").glob("*.t7"), *(TESTFILES / "models").glob("*.t7")})
+    """The files of the corpus, but for those of a class that must be registered first."""
+    found = {*(TESTFILES / "format").glob("*.t7"), *(TESTFILES / "models").glob("*.t7")}
+    return sorted(path for path in found if not path.name.startswith("object_custom_write"))
 
 
 @for_each("pair", PAIRS, ids=str)
