@@ -13,7 +13,16 @@ class _Reverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
-        return input.clone()
+        # The tensors of torch.export have no memory to share.
+        if torch.compiler.is_compiling():
+            return input.clone()
+        # The same memory, and no view of the input, so that other layers may write too.
+        return input.new_empty(0).set_(
+            input.untyped_storage(),
+            input.storage_offset(),
+            input.size(),
+            input.stride(),
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
