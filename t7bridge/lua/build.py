@@ -105,6 +105,7 @@ class Builder:
         problems: what cannot be expressed: place in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
         notes: what the user should know.
+        scalars: the outputs without dimensions, counted from 1, which Lua has with one of extent 1.
     """
 
     program: Program
@@ -113,6 +114,7 @@ class Builder:
     steps: list[Step] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: list[str] = field(factory=list)
+    scalars: list[int] = field(factory=list)
     env: dict[str, Any] = field(factory=dict)
     call: Call = field(default=None)
 
@@ -148,6 +150,8 @@ class Builder:
             if value is None:
                 continue
             outputs.append(self.wire(value).step)
+            if value.shape == ():
+                self.scalars.append(len(outputs))
         if self.problems:
             raise self._error()
         return inputs, outputs

@@ -77,7 +77,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     wide = "f8" in floats or any(dtype == "float64" for _, _, dtype in program.inputs)
     maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(module.training))
     root = maker.make(layer)
-    root[ROOT_FIELD] = _state_record(layer, program, arrays)
+    root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
     notes = [Note("info", "", text, code="lua") for text in builder.notes]
     if program.static:
         notes.append(
@@ -117,8 +117,8 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     return LuaModel(layer, root, program, notes, len(arrays))
 
 
-def _state_record(layer: Layer, program: Program, arrays: dict[str, Any]) -> Table:
-    """Return the root's record: order of the keys, tied keys, and tensors that no layer holds."""
+def _state_record(layer: Layer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
+    """Return the root's record: order of the keys, tied keys, tensors that no layer holds, outputs that are numbers."""
     held = _held_whole(layer, arrays)
     keys = [*program.state, *program.aliases]
     order = [key for key in program.order if key in keys]
@@ -128,6 +128,7 @@ def _state_record(layer: Layer, program: Program, arrays: dict[str, Any]) -> Tab
             "keys": Table.from_list(order),
             "tied": Table.of(list(program.aliases.items())),
             "other": Table.of(others),
+            **({"scalars": Table.from_list([float(place) for place in scalars])} if scalars else {}),
         }
     )
 

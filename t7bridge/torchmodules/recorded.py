@@ -50,7 +50,18 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
         own = {**dict(owner.named_parameters(remove_duplicate=False)), **dict(owner.named_buffers())}
         return {key: value.detach() for key, value in own.items() if key in shapes and key not in held}
 
+    def without_dimensions(owner: nn.Module, given: Any, output: Any) -> Any:
+        """Return outputs as PyTorch had them: Lua has a number as a tensor of one element."""
+        several = isinstance(output, (list, tuple))
+        flat = list(output) if several else [output]
+        for place in record.scalars:
+            if 0 < place <= len(flat) and isinstance(flat[place - 1], torch.Tensor) and flat[place - 1].numel() == 1:
+                flat[place - 1] = flat[place - 1].reshape(())
+        return flat if several else flat[0]
+
     hooked: Any = module
+    if record.scalars:
+        hooked.register_forward_hook(without_dimensions)
     hooked.register_state_dict_post_hook(rename)
     hooked.register_load_state_dict_pre_hook(restore)
 

@@ -176,3 +176,14 @@ def test_the_first_dimension_may_be_time(tmp_path):
     same_outputs(module, tmp_path / "m.t7", inputs)
     report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs, force=True)
     assert any("size of the batch is fixed" in note.message for note in report.notes)
+
+
+class Losses(nn.Module):
+    def forward(self, x, y):
+        return (x - y).square().mean(), x.sum(1), (x * y).sum()
+
+
+def test_numbers_are_numbers_again(tmp_path):
+    """Outputs without dimensions, of which Lua has one element each, have none where they are loaded."""
+    same_outputs(Losses(), tmp_path / "m.t7", (torch.randn(3, 4), torch.randn(3, 4)))
+    assert tuple(t7bridge.load(tmp_path / "m.t7")["t7bridge_state_dict"]["scalars"].values()) == (1, 3)

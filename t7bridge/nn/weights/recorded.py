@@ -52,6 +52,7 @@ class Recorded:
         copies: parts that other pieces hold as well, as the cells of an unrolled layer do.
         tied: other keys of a tensor → its first key.
         other: tensors that no module holds, or of which modules hold parts only.
+        scalars: outputs without dimensions, counted from 1.
     """
 
     keys: list[str] = field(factory=list)
@@ -60,6 +61,7 @@ class Recorded:
     copies: dict[str, list[Piece]] = field(factory=dict)
     tied: dict[str, str] = field(factory=dict)
     other: dict[str, Tensor] = field(factory=dict)
+    scalars: list[int] = field(factory=list)
 
     def outer(self, found: StateDict) -> dict[str, Tensor]:
         """Return the recorded state dict of a model's own: views of the same memory where that is possible."""
@@ -128,6 +130,7 @@ def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
         return None
     result = Recorded([_text(key) for key in items_of(record.get("keys")) or ()])
     result.tied = {_text(key): _text(value) for key, value in _pairs(record.get("tied"))}
+    result.scalars = [int(place) for place in items_of(record.get("scalars")) or () if isinstance(place, (int, float))]
     for key, value in _pairs(record.get("other")):
         scalar = value.get("scalar") if isinstance(value, Table) else None
         if isinstance(scalar, Tensor) and scalar.numel == 1:
