@@ -50,7 +50,8 @@ def _python(name: str) -> Callable[..., Any]:
 
 def _to_python(path: Path) -> None:
     value = t7bridge.load(path)
-    repr(value)
+    if not isinstance(value, (tuple, list, dict, set, frozenset)):  # Python repeats what is shared in its own
+        repr(value)
     t7bridge.to_python(value)
 
 

@@ -20,7 +20,7 @@ from t7bridge import cli
 from t7bridge.errors import LimitError
 from t7bridge.formats.t7.layout import T7Layout
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table
+from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 
@@ -207,3 +207,41 @@ def test_a_member_that_is_marked_as_a_folder_and_empty(tmp_path) -> None:
         archive.writestr("a/data.pkl", b"\x80\x02}X\1\0\0\0aK\1s.")
         archive.writestr("a/version", b"3\n")
     assert t7bridge.PtReader(file.getvalue()).read() == {"a": 1}
+
+
+def test_shapes_of_a_model_that_calls_itself_twice() -> None:
+    """A table of a module twice, twice, and so on has 2**14 outputs: their shapes are not looked for."""
+    pytest.importorskip("torch")
+    from t7bridge.torchmodules.shapes import output_shapes
+
+    module = TorchObject("nn.ReLU", 1, Table.of({"inplace": False}))
+    assert output_shapes(module, "root", (1, 2))[""] == ((1, 2),)  # which loads PyTorch
+    for _ in range(14):
+        module = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.from_list([module, module])}))
+
+    def run() -> None:
+        with pytest.raises(LimitError, match="takes more work than the size of the file explains"):
+            output_shapes(module, "root", (1, 2))
+
+    timed(run)
+
+
+def test_torchscript_of_tables_that_hold_themselves(tmp_path) -> None:
+    """Names of a table that holds itself have no end, and of one that is shared again and again too many."""
+    table = Table.of({"w": Tensor.from_numpy(np.ones(2, "f4"))})
+    cyclic = Table.of({"w": table["w"]})
+    cyclic["inner"] = cyclic
+    for _ in range(40):
+        table = Table.of({"a": table, "b": table})
+    for number, value in enumerate((cyclic, table)):
+        path = t7_file(tmp_path / f"{number}.t7", value)
+        with pytest.raises(LimitError):
+            timed(lambda path=path: t7bridge.convert(path, tmp_path / "x.pt", pt_format="torchscript"))
+
+
+@pytest.mark.parametrize("size", [(1 << 40, 1 << 40), (1 << 62, 4, 0)])
+def test_sizes_that_pytorch_does_not_have(tmp_path, size) -> None:
+    """A tensor with strides of 0, or without elements, whose sizes PyTorch cannot multiply is an error of ours."""
+    pytest.importorskip("torch")
+    with pytest.raises(t7bridge.T7BridgeError, match="sizes"):
+        t7bridge.to_torch(repeated(size, (0,) * len(size)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
@@ -22,10 +23,12 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
             be written to is shared with the tensor, other elements are copied once.
 
     Raises:
-        UnsupportedError: PyTorch has no such elements outside of a quantized tensor.
+        UnsupportedError: PyTorch has no such elements outside of a quantized tensor, or no tensors so large.
     """
     import torch
 
+    if prod(extent or 1 for extent in tensor.shape) >= 1 << 60:  # of an empty tensor, PyTorch multiplies the sizes, too
+        raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
     name = tensor.element.name
     dtype = getattr(torch, name, None)
     if name in PACKED or name.startswith(("quint", "qint")):

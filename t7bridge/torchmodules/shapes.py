@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
-from ..errors import ModelError
+from ..errors import ModelError, T7BridgeError
 from ..graph.lua import TorchObject
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_LIMITS, Budget, Limits
 from .build import live_module
 
+_STEPS_PER_CALL = 500
+"""Steps of `Limits.work` that the call of a module on the meta device takes."""
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -29,6 +31,7 @@ def output_shapes(
         By the name of each module (`""` for the model) the sizes of each tensor that it returned last.
 
     Raises:
+        LimitError: modules are shared in such a way that running them takes much longer than reading the file.
         ModelError: the model does not take such an input, or needs values that the meta device does not have.
         UnsupportedLayerError: layers of the model have no PyTorch module.
     """
@@ -42,11 +45,16 @@ def output_shapes(
 
         return hook
 
-    for name, each in live.named_modules():
+    modules = list(live.named_modules())
+    budget = Budget(limits, "running the model for its shapes", _STEPS_PER_CALL * len(modules))
+    for name, each in modules:
+        each.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
         each.register_forward_hook(record(name))
     try:
         with torch.no_grad():
             live.eval()(torch.empty(input_shape, device="meta"))
+    except T7BridgeError:
+        raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
             "the model cannot be run for its shapes",

@@ -21,7 +21,7 @@ from ...data import define
 from ...errors import LimitError, ModelError, UnsupportedError
 from ...graph.tensor import Tensor
 from ...io.output import Output
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from .checkpoint import CONSTANTS_MEMBER
 from .cpp_optimizers import Node, is_optimizer, optimizer_node
 from .locations import Place
@@ -30,6 +30,8 @@ from .pickle.reductions import Global, Reduction
 from .storages import shown
 from .writer import PtWriter
 
+_STEPS_PER_MODULE = 64
+"""Steps of `Limits.work` that a module costs which is written again since it is shared."""
 _BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 """Buffers of PyTorch's own modules that are floats, or that every reader takes for buffers."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
@@ -136,9 +138,13 @@ class ScriptWriter(PtWriter):
 
     def _tree(self, value: Any) -> _Module:
         root = self._new()
-        stack: list[tuple[_Module, Any, str]] = [(root, value, "root")]
+        budget = Budget(self._limits, "writing modules that are shared or hold themselves")
+        met: set[int] = set()
+        stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
-            module, item, path = stack.pop()
+            module, item, path, depth = stack.pop()
+            budget.spend(len(path) // BYTES_PER_STEP + (_STEPS_PER_MODULE if id(item) in met else 0), path)
+            met.add(id(item))
             if not isinstance(item, Mapping):
                 raise UnsupportedError(
                     "TorchScript archives hold named tensors only", path=path, found=shown(item), expected="a tensor"
@@ -147,7 +153,7 @@ class ScriptWriter(PtWriter):
                 if not isinstance(key, str) or not all(key.split(".")):
                     raise ModelError("is not the name of a tensor", path=path, found=shown(key))
                 *parents, name = key.split(".")
-                if len(parents) > self._limits.module_depth:
+                if depth + len(parents) > self._limits.module_depth:
                     raise LimitError(
                         "modules are nested too deep", path=path, limit="module_depth", value=self._limits.module_depth
                     )
@@ -159,7 +165,8 @@ class ScriptWriter(PtWriter):
                         raise ModelError("two values have one name", path=f"{path}[{key!r}]")
                     home.tensors[name] = self._tensor(inner, trained=not is_buffer(name, inner))
                 else:
-                    stack.append((self._inside(home, name, f"{path}[{key!r}]"), inner, f"{path}[{key!r}]"))
+                    inside = self._inside(home, name, f"{path}[{key!r}]")
+                    stack.append((inside, inner, f"{path}[{key!r}]", depth + len(parents) + 1))
         return root
 
     def _of_node(self, node: Node) -> _Module:
