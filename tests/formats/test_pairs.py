@@ -85,9 +85,11 @@ def check(source: Path, first: str, second: str, folder: Path) -> None:
         found = {"": found["root"]}
     assert set(found) == set(wanted)
     for path, tensor in wanted.items():
-        assert found[path].shape == tensor.shape, path
+        # Lua's tensors have a dimension at least, and without the record nothing says that there was none.
+        shape = (1,) if tensor.is_scalar and "t7" in (first, second) else tensor.shape
+        assert found[path].shape == shape, path
         assert found[path].dtype == tensor.dtype, path
-        assert found[path].tolist() == tensor.tolist() or "nan" in str(tensor.tolist()), path
+        assert found[path].numpy().tobytes() == tensor.numpy().tobytes(), path
     apart = [note for note in (*one.notes, *two.notes) if note.code == "unshared"]
     assert shared(found) == shared(wanted) or apart
 
