@@ -19,6 +19,11 @@ from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
 from .prove import chosen, complete, judged, lua_value, need_torch
 from .values import Recorded, is_whole, recorded, unit_of
 
+_BOOKKEEPING = frozenset(
+    b"step rho nSharedClone iwidth iheight itime nStep updateGradInputStep accGradParametersStep".split()
+)
+"""Numbers that a forward or backward writes, and that are no options. Source: nn 8726825 `SpatialMaxPooling.lua`."""
+
 
 def prove_pairs(
     source: Readable,
@@ -170,7 +175,7 @@ def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, l
         for name in [] if one.fields is None else one.fields.raw_keys:
             mine, theirs = one.get(name), other.get(name)
             both = isinstance(mine, float) and isinstance(theirs, float)
-            if both and mine != theirs and name not in (b"step", b"rho", b"nSharedClone") and layer.verdict == AGREES:
+            if both and mine != theirs and name not in _BOOKKEEPING and layer.verdict == AGREES:
                 layer.verdict = DIFFERS
                 layer.reason = f"{name.decode('utf-8', 'replace')} is {mine:g}, and was {theirs:g} when Lua ran it"
 

@@ -30,6 +30,8 @@ EXPLAINED = 0.9
 """The share of a difference that a step along the gradient must explain to be the reason for it alone."""
 MANY = 32
 """Values that a step along the gradient must explain to the last digit, where other layers did not move."""
+FEW = 3
+"""How many numbers the change of weights must have for that: of one weight each change lies along the gradient."""
 FAR = 0.3
 """How far an update may move outputs, relative to the largest, where all layers with weights differ in all outputs, as
 after a step with momentum or Adam.
@@ -84,7 +86,8 @@ def _find_stale(outcomes: list[Outcome]) -> None:
             if everywhere and item in dense and not item.blamed and difference.max_rel < FAR:
                 item.reason = "; ".join(filter(None, (item.reason, ALL_MOVED.format(f"{difference.max_rel:.1%}"))))
             continue
-        exact = fit.rate > 0 and fit.excess <= 1 and difference.dense > 0.5 and difference.count >= MANY
+        enough = difference.count >= MANY and fit.degrees >= FEW
+        exact = fit.rate > 0 and fit.excess <= 1 and difference.dense > 0.5 and enough
         if exact or (not kept and fit.rate > 0 and (fit.excess <= 1 or (sure and fit.explained >= EXPLAINED))):
             item.verdict = STALE
             item.reason = STEPPED.format(f"{fit.rate:.3g}", f"{fit.explained:.1%}")

@@ -91,6 +91,18 @@ def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
     assert "dW is 2" in first.reason
 
 
+def test_what_a_forward_notes_is_no_option():
+    """The side of the last image, which pooling keeps in the module, may be another in the recording."""
+    from t7bridge.tools.prove.given import _BOOKKEEPING
+
+    model = T7Reader(TESTFILES / "models/unet_nngraph.t7").read_object()
+    pool = module_at(model, "root.modules[5]")
+    assert isinstance(pool, TorchObject)
+    numbers = {key for key in pool.fields.raw_keys if isinstance(pool.get(key), float)}
+    assert {b"iwidth", b"iheight"} <= numbers & _BOOKKEEPING
+    assert not {b"kW", b"kH", b"dW", b"dH", b"padW", b"padH"} & _BOOKKEEPING
+
+
 def test_the_probe_quotes_nothing_unescaped(tmp_path: Path):
     """A key of a hostile file reaches the script as digits only."""
     evil = b'x"]; os.execute("touch /tmp/x") --\n'
