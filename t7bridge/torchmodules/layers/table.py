@@ -279,7 +279,7 @@ class MixtureTable(nn.Module):
         """Take gates (batch, n) or (n) and experts: a list of n tensors, or one with
         `dim` of extent n.
         """
-        gates, experts = inputs
+        gates, experts = inputs[0], inputs[1]
         batched = gates.dim() > 1
         dim = self.dim if self.dim is not None else int(batched)
         if not isinstance(experts, Tensor):
