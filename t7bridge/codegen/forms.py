@@ -15,7 +15,7 @@ from ..data import define
 Extent: TypeAlias = object
 """A number, or what it is computed from: equal expressions are equal numbers."""
 _DEEPEST = 12
-"""How many formulas may stand inside one another; the extents of deeper ones are unknown."""
+"""Most formulas inside one another; the extents of deeper ones are unknown."""
 
 
 @define(eq=False)

@@ -20,7 +20,7 @@ _EXACT, _LARGE = 2**53, 10**18
 _POWERS = 10.0 ** np.arange(23)
 """The powers of ten that doubles have."""
 _EXTENDED = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
-"""Whether `longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
+"""`longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
 _WIDE_POWERS = np.cumprod(np.array([1] + [10] * 27, np.longdouble))
 """The powers of ten that 64 bits of mantissa have."""
 _TIE, _BELOW_DOUBLE = 0x400, 0x7FF

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Any
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "UNSET"})()
-"""Where an object was given no state."""
+"""The state of an object that was given none."""

@@ -82,7 +82,7 @@ class _Run:
         return self.position if self.word == 1 else 0
 
     def room(self, start: int) -> int:
-        """How many bytes from a place in the run are read at once."""
+        """Count of bytes from a place in the run that are read at once."""
         return CHUNK_BYTES - (self._aligned + start) % CHUNK_BYTES
 
     def crc(self) -> int:

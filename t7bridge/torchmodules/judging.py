@@ -25,7 +25,7 @@ EXACT_HEADROOM = 20.0
 COARSE_HEADROOM = 10.0
 """More room for what ran on a GPU, whose libraries transform convolutions."""
 ROUNDS = 25
-"""How many steps of conjugate gradients look for the change of weights behind a difference."""
+"""Steps of conjugate gradients that look for the change of weights behind a difference."""
 DENSE = 0.5
 """The share of outputs that must differ for all weights to have moved."""
 RTOL, ATOL = 1e-4, 1e-5

@@ -10,7 +10,7 @@ from ..table import operation
 from .arithmetic import joined, number_of, scalar_wire
 
 STEEP = {"float32": 3e38, "float64": 1.7e308}
-"""What makes 1 or more of the smallest normal number of a type."""
+"""Factor that makes 1 or more of the smallest normal number of a type."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."

@@ -12,7 +12,7 @@ from .linear import applied
 from .shape import concatenated, selected
 
 SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-"""What the state dict calls the parameters of an nn.SeqLSTM."""
+"""Names of the parameters of an nn.SeqLSTM in the state dict."""
 
 
 def _gate(start: int, count: int, activation: str) -> Layer:

@@ -112,7 +112,7 @@ def _around(box: Box, width: float, height: float) -> None:
 
 @define(frozen=True)
 class _Part:
-    """What stands in a column as one: its extent, and where arrows enter it from above, from its left edge."""
+    """One thing of a column: its extent, and where arrows enter it from above, from its left edge."""
 
     width: float
     height: float

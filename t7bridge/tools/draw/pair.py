@@ -34,7 +34,7 @@ class Change:
 
     @property
     def share(self) -> float:
-        """How strongly it is coloured, from 0.12 to 0.55: by the power of ten of its size."""
+        """Strength of its colour, from 0.12 to 0.55: by the power of ten of its size."""
         power = log10(self.size) if 0 < self.size < inf else _LEAST if not self.size else 0.0
         return round(0.12 + 0.43 * (min(max(power, _LEAST), 0.0) - _LEAST) / -_LEAST, 2)
 
@@ -78,7 +78,7 @@ class Pairing:
                     self._alone(b, "second")
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
-        """How many blocks inside of each differ, by its id."""
+        """Count of the blocks inside of each that differ, by its id."""
         found: dict[int, int] = {}
         for block in reversed(blocks):
             found[id(block)] = sum(found[id(each)] + (id(each) in self.changes) for each in block.inside)
@@ -125,7 +125,7 @@ class Pairing:
             self._add(Change(kind, (*shapes, *options, *weights), size), one, two)
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
-        """How two tensors of one shape differ, and by which share; equal pairs of memory are read once."""
+        """The kind of difference of two tensors of one shape, and its share; equal pairs of memory are read once."""
         from ...values.compare import TensorDifference
         from ...values.deviation import deviation
 

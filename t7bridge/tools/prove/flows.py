@@ -1,4 +1,4 @@
-"""How the containers of nn and nngraph pass values to the modules inside.
+"""Rules by which the containers of nn and nngraph pass values to the modules inside.
 
 Structure alone decides what a layer's input was: the previous layer's `output` in a Sequential, the same value for all
 branches of a Concat, `data.input` of a node in nngraph. Sources: nn 8726825, nngraph 3ed3b9b `gmodule.lua`. May import

@@ -134,7 +134,7 @@ def judged(
 
 
 def _unexplained(outcomes: list[Outcome]) -> float:
-    """How far recorded values are from computed ones, to tell whether the last pass was a backward that put back what
+    """Distance of recorded values from computed ones, to tell whether the last pass was a backward that put back what
     layers had changed in place. What such a layer itself takes part in counts little: its constant may be another.
     """
     total = 0.0

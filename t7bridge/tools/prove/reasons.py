@@ -87,7 +87,7 @@ APPROXIMATE = {
 Source: TH 814ea4a `THLogAdd.c`, nn 8726825.
 """
 EXPONENTIAL_ERROR = 3e-4
-"""How far the logarithm of a sum may be off by the approximation of its exponentials.
+"""Largest error of the logarithm of a sum by the approximation of its exponentials.
 
 Source: TH `THExpMinusApprox`, used by the LogSoftMax of releases before 2017.
 """

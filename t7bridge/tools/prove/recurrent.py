@@ -1,4 +1,4 @@
-"""How the recurrent modules of rnn pass values from step to step.
+"""Rules by which the recurrent modules of rnn pass values from step to step.
 
 Sources: rnn ba937a0 `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`, `Repeater.lua`, `Recursor.lua`,
 `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`. May import graph and nn.

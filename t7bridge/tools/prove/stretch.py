@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ...torchmodules.running import Layer
 
 ROOM = 20.0
-"""How many times the rounding errors of single precision, in PyTorch, those of Lua may be at the end of a stretch."""
+"""Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch."""
 MOST = 20
-"""How many stretches are listed."""
+"""Most stretches that are listed."""
 
 
 @define(eq=False)
 class Far:
-    """What a tensor would be, had all layers since a recorded one been run one behind the other.
+    """The tensor as it would be, had all layers since a recorded one been run one behind the other.
 
     Attributes:
         exact: in double precision.

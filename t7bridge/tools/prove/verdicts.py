@@ -31,10 +31,10 @@ EXPLAINED = 0.9
 MANY = 32
 """Values that a step along the gradient must explain to the last digit, where other layers did not move."""
 FEW = 3
-"""How many numbers the change of weights must have for that: of one weight each change lies along the gradient."""
+"""Numbers that the change of weights must have at least for that: of one weight each change lies along the gradient."""
 FAR = 0.3
-"""How far an update may move outputs, relative to the largest, where all layers with weights differ in all outputs, as
-after a step with momentum or Adam.
+"""Largest move of outputs by an update, as with momentum or Adam, relative to the largest output, where all layers with
+weights differ in all outputs.
 """
 ALONG, LEAST, CLEARLY = 0.2, -0.3, 0.4
 """Cosine of the angle between the change of the weights and the gradient: at least this on average, in each layer, and
