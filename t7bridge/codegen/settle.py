@@ -6,6 +6,7 @@ from ..errors import UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Budget, Limits
+from ..nn.plan.copies import copy_as_lua
 from ..nn.plan.places import Places
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec, Plan
 from .idioms import traits
@@ -55,12 +56,13 @@ def explained(plan: Plan) -> int:
 
 
 def settle(plan: Plan, shared: set[int]) -> None:
-    """Let layers keep their own class where the plain class of torch.nn refuses what Lua's layer takes.
+    """Let layers keep their own class where that of torch.nn refuses what Lua's takes, or does not copy as Lua's does.
 
     The plain class of a layer is for inputs with a batch dimension. A `View` that was not told the dimensions of one
     example takes that of a batch of one away, as in Lua; what follows it must take single examples. A module at several
     places may be given a tensor at one and a list at another.
     """
+    copy_as_lua(plan.root)
     lost = False
     for spec in all_specs(plan):
         if spec.target == SEQUENTIAL:

@@ -27,6 +27,7 @@ class Traits:
         may_take_list: the input is a tensor, or a list whose second element is there for its size.
         shares_memory: the output may be the memory of the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
+        copying: the class with the same arguments whose output always has memory of its own, as Lua's layer's has.
         repeats: several elements of the output are one place of memory.
         loses_batch: one example may be returned without the batch dimension that it had.
         keeps_batch_if: the argument that prevents this if it is true.
@@ -46,6 +47,7 @@ class Traits:
     may_take_list: bool = False
     shares_memory: bool = False
     copies: bool = False
+    copying: str = ""
     repeats: bool = False
     loses_batch: bool = False
     keeps_batch_if: str = ""

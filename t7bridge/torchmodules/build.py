@@ -17,11 +17,11 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.plan.build_spec import build_plan
+from ..nn.plan.copies import copy_as_lua
 from ..nn.plan.spec import ModuleSpec, Plan
 from ..nn.registry import class_of
 from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import state_dict
-from .layers.dropout import Dropout
 from .layers.graph import Graph
 from .recorded import keep_keys
 
@@ -50,9 +50,9 @@ def live_module(
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
     check_size(state.tensors, limits, f"loading {path}")
-    module = construct(plan.root)
     try:
-        module = _with_copies(module)
+        copy_as_lua(plan.root)
+        module = construct(plan.root)
         fill(module, state.tensors, plan, path, place)
         record = recorded(value, state) if ROOT_FIELD in value else None
         if record is not None:
@@ -90,22 +90,6 @@ def construct(root: ModuleSpec) -> nn.Module:
         if id(spec) not in made:
             made[id(spec)] = _call(spec, made)
     return made[id(root)]
-
-
-def _with_copies(module: nn.Module) -> nn.Module:
-    """Make dropouts copy their input in evaluation, as Lua's do, where a layer may write into their output."""
-    if not any(getattr(each, "inplace", False) is True for each in module.modules()):
-        return module
-    made: dict[int, nn.Module] = {}
-    for parent in list(module.modules()):
-        children = list(parent._modules.items())
-        for at, (name, child) in enumerate(children):
-            if type(child) is not nn.Dropout or child.inplace:
-                continue
-            following = children[at + 1][1] if type(parent) is nn.Sequential and at + 1 < len(children) else None
-            if following is None or not following._parameters:  # what has weights makes an output of its own
-                parent._modules[name] = made.setdefault(id(child), Dropout(child.p))
-    return made.get(id(module), module)
 
 
 def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:

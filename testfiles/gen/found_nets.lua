@@ -50,4 +50,11 @@ save('SpatialBinaryConvolution', nn.SpatialBinaryConvolution(2, 3, 3, 3), torch.
 m = nn.Sequencer(nn.LSTM(2, 3)):remember('both') m:evaluate() m:forward{torch.randn(1, 2)}
 save('remember, saved in evaluation', m, {torch.randn(1, 2)})
 save('NormStabilizer, the last step alone', seq(nn.Sequencer(seq(nn.Linear(2, 3), nn.NormStabilizer())), nn.SelectTable(-1)), {torch.randn(2, 2), torch.randn(2, 2), torch.randn(2, 2)})
+-- Dropout copies in evaluation; without probability it does so in training too, and both can be compared.
+save('Dropout, its input is changed later', seq(nn.Tanh(), both(nn.Dropout(0), nn.MulConstant(3, true))), torch.randn(2, 3))
+save('Dropout and View, their input is changed later', seq(nn.Linear(3, 4), both(seq(nn.Dropout(0), nn.View(2, 2)), nn.MulConstant(3, true))), torch.randn(2, 3))
+save('Dropout, its output is changed', seq(nn.Tanh(), both(nn.Identity(), seq(nn.Dropout(0), nn.MulConstant(3, true)))), torch.randn(2, 3))
+save('Dropout in place, its input goes elsewhere', seq(nn.Tanh(), both(nn.Identity(), seq(nn.Dropout(0, nil, true), nn.MulConstant(3, true)))), torch.randn(2, 3))
+n = nn.Identity()() t = nn.Linear(3, 4)(n) local d = nn.Dropout(0)(t)
+save('Dropout in a graph, its input is changed later', nn.gModule({n}, {nn.View(2, 2)(d), nn.AddConstant(1, true)(t), nn.Linear(4, 2)(d)}), torch.randn(2, 3))
 torch.save(out, list)

@@ -101,6 +101,23 @@ def test_what_changes_its_input_keeps_its_turn(tmp_path):
     assert "x = self.layers(input)\n        return self.body(x) + self.shortcut(x)" in text
 
 
+def test_dropout_copies_only_where_others_could_tell():
+    """Lua's dropout copies in evaluation: source has a class that does where a layer in place could write into it."""
+    records = [case[b"module"] for _, case in read(TESTFILES / "match_models.t7").raw_items()]
+    kept = [generate(architectures()["pix2pix"]).text, *(generate(module).text for module in records)]
+    kept = [text for text in kept if "Dropout" in text]
+    assert len(kept) == 2
+    assert all("inplace=True" in text and "nn.Dropout(" in text and "class Dropout" not in text for text in kept)
+    found = [case for case in read(TESTFILES / "found_nets.t7").as_list() if case[b"text"].startswith(b"Dropout")]
+    assert {case[b"text"]: "class Dropout" in generate(case[b"model"]).text for case in found} == {
+        b"Dropout, its input is changed later": True,
+        b"Dropout and View, their input is changed later": True,
+        b"Dropout, its output is changed": True,
+        b"Dropout in place, its input goes elsewhere": False,
+        b"Dropout in a graph, its input is changed later": True,
+    }
+
+
 def test_index_base(tmp_path):
     """What counts from 1 in Lua can count from 0."""
     _, one = run_source(architectures()["sentences"], tmp_path)

@@ -141,8 +141,8 @@ register_layer(
     scratch=_NOISE,
     module=_dropout,
     traits={
-        "dropout.Dropout": Traits(shares_memory=True),
-        **{f"torch.nn.Dropout{dims}": Traits(shares_memory=True) for dims in ("", "2d", "3d")},
+        "torch.nn.Dropout": Traits(shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout"),
+        **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
     },
 )
 register_layer(
