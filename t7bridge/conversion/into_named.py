@@ -39,7 +39,7 @@ def named_value(document: Document, goal: FormatSpec, options: Options, report: 
         from .pt_values import with_state_dicts
 
         value = with_state_dicts(value_of(document, report), report, options.limits)
-    return name_tensors(value, goal, report, document.metadata)
+    return name_tensors(value, goal, report, document.metadata, options.limits)
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:

@@ -21,10 +21,15 @@ from ..formats.named import Name, NamedTensors, is_changed, plan_views
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
 
 _SCALARS = 1_000
 _SHOWN = 5
+_DEPTH = 50
+"""Steps of a name that are not charged to `Limits.work`."""
+_Place = Any
+"""The place around a value and its key there; `None` for the root. It becomes a name where the value has one."""
 _REPEATED = 16
 """Most bytes of all tensors, as a multiple of those of the storages."""
 
@@ -48,13 +53,27 @@ class Flat:
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
-def flatten(value: Any) -> Flat:
-    """Name the tensors of a value of dicts and lists. Lists count from 0; a container that is met twice is one."""
+def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
+    """Name the tensors of a value of dicts and lists. Lists count from 0; a container that is met twice is one.
+
+    Raises:
+        LimitError: values stand so deep inside that their names are far longer than the file.
+    """
     flat = Flat()
     seen: set[int] = set()
-    stack: list[tuple[Name, Any]] = [((), value)]
+    budget = Budget(limits, "naming values so deep inside")
+    stack: list[tuple[_Place, int, Any]] = [(None, 0, value)]
     while stack:
-        steps, item = stack.pop()
+        place, depth, item = stack.pop()
+        if isinstance(item, (dict, list, tuple)) and not _is_function(item) and id(item) not in seen:
+            seen.add(id(item))
+            pairs = item.items() if isinstance(item, dict) else enumerate(item)
+            stack += [((place, key), depth + 1, inner) for key, inner in reversed(list(pairs))]
+            continue
+        if item is None:
+            continue
+        budget.spend(max(0, depth - _DEPTH))
+        steps = _steps_to(place)
         if isinstance(item, Tensor):
             name = steps or ("root",)
             if name in flat.tensors:
@@ -62,17 +81,20 @@ def flatten(value: Any) -> Flat:
             else:
                 flat.tensors[name] = item
         elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
-            if id(item) in seen:
-                flat.leave_out("container that is there under another name", steps)
-                continue
-            seen.add(id(item))
-            pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [((*steps, _step(key)), inner) for key, inner in reversed(list(pairs))]
+            flat.leave_out("container that is there under another name", steps)
         elif isinstance(item, (bool, int, float, str)):
             flat.scalars[steps or ("root",)] = json.dumps(item)
-        elif item is not None:
+        else:
             flat.leave_out(_kind(item), steps)
     return flat
+
+
+def _steps_to(place: _Place) -> Name:
+    steps: list[str] = []
+    while place is not None:
+        place, key = place
+        steps.append(_step(key))
+    return tuple(reversed(steps))
 
 
 def _is_function(item: Any) -> bool:
@@ -93,7 +115,11 @@ def _step(key: Any) -> str:
 
 
 def name_tensors(
-    value: Any, goal: FormatSpec, report: Report, metadata: Mapping[str, str] | None = None
+    value: Any,
+    goal: FormatSpec,
+    report: Report,
+    metadata: Mapping[str, str] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> NamedTensors:
     """A value as a format of named tensors can hold it.
 
@@ -102,12 +128,13 @@ def name_tensors(
         goal: the format.
         report: gets a note for what is left out, written as another type, or shared.
         metadata: strings of the source's file.
+        limits: resource limits.
 
     Raises:
         ModelError: there is no tensor.
-        LimitError: the tensors show the same bytes again and again.
+        LimitError: the tensors show the same bytes again and again, or values stand too deep inside to be named.
     """
-    flat = flatten(value)
+    flat = flatten(value, limits)
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)

@@ -12,7 +12,7 @@ from ..formats.pt.modules import is_module
 from ..formats.pt.pickle.names import is_torch
 from ..graph.paths import ROOT, Location, inner, path_text
 from ..graph.python import PythonObject
-from ..graph.walk import walk
+from ..graph.walk import objects
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from .whole_modules import WholeModules
@@ -114,7 +114,7 @@ def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
 
 def has_modules(value: Any) -> bool:
     """Return whether whole modules stand in a value."""
-    return any(isinstance(visit.value, PythonObject) and visit.value.is_module for visit in walk(value))
+    return any(isinstance(item, PythonObject) and item.is_module for item in objects(value))
 
 
 def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:

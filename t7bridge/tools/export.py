@@ -20,7 +20,9 @@ from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000
-"""Steps that tracing one more call of a module is worth: about 5 ms."""
+"""Steps that tracing one call of a module is worth: about 5 ms."""
+_CALLS, _BYTES_PER_CALL = 700, 1 << 10
+"""Calls that any model may have beside those of `Limits.work`, and bytes of the file that explain one more."""
 
 
 @define(frozen=True)
@@ -107,7 +109,7 @@ def export(
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = load_module(path, at, index_base=index_base, limits=limits)
     with about_file(os.fspath(path)):
-        _check_calls(module, limits)
+        _check_calls(module, os.path.getsize(path), limits)
 
     def converted(each: Examples) -> Inputs:
         if isinstance(each, list):
@@ -142,12 +144,22 @@ def export(
     )
 
 
-def _check_calls(module: Any, limits: Limits) -> None:
-    """Charge the calls of modules that stand at several places: an exporter follows each of them.
+def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
+    """Charge the call of each module, at each place where it stands, before the exporter follows them.
+
+    A module without weights takes some 100 bytes of a file and 5 ms of the exporter, so that the size of the file
+    bounds them: 1 200 calls, and one more for each KiB. The layers of real models have weights.
+
+    Args:
+        module: the live module.
+        nbytes: size of its file.
+        limits: resource limits.
 
     Raises:
-        LimitError: there are far more calls than modules.
+        LimitError: there are far more calls than the size of the file explains.
     """
-    calls = sum(1 for _ in module.named_modules(remove_duplicate=False))
-    repeated = calls - sum(1 for _ in module.modules())
-    Budget(limits, "exporting a model whose modules stand at many places").spend(repeated * _STEPS_PER_CALL)
+    budget = Budget(
+        limits, "exporting a model of so many modules", _STEPS_PER_CALL * (_CALLS + nbytes // _BYTES_PER_CALL)
+    )
+    for _ in module.named_modules(remove_duplicate=False):
+        budget.spend(_STEPS_PER_CALL)

@@ -11,8 +11,8 @@ from typing import Any
 from ..graph.python import TensorExtras
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..graph.walk import step_name
 from ..io.source import PathLike
+from ..values.compare import Path, path_text
 
 
 def differences(path: PathLike, value: Any) -> list[str] | None:
@@ -50,7 +50,7 @@ class _Comparer:
         self._seen: set[int] = set()
 
     def run(self, mine: Any, theirs: Any) -> list[str]:
-        stack = [("root", mine, theirs)]
+        stack: list[tuple[Path, Any, Any]] = [(None, mine, theirs)]
         while stack:
             path, a, b = stack.pop()
             if isinstance(a, Tensor):
@@ -61,34 +61,35 @@ class _Comparer:
                 self._seen.add(id(a))
                 stack += self._inside(path, a, b)
             elif isinstance(a, (bool, int, float, str, bytes, type(None))) and repr(a) != repr(b):
-                self._found.append(f"{path}: PyTorch has {b!r:.60} for {a!r:.60}")
+                self._found.append(f"{path_text(path)}: PyTorch has {b!r:.60} for {a!r:.60}")
         return self._found
 
-    def _inside(self, path: str, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    def _inside(self, path: Path, a: Any, b: Any) -> list[tuple[Path, Any, Any]]:
         kind = dict if isinstance(a, dict) else list if isinstance(a, list) else tuple
         if not isinstance(b, kind) or len(a) != len(b):
-            self._found.append(f"{path}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}")
+            self._found.append(
+                f"{path_text(path)}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}"
+            )
             return []
         if isinstance(a, dict):
-            keys = zip(a, b)
-            return [(path + step_name(key), a[key], b[other]) for key, other in keys]
-        return [(f"{path}[{place}]", x, y) for place, (x, y) in enumerate(zip(a, b))]
+            return [((path, "", key), x, y) for (key, x), y in zip(a.items(), b.values())]
+        return [((path, "", place), x, y) for place, (x, y) in enumerate(zip(a, b))]
 
-    def _tensor(self, path: str, a: Tensor, b: Any) -> None:
+    def _tensor(self, path: Path, a: Tensor, b: Any) -> None:
         if not isinstance(b, self._torch.Tensor):
-            self._found.append(f"{path}: PyTorch has a {type(b).__name__} for a tensor")
+            self._found.append(f"{path_text(path)}: PyTorch has a {type(b).__name__} for a tensor")
             return
         extras = a.extras or TensorExtras()
         mine = (a.element.name, a.shape, a.requires_grad, extras.conj, extras.neg)
         theirs = (str(b.dtype).removeprefix("torch."), tuple(b.shape), b.requires_grad, b.is_conj(), b.is_neg())
         if mine != theirs:
-            self._found.append(f"{path}: PyTorch has {theirs} for {mine}")
+            self._found.append(f"{path_text(path)}: PyTorch has {theirs} for {mine}")
         elif a.storage is not None and a.numel:
             if (a.stride, a.offset) != (b.stride(), b.storage_offset()):
-                self._found.append(f"{path}: PyTorch has another stride or offset")
+                self._found.append(f"{path_text(path)}: PyTorch has another stride or offset")
             self._storage(path, a.storage, b.untyped_storage())
 
-    def _storage(self, path: str, a: Storage, b: Any) -> None:
+    def _storage(self, path: Path, a: Storage, b: Any) -> None:
         known = self._memory.get(id(a))
         if known is None:
             self._memory[id(a)] = b.data_ptr()
@@ -97,6 +98,6 @@ class _Comparer:
             for chunk in a.chunks():
                 digest.update(chunk)
             if digest.digest() != hashlib.sha256(view).digest():
-                self._found.append(f"{path}: PyTorch has other elements")
+                self._found.append(f"{path_text(path)}: PyTorch has other elements")
         elif known != b.data_ptr():
-            self._found.append(f"{path}: memory that is shared here is not for PyTorch")
+            self._found.append(f"{path_text(path)}: memory that is shared here is not for PyTorch")

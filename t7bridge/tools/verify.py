@@ -92,7 +92,8 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
         one, two = read_side(first, limits), read_side(second, limits)
         for source, side in ((first, one), (second, two)):
-            report.readers[source.path] = _ask_others(source, side, report) if independent else []
+            if source.path not in report.readers:  # a file that is compared with itself is asked about once
+                report.readers[source.path] = _ask_others(source, side, report) if independent else []
         report.differences += closest(pairs_of(one, two, limits))[0].found
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:

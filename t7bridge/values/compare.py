@@ -25,6 +25,7 @@ from ..text import printable
 _SETS = (set, frozenset)
 _IDENTITIES = (*COMPOSITE, dict, list, tuple, *_SETS)
 _SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
+_SCALARS = frozenset(_SCALAR_KEYS)
 _LONG = 1000
 """Bytes of a string from which on a pair of strings is compared once only."""
 _STEPS = 50
@@ -133,7 +134,7 @@ class Comparer:
 
     def _pair(self, path: Path, a: Value, b: Value) -> None:
         self.compared += 1
-        if not _is_object(a) and not _is_object(b):
+        if (type(a) in _SCALARS and type(b) in _SCALARS) or (not _is_object(a) and not _is_object(b)):
             if not self._same_scalar(a, b):
                 self._differs(path, f"{_short(a)} against {_short(b)}")
             return
@@ -313,7 +314,7 @@ def _same_place(a: Storage, b: Storage) -> bool:
 
 def _is_object(value: Value) -> bool:
     """Return whether a value has an identity or parts, and is not just a scalar."""
-    return isinstance(value, _IDENTITIES) or has(type(value))
+    return isinstance(value, _IDENTITIES) or (type(value) not in _SCALARS and has(type(value)))
 
 
 def _same_key(a: Value, b: Value) -> bool:

@@ -15,8 +15,9 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.cli import main
-from t7bridge.errors import ModelError, T7BridgeError, TargetExistsError, UnsupportedError
+from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
 from t7bridge.graph.lua import Table
+from t7bridge.tools.export import _check_calls
 from t7bridge.torchmodules.export import Input, export_onnx
 
 MODEL = TESTFILES / "models" / "resnet_small.t7"
@@ -81,6 +82,15 @@ def test_wrong_shapes(shape, message, tmp_path):
     with pytest.raises(ModelError, match=message):
         t7bridge.export(MODEL, tmp_path / "x.onnx", input=shape)
     assert not list(tmp_path.iterdir())
+
+
+def test_more_modules_than_the_file_explains(tmp_path):
+    """Thousands of modules without weights are refused before the exporter follows each; a thousand are not."""
+    module = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(3000)))
+    with pytest.raises(LimitError, match="so many modules"):
+        _check_calls(module, 300 * 1024, t7bridge.Limits())
+    _check_calls(module[:1000], 100 * 1024, t7bridge.Limits())
+    _check_calls(module, 3000 * 1024, t7bridge.Limits())
 
 
 def test_unknown_suffix_and_existing_files(tmp_path):

@@ -150,7 +150,7 @@ def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limit
     """Verdicts in the order of execution, with the modules that have none yet."""
     found = {layer.path: layer for layer in layers}
     for place in Places(module, path, limits):
-        if place.path not in found and place.layer is not None and not place.layer.children:
+        if place.layer is not None and not place.layer.children and place.path not in found:
             found[place.path] = LayerProof(
                 place.path, place.obj.class_name, NOT_RECORDED, parameters=own_parameters(place.obj)
             )

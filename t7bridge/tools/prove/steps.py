@@ -50,14 +50,15 @@ def _follow(
 ) -> list[Step]:
     found: list[Step] = []
     stack: list[Iterator[Visit | Step]] = [iter([Visit(path, root, given, grad_output, walk)])]
-    active: list[TorchObject | None] = [None]
+    active: list[int] = [0]
+    inside: set[int] = set()
     budget = Budget(limits, "following the runs of the layers")
     written: set[int] = set()
     while stack:
         item = next(stack[-1], None)
         if item is None:
             stack.pop()
-            active.pop()
+            inside.discard(active.pop())
             continue
         budget.spend(STEPS_PER_NODE)
         if isinstance(item, Step):
@@ -66,10 +67,11 @@ def _follow(
                     item.output = item.grad_input = None
                 _note_writes(item, written, walk.lost)
             found.append(item)
-        elif not any(item.obj is other for other in active):
+        elif id(item.obj) not in inside:
             walk.done[id(item.obj)] = walk.done.get(id(item.obj), 0) + 1
             stack.append(flow_of(item.obj)(item))
-            active.append(item.obj)
+            active.append(id(item.obj))
+            inside.add(id(item.obj))
     return found
 
 

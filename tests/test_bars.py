@@ -1,0 +1,82 @@
+"""Bars of small files in every verb: two seconds of CPU and 200 MB beyond what a sound file of the verb costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import TESTFILES
+
+SECONDS, MEGABYTES = 2.0, 200
+MODEL = TESTFILES / "nn" / "Linear.t7"
+RECORDED = TESTFILES / "prove" / "dilated.eval.t7"
+VERBS: dict[str, list[str]] = {
+    "verify": ["verify", "FILE", "FILE"],
+    "diff": ["diff", "FILE", "FILE"],
+    "describe": ["describe", "FILE"],
+    "inspect": ["inspect", "FILE"],
+    "inspect --all": ["inspect", "--all", "FILE"],
+    "scan": ["scan", "FILE"],
+    "convert .pt": ["convert", "FILE", "OUT.pt"],
+    "convert .t7": ["convert", "FILE", "OUT.t7"],
+    "convert .safetensors": ["convert", "FILE", "OUT.safetensors"],
+    "module": ["module", "FILE", "-o", "OUT"],
+    "draw .svg": ["draw", "FILE", "-o", "OUT.svg"],
+    "draw .html": ["draw", "FILE", "-o", "OUT.html"],
+    "prove": ["prove", "FILE"],
+}
+
+
+def _costs(files: list[Path], verbs: dict[str, list[str]], folder: Path) -> list[list[Any]]:
+    good = {verb: str(RECORDED if verb == "prove" else MODEL) for verb in verbs}
+    asked = {"verbs": verbs, "good": good, "files": [str(file) for file in files], "folder": str(folder)}
+    worker = Path(__file__).with_name("cost_worker.py")
+    done = subprocess.run(
+        [sys.executable, str(worker)], input=json.dumps(asked), capture_output=True, text=True, timeout=1500
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows: list[list[Any]] = json.loads(done.stdout)
+    assert len(rows) == len(files) * len(verbs)
+    return rows
+
+
+def _assert_cheap(rows: list[list[Any]]) -> None:
+    by_time = sorted(rows, key=lambda row: row[3])[-5:]
+    by_memory = sorted(rows, key=lambda row: row[4])[-5:]
+    for verb, file, code, seconds, megabytes in by_time + by_memory:
+        print(f"{verb:20} {Path(file).name:28} code {code} {seconds:6.2f} s {megabytes:5} MiB")
+    beyond = [row for row in rows if row[2] not in (0, 1, 2) or row[3] > SECONDS or row[4] * 2**20 > MEGABYTES * 10**6]
+    assert not beyond, "\n".join(map(str, beyond))
+
+
+@pytest.mark.slow
+def test_bad_files_cost_little_in_every_verb(tmp_path: Path) -> None:
+    """Each file of `testfiles/bad` ends each verb within 2 s of CPU and 200 MB, as `getrusage` counts them."""
+    files = sorted(file for file in (TESTFILES / "bad").iterdir() if file.name != "README.md")
+    assert len(files) > 150
+    _assert_cheap(_costs(files, VERBS, tmp_path))
+
+
+def _pickled(path: Path, body: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02" + body + b".")
+        archive.writestr("a/byteorder", b"little")
+        archive.writestr("a/version", b"3\n")
+    return path
+
+
+@pytest.mark.slow
+def test_deep_and_wide_pickles_cost_little_in_every_verb(tmp_path: Path) -> None:
+    """200 kB of dicts in dicts, of lists in lists, of pairs, and of texts: comparing and naming places is linear."""
+    files = [
+        _pickled(tmp_path / "dicts.pt", b"}K\x00" * 50_000 + b"}" + b"s" * 50_000),
+        _pickled(tmp_path / "lists.pt", b"]" * 60_000 + b"a" * 59_999),
+        _pickled(tmp_path / "pairs.pt", b"](" + b"K\x01K\x02\x86" * 40_000 + b"e"),
+        _pickled(tmp_path / "texts.pt", b"}(" + b"".join(b"X\4\0\0\0%04xK\1" % i for i in range(10_000)) + b"u"),
+    ]
+    _assert_cheap(_costs(files, VERBS, tmp_path))
