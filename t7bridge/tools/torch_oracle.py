@@ -71,7 +71,7 @@ class _Comparer:
                 f"{path_text(path)}: PyTorch has a {type(b).__name__} where here is a {type(a).__name__}"
             )
             return []
-        if isinstance(a, dict):
+        if isinstance(a, dict) and isinstance(b, dict):
             return [((path, "", key), x, y) for (key, x), y in zip(a.items(), b.values())]
         return [((path, "", place), x, y) for place, (x, y) in enumerate(zip(a, b))]
 
