@@ -181,7 +181,8 @@ local function fill_recurrent(self, prefix, suffix, layer)
       wrong(self, 'there are no ' .. key('weight_ih') .. ' and ' .. key('weight_hh'))
       return
    end
-   local usual = PYTORCH[ih:size(1) / hh:size(2)]
+   local projection = take(self, key('weight_hr'))
+   local usual = PYTORCH[ih:size(1) / (projection or hh):size(2)]
    local cell = is_module(layer) and inner(layer) or layer
    local name = is_module(cell) and kind(cell) or 'a cell'
    local order = cell.gates or usual
@@ -223,7 +224,6 @@ local function fill_recurrent(self, prefix, suffix, layer)
    end
    put(self, cell, 'weight', torch.cat(ih:t():contiguous(), hh:t():contiguous(), 1), key('weight_ih'))
    put(self, cell, 'bias', b_ih and b_ih + b_hh or cell.bias:clone():zero(), key('bias_ih'))
-   local projection = take(self, key('weight_hr'))
    if projection then put(self, cell, 'weightO', projection:t(), key('weight_hr')) end
 end
 
