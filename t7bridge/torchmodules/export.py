@@ -183,13 +183,15 @@ def export_pt2(module: nn.Module, inputs: Inputs, path: str, dynamic: Sequence[s
             arguments,
             _shapes(arguments, dynamic),
         )
-        torch.export.save(program, path)
         try:
+            torch.export.save(program, path)
             again = torch.export.load(path)
             with torch.no_grad():
                 found = again.module()(*arguments)
-        except Exception as error:  # whatever PyTorch has for archives of its own that it cannot read
-            raise ModelError(f"PyTorch cannot run the exported model: {_first_line(error)}", file=path) from error
+        except Exception as error:  # whatever PyTorch raises for what it can neither write nor read
+            raise ModelError(
+                f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
+            ) from error
     difference = _difference(_leaves(found), wanted, path)
     names = [spec.arg.name for spec in program.graph_signature.output_specs]
     return Exported([each.name for each in _flat(inputs)], names, difference, f"torch {torch.__version__}")

@@ -451,7 +451,7 @@ SINGLE = torch.float32
 
 def joined(values: list[Any], dim: int) -> torch.Tensor | None:
     """Tensors one after the other along a dimension; `None` where they do not fit."""
-    if not all(isinstance(item, torch.Tensor) for item in values):
+    if not values or not all(isinstance(item, torch.Tensor) for item in values):
         return None
     try:
         return torch.cat(list(values), dim)

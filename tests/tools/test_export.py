@@ -18,7 +18,7 @@ from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
 from t7bridge.graph.lua import Table
 from t7bridge.tools.export import _check_calls
-from t7bridge.torchmodules.export import Input, export_onnx
+from t7bridge.torchmodules.export import Input, export_onnx, export_pt2
 
 MODEL = TESTFILES / "models" / "resnet_small.t7"
 
@@ -188,6 +188,19 @@ def test_all_models(tmp_path):
         except T7BridgeError as error:
             refused[path.stem] = str(error)
     assert set(refused) == set(NO_ONNX), refused
+
+
+class Nothing(torch.nn.Module):
+    """A model without outputs, which PyTorch exports and cannot write."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return []
+
+
+def test_what_pytorch_cannot_write(tmp_path):
+    """What PyTorch raises while it writes an archive is an error that says so."""
+    with pytest.raises(ModelError, match="PyTorch cannot write and run"):
+        export_pt2(Nothing(), Input("x", (2, 3)), str(tmp_path / "x.pt2"))
 
 
 def test_tables_in_tables_as_pt2(tmp_path):

@@ -272,7 +272,7 @@ class Runner:
         dim = step.obj.get("dimension")
         if found is None or not isinstance(dim, float):
             return None
-        value = joined(found.value, int(dim) - 1)
+        value = joined(found.value, int(dim) - 1) if 1 <= dim < 1 << 31 else None
         if value is None:
             raise MisfitError
         return Given(value, joined(found.scale, int(dim) - 1) if found.scale is not None else None, found.group)

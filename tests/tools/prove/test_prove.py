@@ -14,7 +14,9 @@ import t7bridge
 from t7bridge.cli import main
 from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
+from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Storage
+from t7bridge.graph.walk import walk
 from t7bridge.nn.plan.inside import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
@@ -231,3 +233,16 @@ def test_several_models_or_one():
     assert all(layer.path.startswith("root.model") for layer in alone.layers)
     with pytest.raises(t7bridge.T7BridgeError, match=r"no module at root\.other"):
         t7bridge.prove(path, "root.other")
+
+
+@pytest.mark.parametrize("dimension", [float("nan"), float("inf"), -1.0, 1e300, 99.0])
+@pytest.mark.parametrize("kept", [True, False])
+def test_damaged_concat(dimension: float, kept: bool):
+    """A Concat without modules, or of a dimension that no tensor has, does not agree, and is no error."""
+    model = T7Reader(TESTFILES / "prove/inception.train.t7").read_object()
+    found = [visit.value for visit in walk(model) if isinstance(visit.value, TorchObject)]
+    concat = next(value for value in found if "Concat" in value.class_name)
+    concat["dimension"] = dimension
+    if not kept:
+        concat["modules"] = Table.of([])
+    assert prove_value(model, "inception").first_divergent is not None or not kept
