@@ -197,13 +197,19 @@ def read_side(document: Document, limits: Limits) -> Side:
     return _read_python(document, limits)
 
 
+_LONGEST_NAME = 1000
+"""Characters of a class or function in a pickle that PyTorch is shown."""
+
+
 def _ask_others(document: Document, side: Side, report: VerifyReport) -> list[str]:
     """Let another reader read a file too, and compare; its name, where there is one that can."""
     name, found = "", None
     if document.format == "pt":
         from . import torch_oracle as torch
 
-        name, found = "torch", torch.differences(document.path, side.python)
+        # PyTorch refuses names like these, and searches its own message for seconds.
+        if all(len(each) <= _LONGEST_NAME for each in document.content.judged):
+            name, found = "torch", torch.differences(document.path, side.python)
     elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
         from ..formats import torchfile
 

@@ -8,6 +8,9 @@ from looping import for_each
 
 import t7bridge
 from t7bridge.errors import FormatError
+from t7bridge.formats.pt.writer import PtWriter
+from t7bridge.graph.python import PythonGlobal
+from t7bridge.tools import torch_oracle
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 T7 = [path for path in sorted(ROOT.glob("format/*.t7")) if not path.name.startswith(("stream", "object_custom_write"))]
@@ -125,3 +128,17 @@ def test_report_is_data() -> None:
     data = report.as_dict()
     assert data["same"] is True
     assert list(data["readers"].values()) == [["torchfile"], []]
+
+
+def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):
+    """PyTorch, whose message about a name takes time by its square, is asked only where all names are short."""
+    asked = []
+    monkeypatch.setattr(torch_oracle, "differences", lambda path, value: asked.append(path))
+    for size in (1000, 1001):
+        path = tmp_path / f"{size}.pt"
+        with open(path, "wb") as file:
+            writer = PtWriter(file, allow_foreign=True)
+            writer.write(PythonGlobal("package", "x" * (size - len("package."))))
+            writer.finish()
+        assert not t7bridge.verify(path, path).differences
+        assert (str(path) in map(str, asked)) == (size == 1000)
