@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
+
+# Before anything loads torch or numpy: threads that wait for one another spin, and beside other workers of pytest, or
+# on a machine that does something else, the tests then take up to six times as long. Processes of tests inherit it.
+for library in ("OMP", "MKL", "OPENBLAS"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
