@@ -52,7 +52,6 @@ def devices(path: Path) -> list[str]:
         ({"map_location": lambda name: "meta" if name.startswith("p") else None}, ["cpu", "cpu", "meta", "cpu"]),
         ({"map_location": lambda name: torch.device("cuda", 2)}, ["cuda:2"] * 4),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("pt_format", ["zip", "legacy"])
 def test_convert(several, tmp_path, options, wanted, pt_format):
@@ -89,7 +88,7 @@ def test_command_line(several, tmp_path):
     assert devices(tmp_path / "out.pt") == ["cuda:3", "cpu", "cpu", "cpu"]
 
 
-@pytest.mark.parametrize("location", ["meta", torch.device("meta"), {"cpu": "meta"}, lambda name: "meta"], ids=str)
+@pytest.mark.parametrize("location", ["meta", torch.device("meta"), {"cpu": "meta"}, lambda name: "meta"])
 def test_load_module(location):
     """A live module's parameters are on the device that was asked for."""
     module = t7bridge.load_module(TESTFILES / "models" / "resnet_small.t7", map_location=location)
