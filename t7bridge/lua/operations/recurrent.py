@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ...data import define
 from ..build import Absent, Builder, CannotError, Const, Param, Wire, mentions, whole
 from ..layers import Layer, Step, make, sequential
 from ..table import operation
@@ -19,19 +21,35 @@ def _gate(start: int, count: int, activation: str) -> Layer:
     return sequential(make("nn.Narrow", 2, start + 1, count), make(activation))
 
 
+class _Cell:
+    """A graph of one step under construction: its inputs, and the product of the last state with its weights."""
+
+    def __init__(self, inputs: int, hidden: int, gates: int, weight: Param, bias: Param | None) -> None:
+        self.inputs = [Step(None, [], (), (), index) for index in range(inputs)]
+        self._steps = [*self.inputs]
+        self._recurrent = make("nn.Linear", hidden, gates * hidden, *(() if bias else (False,)), weight=weight.ref)
+        if bias is not None:
+            self._recurrent.weights["bias"] = bias.ref
+
+    def own(self) -> Step:
+        """Add the product with the last output, the second input."""
+        return self.emit(self._recurrent, self.inputs[1])
+
+    def emit(self, layer: Layer, *inputs: Step) -> Step:
+        """Add a step and return it."""
+        self._steps.append(Step(layer, list(inputs)))
+        return self._steps[-1]
+
+    def returning(self, *outputs: Step) -> Layer:
+        """Return the graph with these outputs."""
+        return Layer("nn.gModule", inputs=len(self.inputs), steps=self._steps, outputs=list(outputs))
+
+
 def lstm_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     """Return a cell of {gates of the input, h, c} that returns {h, c}; gates i, f, g, o."""
-    gates, h, c = (Step(None, [], (), (), index) for index in range(3))
-    steps = [gates, h, c]
-
-    def emit(layer: Layer, *inputs: Step) -> Step:
-        steps.append(Step(layer, list(inputs)))
-        return steps[-1]
-
-    recurrent = make("nn.Linear", hidden, 4 * hidden, *(() if bias else (False,)), weight=weight.ref)
-    if bias is not None:
-        recurrent.weights["bias"] = bias.ref
-    total = emit(make("nn.CAddTable"), gates, emit(recurrent, h))
+    cell = _Cell(3, hidden, 4, weight, bias)
+    emit, (gates, _, c) = cell.emit, cell.inputs
+    total = emit(make("nn.CAddTable"), gates, cell.own())
     i = emit(_gate(0, hidden, "nn.Sigmoid"), total)
     f = emit(_gate(hidden, hidden, "nn.Sigmoid"), total)
     g = emit(_gate(2 * hidden, hidden, "nn.Tanh"), total)
@@ -39,22 +57,14 @@ def lstm_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     kept, new = emit(make("nn.CMulTable"), f, c), emit(make("nn.CMulTable"), i, g)
     next_c = emit(make("nn.CAddTable"), kept, new)
     next_h = emit(make("nn.CMulTable"), o, emit(make("nn.Tanh"), next_c))
-    return Layer("nn.gModule", inputs=3, steps=steps, outputs=[next_h, next_c])
+    return cell.returning(next_h, next_c)
 
 
 def gru_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     """Return a cell of {gates of the input, h} that returns h; gates r, z, n, reset after the product."""
-    gates, h = (Step(None, [], (), (), index) for index in range(2))
-    steps = [gates, h]
-
-    def emit(layer: Layer, *inputs: Step) -> Step:
-        steps.append(Step(layer, list(inputs)))
-        return steps[-1]
-
-    recurrent = make("nn.Linear", hidden, 3 * hidden, *(() if bias else (False,)), weight=weight.ref)
-    if bias is not None:
-        recurrent.weights["bias"] = bias.ref
-    own = emit(recurrent, h)
+    cell = _Cell(2, hidden, 3, weight, bias)
+    emit, (gates, h) = cell.emit, cell.inputs
+    own = cell.own()
     parts = []
     for start in (0, hidden):
         both = emit(
@@ -69,19 +79,26 @@ def gru_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     n = emit(make("nn.Tanh"), emit(make("nn.CAddTable"), given, reset))
     # (1 - z) n + z h = n + z (h - n)
     change = emit(make("nn.CMulTable"), z, emit(make("nn.CSubTable"), h, n))
-    return Layer("nn.gModule", inputs=2, steps=steps, outputs=[emit(make("nn.CAddTable"), n, change)])
+    return cell.returning(emit(make("nn.CAddTable"), n, change))
 
 
 def rnn_cell(hidden: int, weight: Param, bias: Param | None, activation: str) -> Layer:
     """Return a cell of {input, h} that returns h."""
-    given, h = (Step(None, [], (), (), index) for index in range(2))
-    recurrent = make("nn.Linear", hidden, hidden, *(() if bias else (False,)), weight=weight.ref)
-    if bias is not None:
-        recurrent.weights["bias"] = bias.ref
-    own = Step(recurrent, [h])
-    total = Step(make("nn.CAddTable"), [given, own])
-    out = Step(make(activation), [total])
-    return Layer("nn.gModule", inputs=2, steps=[given, h, own, total, out], outputs=[out])
+    cell = _Cell(2, hidden, 1, weight, bias)
+    total = cell.emit(make("nn.CAddTable"), cell.inputs[0], cell.own())
+    return cell.returning(cell.emit(make(activation), total))
+
+
+def _step(b: Builder, kind: str, w_hh: Param, b_hh: Param | None, gates: Wire, states: list[Wire], shape: Any) -> Any:
+    """Run a cell once and return its next states, the output first."""
+    hidden = w_hh.ref.size[1]
+    if kind == "lstm":
+        made = b.emit(lstm_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)
+        return [b.emit(make("nn.SelectTable", place), made) for place in (1, 2)]
+    if kind == "gru":
+        return [b.emit(gru_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)]
+    activation = "nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU"
+    return [b.emit(rnn_cell(hidden, w_hh, b_hh, activation), gates, *states, shape=shape)]
 
 
 def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
@@ -94,64 +111,104 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
     return b.wire(selected(b, state, 0, index), like)
 
 
-def _unroll(
-    b: Builder,
-    kind: str,
-    value: Wire,
-    states: list[Any],
-    params: Any,
-    biases: bool,
-    layers: int,
-    dropout: float,
-    both_ways: bool,
-    batch_first: bool,
-) -> list[Wire]:
-    """Run layers over time; return outputs and last states."""
-    count = 4 if biases else 2
-    time = 1 if batch_first else 0
-    length = value.shape[time]
+@define(eq=False)
+class _Stack:
+    """Recurrent layers over time, as PyTorch numbers their parameters."""
+
+    kind: str
+    params: Any
+    biases: bool
+    layers: int
+    dropout: float
+    both_ways: bool
+    batch_first: bool
+
+    @property
+    def time(self) -> int:
+        """The dimension of the steps."""
+        return 1 if self.batch_first else 0
+
+    @property
+    def count(self) -> int:
+        """Number of parameters of one direction of one layer."""
+        return 4 if self.biases else 2
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 where a second cell runs from the last step to the first."""
+        return 2 if self.both_ways else 1
+
+    def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, int], Wire]) -> Wire:
+        """Return the outputs of the last layer.
+
+        Args:
+            one: runs one direction (0 forward, 1 backward) of one layer; its second argument numbers both, as the
+                first dimension of PyTorch's states does.
+        """
+        for layer in range(self.layers):
+            if layer and self.dropout:
+                value = b.emit(make("nn.Dropout", self.dropout), value)
+            results = [one(value, layer * self.directions + way, way) for way in range(self.directions)]
+            value = results[0] if len(results) == 1 else concatenated(b, results, 2)
+        return value
+
+    def parameters(self, number: int) -> Any:
+        """Return the parameters of one direction of one layer."""
+        return self.params[self.count * number : self.count * (number + 1)]
+
+
+def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[Wire]:
+    """Run layers step by step; return outputs and last states."""
+    length = value.shape[stack.time]
     if isinstance(length, str):
         raise CannotError("the number of steps depends on the inputs")
     if len(value.shape) != 3:
         raise CannotError("the input is not a batch")
-    directions = 2 if both_ways else 1
-    if len(params) != count * layers * directions:
+    if len(stack.params) != stack.count * stack.layers * stack.directions:
         raise CannotError("projections are not composed")
     last: list[list[Wire]] = [[] for _ in states]
-    for layer in range(layers):
-        if layer and dropout:
-            value = b.emit(make("nn.Dropout", dropout), value)
-        results = []
-        for direction in range(directions):
-            number = layer * directions + direction
-            own = params[count * number : count * (number + 1)]
-            if not all(isinstance(param, Param) for param in own):
-                raise CannotError("the weights are computed, or are not parameters")
-            w_ih, w_hh, *rest = own
-            b_ih, b_hh = rest if rest else (None, None)
-            hidden = w_hh.ref.size[1]
-            gates = applied(b, value, w_ih, b_ih)
-            current = [_initial(b, state, number, selected(b, value, time, 0)) for state in states]
-            outputs: list[Any] = [None] * length
-            for step in reversed(range(length)) if direction else range(length):
-                given = selected(b, gates, time, step)
-                if kind == "lstm":
-                    cell = b.emit(lstm_cell(hidden, w_hh, b_hh), given, *current, shape=current[0].shape)
-                    current = [b.emit(make("nn.SelectTable", place), cell) for place in (1, 2)]
-                elif kind == "gru":
-                    current = [b.emit(gru_cell(hidden, w_hh, b_hh), given, *current, shape=current[0].shape)]
-                else:
-                    activation = "nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU"
-                    cell_layer = rnn_cell(hidden, w_hh, b_hh, activation)
-                    current = [b.emit(cell_layer, given, *current, shape=current[0].shape)]
-                outputs[step] = current[0]
-            wide = [b.reshape(out, _with_time(out.shape, time)) for out in outputs]
-            results.append(concatenated(b, wide, time))
-            for place, state in enumerate(current):
-                last[place].append(state)
-        value = results[0] if len(results) == 1 else concatenated(b, results, 2)
+
+    def one(value: Wire, number: int, way: int) -> Any:
+        own = stack.parameters(number)
+        if not all(isinstance(param, Param) for param in own):
+            raise CannotError("the weights are computed, or are not parameters")
+        w_ih, w_hh, b_ih, b_hh = own if stack.biases else (*own, None, None)
+        gates = applied(b, value, w_ih, b_ih)
+        current = [_initial(b, state, number, selected(b, value, stack.time, 0)) for state in states]
+        outputs: list[Any] = [None] * length
+        for step in reversed(range(length)) if way else range(length):
+            given = selected(b, gates, stack.time, step)
+            current = _step(b, stack.kind, w_hh, b_hh, given, current, current[0].shape)
+            outputs[step] = current[0]
+        for place, state in enumerate(current):
+            last[place].append(state)
+        return concatenated(b, [b.reshape(out, _with_time(out.shape, stack.time)) for out in outputs], stack.time)
+
+    value = stack.run(b, value, one)
     stacked = [concatenated(b, [b.reshape(one, (1, *one.shape)) for one in each], 0) for each in last]
     return [value, *stacked]
+
+
+def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
+    """Run LSTM layers from states of zeros by nn.SeqLSTM of the package rnn, which takes sequences of any length."""
+    value = b.permute(value, (1, 0, 2)) if stack.batch_first else value
+    steps, batch, _ = value.shape
+    last = []
+
+    def one(value: Wire, number: int, way: int) -> Any:
+        own = [param.ref for param in stack.parameters(number)]
+        width, hidden = own[0].size[1], own[1].size[1]
+        cells = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
+        turn = make("nn.SeqReverseSequence", 1)
+        chain = sequential(turn, cells, make("nn.SeqReverseSequence", 1)) if way else cells
+        result = b.emit(chain, value, shape=(steps, batch, hidden))
+        end = selected(b, result, 0, 0 if way else steps - 1)
+        last.append(b.reshape(end, (1, batch, hidden)))
+        return result
+
+    value = stack.run(b, value, one)
+    output = b.permute(value, (1, 0, 2)) if stack.batch_first else value
+    return [output, concatenated(b, last, 0), Absent("nn.SeqLSTM does not return its last cells")]
 
 
 def _cells_are_used(b: Builder) -> bool:
@@ -159,33 +216,6 @@ def _cells_are_used(b: Builder) -> bool:
     names = {call.name for call in b.program.calls if call.args[:2] == (Ref(b.call.name), 2)}
     taken = any(mentions(call, name) for call in b.program.calls for name in names)
     return taken or any(item == Ref(name) for item in b.program.outputs for name in names)
-
-
-def _by_rnn(
-    b: Builder, value: Wire, params: Any, biases: bool, layers: int, dropout: float, both_ways: bool, batch_first: bool
-) -> list[Any]:
-    """Run LSTM layers from states of zeros by nn.SeqLSTM of the package rnn, which takes sequences of any length."""
-    value = b.permute(value, (1, 0, 2)) if batch_first else value
-    steps, batch, _ = value.shape
-    count, directions = (4 if biases else 2), (2 if both_ways else 1)
-    last = []
-    for layer in range(layers):
-        if layer and dropout:
-            value = b.emit(make("nn.Dropout", dropout), value)
-        results = []
-        for direction in range(directions):
-            number = layer * directions + direction
-            own = [param.ref for param in params[count * number : count * (number + 1)]]
-            width, hidden = own[0].size[1], own[1].size[1]
-            cells = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, own)))
-            turn = make("nn.SeqReverseSequence", 1)
-            chain = sequential(turn, cells, make("nn.SeqReverseSequence", 1)) if direction else cells
-            results.append(b.emit(chain, value, shape=(steps, batch, hidden)))
-            end = selected(b, results[-1], 0, 0 if direction else steps - 1)
-            last.append(b.reshape(end, (1, batch, hidden)))
-        value = results[0] if len(results) == 1 else concatenated(b, results, 2)
-    output = b.permute(value, (1, 0, 2)) if batch_first else value
-    return [output, concatenated(b, last, 0), Absent("nn.SeqLSTM does not return its last cells")]
 
 
 def _with_time(shape: Any, time: int) -> Any:
@@ -213,14 +243,15 @@ def recurrent(
     kind = b.call.op.split(".")[1]
     states = list(hx) if kind == "lstm" else [hx]
     chance = b.dropout_of(kind.partition("_")[0].upper()) or dropout
+    stack = _Stack(kind, params, has_biases, num_layers, chance, bidirectional, batch_first)
     plain = all(whole(param) for param in params)
     zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
-    count = (4 if has_biases else 2) * num_layers * (2 if bidirectional else 1)
+    count = stack.count * num_layers * stack.directions
     if kind == "lstm" and "rnn" in b.allow and plain and zeros and len(params) == count and not _cells_are_used(b):
         b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
-        return _by_rnn(b, b.wire(input), params, has_biases, num_layers, chance, bidirectional, batch_first)
+        return _by_rnn(b, stack, b.wire(input))
     b.remark_unrolled(input.shape[1 if batch_first else 0])
-    return _unroll(b, kind, b.wire(input), states, params, has_biases, num_layers, chance, bidirectional, batch_first)
+    return _unroll(b, stack, b.wire(input), states)
 
 
 @operation(
@@ -233,14 +264,7 @@ def cell(b: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None
     if not all(isinstance(param, Param) for param in (w_ih, w_hh)):
         raise CannotError("the weights are computed, or are not parameters")
     gates = applied(b, value, w_ih, b_ih)
-    hidden = w_hh.ref.size[1]
     states = [b.wire(state, value) for state in (hx if isinstance(hx, (list, tuple)) else [hx])]
-    shape = (value.shape[0], hidden)
-    kind = b.call.op.split(".")[1]
-    if kind == "lstm_cell":
-        made = b.emit(lstm_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)
-        return [b.emit(make("nn.SelectTable", place), made) for place in (1, 2)]
-    if kind == "gru_cell":
-        return b.emit(gru_cell(hidden, w_hh, b_hh), gates, *states, shape=shape)
-    activation = "nn.Tanh" if kind == "rnn_tanh_cell" else "nn.ReLU"
-    return b.emit(rnn_cell(hidden, w_hh, b_hh, activation), gates, *states, shape=shape)
+    kind = b.call.op.split(".")[1].removesuffix("_cell")
+    made = _step(b, kind, w_hh, b_hh, gates, states, (value.shape[0], w_hh.ref.size[1]))
+    return made if kind == "lstm" else made[0]
