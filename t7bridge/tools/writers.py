@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from functools import cached_property
+from typing import Any
 
 from ..conversion.adopt import Adopter
 from ..conversion.lua_tree import to_lua
-from ..formats.pt.writer import PtWriter as ValueWriter
-from ..formats.t7.layout import T7Layout
-from ..formats.t7.writer import T7Writer as ObjectWriter
+from ..formats.pt import writer as pt_writer
+from ..formats.t7 import writer as t7_writer
 from ..graph.lua import COMPOSITE
-from ..graph.storage import Storage
-from ..io.output import Output
 
 _LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
 
 
-class T7Writer(ObjectWriter):
+class T7Writer(t7_writer.T7Writer):
     """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
 
     An object that was written before becomes a reference to it, so that sharing and cycles are kept. The elements of
@@ -34,16 +32,10 @@ class T7Writer(ObjectWriter):
         ...     T7Writer(file).write_object({"epoch": 3, "weights": np.zeros((2, 3), "f4")})
     """
 
-    def __init__(
-        self,
-        target: IO[bytes] | Output,
-        layout: T7Layout | None = None,
-        *,
-        referenced: bool = True,
-        payloads: list[Storage] | None = None,
-    ) -> None:
-        super().__init__(target, layout, referenced=referenced, payloads=payloads)
-        self._adopter = Adopter()
+    @cached_property
+    def _adopter(self) -> Adopter:
+        """One for all values, so that tensors of different values share memory in the file as they do here."""
+        return Adopter()
 
     def write_object(self, value: Any) -> None:
         """Write one value with everything inside it.
@@ -64,7 +56,7 @@ class T7Writer(ObjectWriter):
         super().write_object(value)
 
 
-class PtWriter(ValueWriter):
+class PtWriter(pt_writer.PtWriter):
     """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
 
     Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the

@@ -117,20 +117,7 @@ class ValueWriter:
 class PtWriter(ValueWriter):
     """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
 
-    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
-    graph. Their bytes go from where they are to the archive without being held in memory.
-
-    Args:
-        target: a binary file object.
-        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
-        place: which device each gets, by the one that it names, instead.
-        allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
-
-    Example:
-        >>> with open("out.pt", "wb") as file:
-        ...     writer = PtWriter(file)
-        ...     writer.write({"weight": tensor})
-        ...     writer.finish()
+    Arguments are those of `t7bridge.PtWriter`, which extends this class by values of numpy and torch.
     """
 
     def finish(self, record: Callable[[str], bytes] | None = None) -> None:

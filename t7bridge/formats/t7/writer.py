@@ -24,21 +24,9 @@ _Step = tuple[str, Value]
 
 
 class T7Writer:
-    """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
+    """Writes Lua's values to a `.t7` file, one after another, as `torch.DiskFile` does.
 
-    An object that was written before becomes a reference to it, so that sharing and cycles are kept. The elements of
-    storages go from where they are to the output without being held in memory.
-
-    Args:
-        target: a binary file object.
-        layout: encoding, byte order, size of `long`.
-        referenced: `False` writes every object anew each time it is met, as `file:referenced(false)` does; sharing
-            is lost, and cycles are refused.
-        payloads: where given, storages are appended to it and their elements are left out of the stream.
-
-    Example:
-        >>> with open("out.t7", "wb") as file:
-        ...     T7Writer(file).write_object(Table.of({"epoch": 3}))
+    Arguments are those of `t7bridge.T7Writer`, which extends this class by values of numpy, torch and Python.
     """
 
     def __init__(
