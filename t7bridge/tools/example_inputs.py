@@ -6,14 +6,11 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias, Union
 
-from attrs import field
-
-from ..data import define
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.example import Example, Examples
 from .prove.prove import lua_value
 from .prove.values import Recorded, is_whole, recorded
 
@@ -23,27 +20,6 @@ _DEEPEST = 32
 """Levels of tables in tables: far more than any model takes."""
 
 EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
-
-
-@define(frozen=True, eq=False)
-class Example:
-    """One example input.
-
-    Attributes:
-        name: its name in the exported file.
-        shape: its sizes, the batch first.
-        dtype: `float32` and the like; empty for that of the model's parameters.
-        value: the tensor, where a file holds it; otherwise numbers are drawn.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = ""
-    value: Tensor | None = field(default=None, repr=False)
-
-
-Examples: TypeAlias = Union[Example, "list[Examples]"]
-"""The input of a model: one, or a list for a Lua table, in which are lists for tables in it."""
 
 
 def parse_inputs(given: str | Sequence[int] | Sequence[str], *, limits: Limits = DEFAULT_LIMITS) -> Examples:

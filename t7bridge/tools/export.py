@@ -14,7 +14,7 @@ from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Budget, Limits
-from .example_inputs import Examples, parse_inputs
+from .example_inputs import parse_inputs
 from .hub import HubReport, export_hub
 from .load_module import load_module
 
@@ -102,21 +102,14 @@ def export(
         raise ModelError("no known format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     if os.path.lexists(target) and not force:
         raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
-    given = parse_inputs(input, limits=limits)
+    inputs = parse_inputs(input, limits=limits)
     try:
-        from ..torchmodules.export import Input, Inputs, export_onnx, export_pt2
+        from ..torchmodules.export import export_onnx, export_pt2
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     module = load_module(path, at, index_base=index_base, limits=limits)
     with about_file(os.fspath(path)):
         _check_calls(module, os.path.getsize(path), limits)
-
-    def converted(each: Examples) -> Inputs:
-        if isinstance(each, list):
-            return [converted(one) for one in each]
-        return Input(each.name, each.shape, each.dtype, None if each.value is None else each.value.torch())
-
-    inputs = converted(given)
     folder = os.path.dirname(os.path.abspath(target))
     try:
         scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)

@@ -12,38 +12,19 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any
 
 import torch
+from attrs import evolve
 from torch import nn
 
 from ..data import define
 from ..errors import ModelError, UnsupportedError
+from ..nn.example import Example, Examples
 from .onnx_operations import replaced, translations
 
 OPSET = 18
 """Version of ONNX's operators (`onnxscript.opset18`): the default of PyTorch 2.13, known to runtimes since 2023."""
-
-
-@define(frozen=True, eq=False)
-class Input:
-    """One example input.
-
-    Attributes:
-        name: its name in the exported file.
-        shape: its sizes, the batch first.
-        dtype: `float32` and the like; empty for that of the model's parameters.
-        value: the tensor itself; `None` where its numbers are to be drawn.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = ""
-    value: torch.Tensor | None = None
-
-
-Inputs: TypeAlias = Union[Input, "list[Inputs]"]
-"""Inputs of a model: one tensor, or a list for a Lua table, with lists for tables in it."""
 
 
 @define(eq=False)
@@ -64,7 +45,7 @@ class Exported:
     runner: str
 
 
-def example(module: nn.Module, inputs: Inputs, indices: bool = False, seed: int = 0) -> Any:
+def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: int = 0) -> Any:
     """Make seeded example inputs: normal numbers, or indices that every table of the model has.
 
     Args:
@@ -84,12 +65,12 @@ def example(module: nn.Module, inputs: Inputs, indices: bool = False, seed: int 
     rows = [each.weight.shape[0] for each in module.modules() if isinstance(each, nn.Embedding)]
     most = max(1, min(rows, default=1))
 
-    def made(each: Input) -> torch.Tensor:
+    def made(each: Example) -> torch.Tensor:
         dtype = getattr(torch, each.dtype, None) if each.dtype else (floats or [torch.float32])[0]
         if not isinstance(dtype, torch.dtype):
             raise ModelError("an input has no known type", found=each.dtype, expected="float32, int64 or the like")
         if each.value is not None:
-            return each.value.to(dtype)
+            return each.value.torch().to(dtype).contiguous()
         if dtype.is_floating_point and not indices:
             return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
         return torch.randint(1, most + 1, each.shape, generator=generator).to(dtype)
@@ -98,7 +79,7 @@ def example(module: nn.Module, inputs: Inputs, indices: bool = False, seed: int 
 
 
 def export_onnx(
-    module: nn.Module, inputs: Inputs, path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
+    module: nn.Module, inputs: Examples, path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
 ) -> Exported:
     """Write a module as ONNX and compare what onnxruntime computes with what the module computes.
 
@@ -162,7 +143,7 @@ def export_onnx(
     return Exported(names, made, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
-def export_pt2(module: nn.Module, inputs: Inputs, path: str, dynamic: Sequence[str] = ()) -> Exported:
+def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence[str] = ()) -> Exported:
     """Write a module as a `.pt2` archive of torch.export, load that, and compare the outputs.
 
     Args:
@@ -206,16 +187,18 @@ def _flat(tree: Any) -> list[Any]:
     return [leaf for each in tree for leaf in _flat(each)] if isinstance(tree, list) else [tree]
 
 
-def _two(given: Input) -> Input:
+def _two(given: Example) -> Example:
     """The input with at least two examples: torch.export takes a size of 1 for a constant."""
     if given.shape[0] != 1:
         return given
-    value = None if given.value is None else given.value.expand(2, *given.shape[1:]).clone()
-    return Input(given.name, (2, *given.shape[1:]), given.dtype, value)
+    shape, value = (2, *given.shape[1:]), given.value
+    if value is not None:
+        value = evolve(value, size=shape, stride=(0, *value.stride[1:]))
+    return evolve(given, shape=shape, value=value)
 
 
 def _prepared(
-    module: nn.Module, inputs: Inputs, dynamic: Sequence[str]
+    module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
     """The example inputs, the arguments that they are for the module, and its outputs."""
     unknown = set(dynamic) - {"batch"}

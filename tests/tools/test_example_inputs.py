@@ -10,7 +10,8 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.errors import ModelError
-from t7bridge.tools.example_inputs import Examples, leaves, parse_inputs
+from t7bridge.nn.example import Examples
+from t7bridge.tools.example_inputs import leaves, parse_inputs
 
 
 def names(tree: Examples) -> Any:

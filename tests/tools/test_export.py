@@ -17,8 +17,9 @@ import t7bridge
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, TargetExistsError, UnsupportedError
 from t7bridge.graph.lua import Table
+from t7bridge.nn.example import Example
 from t7bridge.tools.export import _check_calls
-from t7bridge.torchmodules.export import Input, export_onnx, export_pt2
+from t7bridge.torchmodules.export import export_onnx, export_pt2
 
 MODEL = TESTFILES / "models" / "resnet_small.t7"
 
@@ -115,7 +116,7 @@ def test_refused_layer_is_named(tmp_path):
     """A model that the exporter refuses says which layer it is."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(Refused())).eval()
     with pytest.raises(UnsupportedError, match=r"1\.0 \(Refused\)"):
-        export_onnx(model, Input("x", (2, 3)), str(tmp_path / "x.onnx"))
+        export_onnx(model, Example("x", (2, 3)), str(tmp_path / "x.onnx"))
 
 
 NO_ONNX = {
@@ -200,7 +201,7 @@ class Nothing(torch.nn.Module):
 def test_what_pytorch_cannot_write(tmp_path):
     """What PyTorch raises while it writes an archive is an error that says so."""
     with pytest.raises(ModelError, match="PyTorch cannot write and run"):
-        export_pt2(Nothing(), Input("x", (2, 3)), str(tmp_path / "x.pt2"))
+        export_pt2(Nothing(), Example("x", (2, 3)), str(tmp_path / "x.pt2"))
 
 
 def test_tables_in_tables_as_pt2(tmp_path):

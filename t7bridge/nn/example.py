@@ -1,0 +1,31 @@
+"""Example inputs of a model: shapes and types, lists of them for Lua's tables."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, Union
+
+from attrs import field
+
+from ..data import define
+from ..graph.tensor import Tensor
+
+
+@define(frozen=True, eq=False)
+class Example:
+    """One example input.
+
+    Attributes:
+        name: its name in the exported file.
+        shape: its sizes, the batch first.
+        dtype: `float32` and the like; empty for that of the model's parameters.
+        value: the tensor, where a file holds it; otherwise numbers are drawn.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = ""
+    value: Tensor | None = field(default=None, repr=False)
+
+
+Examples: TypeAlias = Union[Example, "list[Examples]"]
+"""The input of a model: one, or a list for a Lua table, in which are lists for tables in it."""
