@@ -78,9 +78,10 @@ def test_referees_agree(name, count):
     assert "'both'" in run.stdout
 
 
-def test_modules_and_their_source_agree():
+def test_modules_and_their_source_agree(tmp_path):
     """A module with changed options is refused, or its live module and its model.py compute the same."""
     command = [sys.executable, str(ROOT / "fuzz" / "fuzz_modules.py"), "--count", "150", "--seed", "5"]
+    command += ["--findings", str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "'same'" in run.stdout
