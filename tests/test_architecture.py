@@ -220,7 +220,6 @@ CIRCLES = {
     frozenset({"graph/arrays.py", "graph/storage.py"}),
     frozenset({"graph/show_tensor.py", "graph/tensor.py", "graph/torch_values.py"}),
     frozenset({"graph/lua.py", "graph/show_html.py", "graph/show_lua.py"}),
-    frozenset({"formats/t7/payloads.py", "formats/t7/releases_2010.py"}),
 }
 
 

@@ -19,7 +19,8 @@ from ...limits import OBJECT_BYTES, Limits
 from . import layout as tags
 from .binary import BinaryInput
 from .layout import TAG_NAMES, VERSION_PATTERN, T7Layout
-from .payloads import Payload, payload_of
+from .payload import Payload
+from .payloads import payload_of
 from .window import WINDOW_BYTES, checked_scalars
 
 if TYPE_CHECKING:

@@ -7,46 +7,15 @@ here by its name and by two functions that read and write what follows the class
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ...data import define
 from ...errors import CorruptError, ModelError
 from ...graph.lua import Table, TorchObject
+from .payload import Payload, PayloadClass
 
 if TYPE_CHECKING:
     from .reader import T7Reader
     from .writer import T7Writer
-
-ReadPayload = Callable[["T7Reader", TorchObject], None]
-WritePayload = Callable[["T7Writer", TorchObject], None]
-
-
-class PayloadClass(Protocol):
-    """Class with two static methods, as `register_class` decorates it."""
-
-    @staticmethod
-    def read(reader: T7Reader, obj: TorchObject) -> None:
-        """Fill an object from the reader."""
-
-    @staticmethod
-    def write(writer: T7Writer, obj: TorchObject) -> None:
-        """Write an object to the writer."""
-
-
-@define(frozen=True)
-class Payload:
-    """Layout of the objects of one class behind the class name.
-
-    Attributes:
-        read: fills an object, whose `fields` is an empty table, from the reader.
-        write: writes the same to the writer.
-        since_version: objects of lower class versions are plain tables.
-    """
-
-    read: ReadPayload
-    write: WritePayload
-    since_version: int = 0
-
 
 _PAYLOADS: dict[str, Payload] = {}
 

@@ -29,7 +29,7 @@ from ...errors import CorruptError, FormatError, WriteError
 from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from .layout import TORCH, TORCH5, VINTAGES, T7Layout
-from .payloads import Payload
+from .payload import Payload
 from .releases_2010_fields import RELEASES
 
 if TYPE_CHECKING:

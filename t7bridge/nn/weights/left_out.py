@@ -11,7 +11,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import Visit, walk
 from ...report import Report
-from .state_dict import StateDict
+from .named import StateDict
 
 _NAMED = 6
 

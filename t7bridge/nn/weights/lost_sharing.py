@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ...graph.tensor import Tensor
 from ...report import Note, Report
-from .state_dict import StateDict
+from .named import StateDict
 
 _SHOWN = 8
 

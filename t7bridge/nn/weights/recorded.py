@@ -7,7 +7,7 @@ Here they are read back: a state dict of the model as it stands becomes the reco
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import field
 
@@ -16,9 +16,7 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from ...values.assign import is_contiguous
 from ..fields import items_of
-
-if TYPE_CHECKING:
-    from .state_dict import StateDict
+from .named import StateDict
 
 FIELD = "t7bridge"
 ROOT_FIELD = "t7bridge_state_dict"

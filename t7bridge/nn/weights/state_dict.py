@@ -5,12 +5,8 @@ May import graph, errors, limits and report. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
-from ...data import define
 from ...errors import ModelError
 from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ...graph.show import counted
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
@@ -19,63 +15,13 @@ from ..plan.places import Budget, Place, Places, find_modules, is_module, is_scr
 from ..registry import Layer, Param, Source
 from .compact import compacted
 from .layouts import apply_layout, elements
+from .named import Origin, StateDict
 from .recorded import ROOT_FIELD, recorded
 
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
 _USUAL = ("weight", "bias", "running_mean", "running_var")
 """The tensors that most layers have, under the names that PyTorch has for them too."""
-
-
-@define(eq=False)
-class Origin:
-    """Origin of a tensor of a state dict.
-
-    Attributes:
-        obj: the Lua object.
-        param: the entry that named it; `None` for a class without an entry.
-        source: its field and layout; `None` for what was computed, or where the layout could not be changed.
-        tensor: the Lua tensor; `None` for what was computed.
-    """
-
-    obj: TorchObject
-    param: Param | None
-    source: Source | None
-    tensor: Tensor | None
-
-
-class StateDict(OrderedDict[str, Tensor]):
-    """A PyTorch state dict, made from a Lua model: tensors by PyTorch's names, in PyTorch's order.
-
-    Tensors that shared memory in Lua do so here.
-
-    Attributes:
-        notes: what the user should know.
-        origins: where each tensor comes from.
-    """
-
-    __slots__ = ("notes", "origins")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[Note] = []
-        self.origins: dict[str, Origin] = {}
-
-    @property
-    def tensors(self) -> StateDict:
-        """The state dict itself."""
-        return self
-
-    def __repr__(self) -> str:
-        return f"<StateDict: {counted(len(self), 'tensor')}>"
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other
 
 
 def state_dict(
@@ -126,7 +72,7 @@ def _rename(value: TorchObject, path: str, result: StateDict) -> None:
     record = recorded(value, result)
     if record is None:
         message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
-        result.notes.append(Note("warning", path, message, code="cycle"))
+        result.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.outer(result)
     origins = {}

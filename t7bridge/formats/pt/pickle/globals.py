@@ -31,11 +31,8 @@ from ....graph.storage import Storage
 from ....graph.tensor import Tensor
 from ....limits import DEFAULT_LIMITS, Limits
 from ..storages import StorageTable, element_named, storage_element
-from .budget import Work
+from .context import Context, Handler
 from .names import FORBIDDEN, FOREIGN, standing
-
-Handler = Callable[["PtMeaning", tuple[Any, ...]], Any]
-"""Returns the value of a call, or `NotImplemented` where it has no meaning and stays an opaque object."""
 
 _CANONICAL = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _SAME = {
@@ -74,7 +71,7 @@ _FILLED_LATER = frozenset(
 """Classes whose `__new__` ignores its arguments: NEWOBJ makes them empty."""
 
 
-class PtMeaning:
+class PtMeaning(Context):
     """Resolves the names in a file's pickles to values.
 
     Args:
@@ -89,7 +86,6 @@ class PtMeaning:
     Attributes:
         foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
             `FORBIDDEN` or `FOREIGN`.
-        work: what calls may copy.
     """
 
     def __init__(
@@ -102,19 +98,12 @@ class PtMeaning:
         forbid: bool = False,
         script: bool = False,
     ) -> None:
-        self.storages = storages
-        self.nested = nested
-        self.limits = limits
-        self.size = size
+        super().__init__(storages, nested, limits, size)
         self._forbid = forbid
-        self.tensors: list[Tensor] = []
-        """The tensors that `torch.jit._pickle.build_tensor_from_id` numbers."""
         self.foreign: dict[str, str] = {}
-        self.work = Work(size)
         self._script = script
         self._persistent = persistent
         self._globals: dict[tuple[str, str], Any] = {}
-        self._handlers: dict[int, Handler] = {}
 
     def find(self, module: str, name: str) -> Any:
         """The value of a global: a constant, or its name."""
@@ -129,7 +118,7 @@ class PtMeaning:
             value = PythonGlobal(_CANONICAL.get(module, module), name)
             handler = _handler(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
             if handler:
-                self._handlers[id(value)] = handler
+                self.handlers[id(value)] = handler
             else:
                 self._judge(value)
         self._globals[module, name] = value
@@ -159,13 +148,9 @@ class PtMeaning:
             return lambda meaning, args: tensor_of_list(meaning, value, args)
         return None
 
-    def handler_of(self, value: Any) -> Handler | None:
-        """Return the handler for a call of a value, None where the call has no meaning."""
-        return self._handlers.get(id(value)) if type(value) is PythonGlobal else None
-
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """The value of a call."""
-        handler = self._handlers.get(id(constructor))
+        handler = self.handlers.get(id(constructor))
         if handler is not None and not kwargs:
             if type(args) is not tuple:
                 raise CorruptError(f"{constructor.path} is called with no tuple of arguments")

@@ -11,9 +11,10 @@ from typing import Any
 from ....errors import CorruptError
 from ....graph.python import NumpyArray, NumpyDtype, NumpyScalar, PythonGlobal
 from ..storages import shown
+from .context import Context, Handler
 
 
-def _dtype(meaning: Any, args: tuple[Any, ...]) -> Any:
+def _dtype(context: Context, args: tuple[Any, ...]) -> Any:
     if not args or not isinstance(args[0], (str, bytes)):
         return NotImplemented
     code = args[0].decode("latin1") if isinstance(args[0], bytes) else args[0]
@@ -22,7 +23,7 @@ def _dtype(meaning: Any, args: tuple[Any, ...]) -> Any:
     return NumpyDtype(code)
 
 
-def _reconstruct(meaning: Any, args: tuple[Any, ...]) -> Any:
+def _reconstruct(context: Context, args: tuple[Any, ...]) -> Any:
     """An array without elements: its state follows."""
     cls = args[0] if args else None
     if not isinstance(cls, PythonGlobal):
@@ -30,14 +31,14 @@ def _reconstruct(meaning: Any, args: tuple[Any, ...]) -> Any:
     return NumpyArray(NumpyDtype("i1"), (0,), False, b"", cls.path)
 
 
-def _scalar(meaning: Any, args: tuple[Any, ...]) -> Any:
+def _scalar(context: Context, args: tuple[Any, ...]) -> Any:
     if not args or not isinstance(args[0], NumpyDtype):
         return NotImplemented
     data = args[1] if len(args) > 1 else b""
     return NumpyScalar(args[0], data.encode() if isinstance(data, str) else data)
 
 
-def _from_buffer(meaning: Any, args: tuple[Any, ...]) -> Any:
+def _from_buffer(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) != 4 or not isinstance(args[0], (bytes, bytearray)) or not isinstance(args[1], NumpyDtype):
         return NotImplemented
     array = NumpyArray(args[1], (0,), args[3] == "F", b"")
@@ -87,7 +88,7 @@ def _fill(array: NumpyArray, shape: Any, data: Any) -> None:
     array.shape, array.data = tuple(shape), bytes(data) if isinstance(data, bytearray) else data
 
 
-HANDLERS = {
+HANDLERS: dict[str, Handler] = {
     "numpy.dtype": _dtype,
     "numpy.core.multiarray._reconstruct": _reconstruct,
     "numpy.core.multiarray.scalar": _scalar,

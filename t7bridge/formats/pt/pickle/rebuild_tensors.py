@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
@@ -28,9 +28,7 @@ from ....graph.python import (
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor, view_fault
 from ..storages import element_named, is_count, shown, span_of_bytes, storage_element
-
-if TYPE_CHECKING:
-    from .globals import PtMeaning
+from .context import Context, Handler
 
 _TENSOR_CLASS = re.compile(r"(\w+)Tensor\Z")
 _MODERN_WORDS = {"Bool": "bool", "BFloat16": "bfloat16", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
@@ -48,7 +46,7 @@ def _numbers(values: Any, what: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
+def view(context: Context, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
     """A tensor on a storage, once it is certain that it is inside.
 
     Raises:
@@ -58,13 +56,13 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
     if type(offset) is not int:
         raise _wrong("an offset that is not an integer", offset)
-    meaning.work.spend(len(size))
-    if len(size) > meaning.limits.dimensions:
+    context.work.spend(len(size))
+    if len(size) > context.limits.dimensions:
         raise LimitError(
             "a tensor has too many dimensions",
             found=f"{len(size)}",
             limit="dimensions",
-            value=meaning.limits.dimensions,
+            value=context.limits.dimensions,
         )
     if max((offset, *size, *stride), default=0) >= 1 << 63 or min(stride, default=0) < 0:
         raise _wrong("sizes, strides or an offset out of range")
@@ -75,9 +73,9 @@ def view(meaning: PtMeaning, storage: Storage, offset: Any, size: Any, stride: A
     return Tensor(storage.element, storage, size, stride, offset, not size, device=storage.device)
 
 
-def _tensor(meaning: PtMeaning, args: tuple[Any, ...], element: ElementType | None = None) -> Tensor:
+def _tensor(context: Context, args: tuple[Any, ...], element: ElementType | None = None) -> Tensor:
     storage, offset, size, stride = args[:4]
-    return view(meaning, meaning.storages.typed(storage, element), offset, size, stride)
+    return view(context, context.storages.typed(storage, element), offset, size, stride)
 
 
 def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
@@ -92,20 +90,20 @@ def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None
     return tensor
 
 
-def _rebuild_tensor(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    return _tensor(meaning, args) if len(args) == 4 else NotImplemented
+def _rebuild_tensor(context: Context, args: tuple[Any, ...]) -> Any:
+    return _tensor(context, args) if len(args) == 4 else NotImplemented
 
 
-def _rebuild_tensor_v2(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_tensor_v2(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) not in (6, 7):
         return NotImplemented
-    return _marked(_tensor(meaning, args), *args[4:])
+    return _marked(_tensor(context, args), *args[4:])
 
 
-def _rebuild_tensor_v3(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_tensor_v3(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) not in (7, 8):
         return NotImplemented
-    return _marked(_tensor(meaning, args, _element(args[6])), args[4], args[5], *args[7:])
+    return _marked(_tensor(context, args, _element(args[6])), args[4], args[5], *args[7:])
 
 
 def _element(dtype: Any) -> ElementType:
@@ -115,7 +113,7 @@ def _element(dtype: Any) -> ElementType:
     return element
 
 
-def _rebuild_parameter(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_parameter(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) not in (3, 4):
         return NotImplemented
     data, requires_grad, hooks = args[:3]
@@ -137,16 +135,16 @@ def _set_python_state(tensor: Tensor, state: Any) -> None:
         tensor.extras.state = state
 
 
-def _rebuild_from_type(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_from_type(context: Context, args: tuple[Any, ...]) -> Any:
     """A tensor of a subclass, or with Python attributes."""
     if len(args) != 4:
         return NotImplemented
     function, cls, arguments, state = args
-    handler = meaning.handler_of(function)
+    handler = context.handler_of(function)
     if handler not in _SIMPLE or not isinstance(cls, PythonGlobal) or not isinstance(arguments, tuple):
         return NotImplemented
     assert handler is not None
-    tensor = handler(meaning, arguments)
+    tensor = handler(context, arguments)
     if not isinstance(tensor, Tensor):
         return NotImplemented
     if cls.path == _PARAMETER:
@@ -158,10 +156,10 @@ def _rebuild_from_type(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     return tensor
 
 
-def _rebuild_quantized(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_quantized(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) != 7 or not isinstance(args[4], tuple) or not args[4]:
         return NotImplemented
-    tensor = _marked(_tensor(meaning, args), args[5], args[6])
+    tensor = _marked(_tensor(context, args), args[5], args[6])
     scheme, *rest = args[4]
     if not isinstance(scheme, TorchConstant) or len(rest) not in (2, 3):
         return NotImplemented
@@ -171,7 +169,7 @@ def _rebuild_quantized(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     return QuantizedTensor(tensor, scheme.name, rest[0], rest[1], axis)
 
 
-def _rebuild_sparse(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_sparse(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) != 2 or not isinstance(args[0], TorchConstant) or not isinstance(args[1], tuple):
         return NotImplemented
     layout, parts = args[0].name, args[1]
@@ -192,7 +190,7 @@ def _device_name(device: Any) -> str:
     return str(device) if isinstance(device, (str, Device)) else "cpu"
 
 
-def _rebuild_from_numpy(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_from_numpy(context: Context, args: tuple[Any, ...]) -> Any:
     """A tensor of a device that has no storages of its own (XLA), saved as a numpy array."""
     if len(args) != 4 or not isinstance(args[0], NumpyArray):
         return NotImplemented
@@ -202,7 +200,7 @@ def _rebuild_from_numpy(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
     return NotImplemented if tensor is None else _marked(tensor, args[3], None)
 
 
-def _rebuild_from_cpu(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _rebuild_from_cpu(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) != 4 or not isinstance(args[0], Tensor) or _element(args[1]) is not args[0].element:
         return NotImplemented
     return evolve(args[0], device=_device_name(args[2]), requires_grad=bool(args[3]))
@@ -219,7 +217,7 @@ def tensor_class(value: PythonGlobal) -> ElementType | None:
     return BY_LUA_WORD.get(match[1]) or element_named(_MODERN_WORDS.get(match[1], ""))
 
 
-def tensor_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
+def tensor_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
     """`torch.FloatTensor([[1.0, 2.0]])`: how 0.1 pickles a tensor without `torch.save`."""
     element = tensor_class(cls)
     assert element is not None
@@ -232,13 +230,13 @@ def tensor_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...])
         return NotImplemented
     from ..numpy_tensors import contiguous_stride, elements_of_list
 
-    shape, span = elements_of_list(args[0], element, meaning.size)
-    meaning.work.spend(math.prod(shape))
+    shape, span = elements_of_list(args[0], element, context.size)
+    context.work.spend(math.prod(shape))
     storage = Storage(element, math.prod(shape), span, device)
     return Tensor(element, storage, shape, contiguous_stride(shape), device=device)
 
 
-def storage_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
+def storage_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
     """`torch.FloatStorage([1.0, 2.0])`, likewise."""
     element = storage_element(cls)
     assert element is not None
@@ -249,26 +247,26 @@ def storage_of_list(meaning: PtMeaning, cls: PythonGlobal, args: tuple[Any, ...]
         return Storage(element, 0, span_of_bytes(b"", element.itemsize), device)
     from ..numpy_tensors import elements_of_list
 
-    shape, span = elements_of_list(args[0], element, meaning.size)
-    meaning.work.spend(math.prod(shape))
+    shape, span = elements_of_list(args[0], element, context.size)
+    context.work.spend(math.prod(shape))
     return Storage(element, shape[0], span, device) if len(shape) == 1 else NotImplemented
 
 
-def _parameter(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _parameter(context: Context, args: tuple[Any, ...]) -> Any:
     """A `Parameter` of 0.1: the class is called with the tensor."""
     if not 1 <= len(args) <= 2 or not isinstance(args[0], Tensor):
         return NotImplemented
     return evolve(args[0], is_parameter=True, requires_grad=bool(args[1]) if len(args) == 2 else True)
 
 
-def _variable(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _variable(context: Context, args: tuple[Any, ...]) -> Any:
     return evolve(args[0]) if len(args) == 1 and isinstance(args[0], Tensor) else NotImplemented
 
 
-def set_tensor_state(meaning: PtMeaning, tensor: Tensor, state: Any) -> Tensor:
+def set_tensor_state(context: Context, tensor: Tensor, state: Any) -> Tensor:
     """Apply a state to a tensor as `__setstate__` did in the releases that pickled tensors by state."""
     if isinstance(state, tuple) and len(state) == 4:  # storage, offset, sizes, strides
-        new = _tensor(meaning, state)
+        new = _tensor(context, state)
         if new.element is not tensor.element:
             raise _wrong("a storage of another element type", new.element.name)
         _take(tensor, new)
@@ -292,18 +290,18 @@ def _take(tensor: Tensor, other: Tensor) -> None:
 # TorchScript
 
 
-def _typed_list(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _typed_list(context: Context, args: tuple[Any, ...]) -> Any:
     return args[0] if len(args) == 1 and isinstance(args[0], list) else NotImplemented
 
 
-def _restore_type_tag(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
+def _restore_type_tag(context: Context, args: tuple[Any, ...]) -> Any:
     return args[0] if len(args) == 2 else NotImplemented
 
 
-def _tensor_from_id(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    if len(args) != 1 or not is_count(args[0]) or args[0] >= len(meaning.tensors):
+def _tensor_from_id(context: Context, args: tuple[Any, ...]) -> Any:
+    if len(args) != 1 or not is_count(args[0]) or args[0] >= len(context.tensors):
         return NotImplemented
-    return meaning.tensors[args[0]]
+    return context.tensors[args[0]]
 
 
 _SIMPLE = (
@@ -315,7 +313,7 @@ _SIMPLE = (
     _rebuild_from_cpu,
 )
 
-HANDLERS = {
+HANDLERS: dict[str, Handler] = {
     **{f"torch._utils.{function.__name__}": function for function in _SIMPLE[:4]},
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
     "torch._utils._rebuild_qtensor": _rebuild_quantized,
