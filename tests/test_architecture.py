@@ -12,6 +12,8 @@ import pytest
 from helpers import ROOT
 from looping import for_each
 
+from t7bridge.data import define
+
 PACKAGE = ROOT / "t7bridge"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -130,15 +132,43 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@define(frozen=True)
+class Facts:
+    """The statements of a file that the tests ask about.
+
+    Attributes:
+        imports: import statements anywhere in it, each with whether it runs when the file itself is imported, and
+            whether it never runs, being under `if TYPE_CHECKING:`.
+        called: names that it calls.
+    """
+
+    imports: list[tuple[ast.Import | ast.ImportFrom, bool, bool]]
+    called: set[str]
+
+
 @cache
-def typing_only(tree: ast.Module) -> set[ast.AST]:
-    """The nodes under `if TYPE_CHECKING:`, which never run."""
-    blocks = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    ]
-    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
+def facts(path: Path) -> Facts:
+    """Read a file's tree once for all tests."""
+    imports, called = [], set()
+    stack: list[tuple[ast.AST, bool, bool]] = [(parsed(path), True, False)]
+    while stack:
+        node, at_start, never = stack.pop()
+        kind = type(node)
+        if kind is ast.Import or kind is ast.ImportFrom:
+            imports.append((node, at_start, never))
+            continue
+        if kind is ast.Call and type(node.func) is ast.Name:
+            called.add(node.func.id)
+        elif kind is ast.If and type(node.test) is ast.Name and node.test.id == "TYPE_CHECKING":
+            stack += [(inner, at_start, True) for inner in node.body]
+            stack += [(inner, at_start, never) for inner in node.orelse]
+            continue
+        elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+            at_start = False
+        for inner in ast.iter_child_nodes(node):
+            if inner._fields:  # contexts and operators hold nothing
+                stack.append((inner, at_start, never))
+    return Facts(imports, called)
 
 
 @cache
@@ -146,7 +176,7 @@ def own_imports(path: Path) -> set[str]:
     """The rooms of the package that a file imports, anywhere in it, for typing too."""
     package = ["t7bridge", *path.relative_to(PACKAGE).parts[:-1]]
     found = set()
-    for node in ast.walk(parsed(path)):
+    for node, _, _ in facts(path).imports:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -168,11 +198,9 @@ def own_imports(path: Path) -> set[str]:
 @cache
 def imported_files(path: Path) -> set[Path]:
     """The files of the package that a file imports when it runs, at its start or in a function."""
-    tree = parsed(path)
-    never = typing_only(tree)
     found = set()
-    for node in ast.walk(tree):
-        if node in never or not isinstance(node, ast.ImportFrom) or not node.level:
+    for node, _, never in facts(path).imports:
+        if never or not isinstance(node, ast.ImportFrom) or not node.level:
             continue
         base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
         for name in [alias.name for alias in node.names]:
@@ -184,19 +212,13 @@ def imported_files(path: Path) -> set[Path]:
 @cache
 def foreign_imports(path: Path, *, at_start: bool = False) -> set[str]:
     """The top-level names of other packages that a file imports; `at_start`: when it is imported itself."""
-    tree = parsed(path)
-    never = typing_only(tree)
-    if at_start:
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                never = never | {inner for inner in ast.walk(node) if inner is not node}
     found = set()
-    for node in ast.walk(tree):
-        if node in never:
+    for node, runs_at_start, never in facts(path).imports:
+        if never or (at_start and not runs_at_start):
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        elif not node.level and node.module:
             found.add(node.module.split(".")[0])
     return found - {"t7bridge"}
 
@@ -302,21 +324,22 @@ def test_library_neither_prints_nor_exits(path):
     """Only cli prints and exits."""
     if room_of(path) in ("cli", "__main__"):
         return
-    called = {
-        node.func.id
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    called = facts(path).called
     assert not called & {"print", "exit", "quit", "input", "eval", "exec", "breakpoint"}
     assert "sys.exit" not in path.read_text()
 
 
 def test_every_test_says_what_must_hold():
     """Every test of the repository has a docstring that says what must hold."""
+    told = 0
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(parsed(path)):
+        outer = ast.parse(path.read_text()).body
+        inner = [node for each in outer if isinstance(each, ast.ClassDef) for node in each.body]
+        for node in outer + inner:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
+                told += 1
+    assert told > 1000
 
 
 @for_each("path", FILES, ids=name_of)
@@ -324,7 +347,7 @@ def test_data_classes_are_made_in_one_way(path):
     """`define` is that of `data`, whose classes load faster."""
     names = {
         alias.name
-        for node in ast.walk(parsed(path))
+        for node, _, _ in facts(path).imports
         if isinstance(node, ast.ImportFrom) and node.module in ("attrs", "attr")
         for alias in node.names
     }

@@ -51,6 +51,7 @@ def actions(path: Path, folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @for_each("name", ROWS)
 def test_refused_in_python(name, tmp_path):
     """Loading, describing and converting give the error of the README, name the file, and leave nothing behind."""

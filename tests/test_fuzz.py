@@ -78,6 +78,7 @@ def test_referees_agree(name, count):
     assert "'both'" in run.stdout
 
 
+@pytest.mark.slow
 def test_modules_and_their_source_agree(tmp_path):
     """A module with changed options is refused, or its live module and its model.py compute the same."""
     command = [sys.executable, str(ROOT / "fuzz" / "fuzz_modules.py"), "--count", "150", "--seed", "5"]

@@ -24,6 +24,7 @@ def generator():
     return module
 
 
+@pytest.mark.slow
 def test_layers_are_documented():
     """The page is what the generator writes now, in a process in which nobody has registered more."""
     code = f"import runpy; print(runpy.run_path({str(GENERATOR)!r})['page'](), end='')"

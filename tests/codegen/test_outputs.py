@@ -53,6 +53,7 @@ def module_in(path: Any) -> TorchObject:
     return module
 
 
+@pytest.mark.slow
 @for_each("path", [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL], ids=name_of)
 def test_output_is_that_of_lua(path, tmp_path):
     """A generated model gives what Lua's module gave."""

@@ -179,6 +179,7 @@ def test_rewards_are_given():
     assert torch.allclose(layer.reward, torch.tensor([0.25, -0.125]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rnn/lstm.drop", "rnn/fast.mono", "rnn/gru.drop"])
 def test_dropout_has_one_mask_for_a_sequence(name):
     """All steps lose the same elements in training; after backward, and in the next sequence, others are lost."""

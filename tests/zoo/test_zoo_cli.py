@@ -51,6 +51,7 @@ def test_failure(folder: Path) -> None:
     assert again.stderr == ""
 
 
+@pytest.mark.slow
 def test_allow_foreign(folder: Path) -> None:
     """`--allow-foreign` writes the classes of other packages as each file names them; otherwise they are plain data."""
     opcodes = b"\x80\x02}X\x01\0\0\0tcmy.pkg\nColour\n)\x81s."

@@ -312,6 +312,7 @@ def test_long_chains_take_linear_time() -> None:
     assert root.height < 30_000
 
 
+@pytest.mark.slow
 def test_nesting_beyond_the_limit_is_refused() -> None:
     """Modules that are nested so deep that their paths alone are many times the file are refused with the limit."""
     model = TorchObject("nn.Tanh")

@@ -134,6 +134,7 @@ def test_a_batch_of_one_uses_running_statistics():
     assert verdicts(proof)["root.modules[5]"] == "agrees"
 
 
+@pytest.mark.slow
 def test_recurrent_modules_are_checked_in_every_step():
     """Cells, Recurrence, Recurrent, Repeater and both directions: each layer inside agrees, in each step."""
     for name, steps in (("rnn_steps.train", 130), ("rnn_simple.train", 90)):
@@ -155,6 +156,7 @@ def test_gates_in_another_order_are_named():
     assert "the gates in the order 2 1 3 agree" in layer.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet.train", "rnn_lstm.train", "inception.train", "text.train"])
 def test_weights_that_moved_otherwise_are_not_stale(name: str):
     """All weights larger by a hundredth: all layers differ, not along the gradient, and that is said."""
