@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 import types
 import warnings
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from t7bridge.nn.registry import registered_layers
 from t7bridge.nn.weights.state_dict import find_modules
 from t7bridge.torchmodules.build import materialize
 
-RAN = Path("/tmp/t7bridge-module-was-here")
+RAN = Path(tempfile.gettempdir(), f"t7bridge-ran-{os.getpid()}")
 """The file that the strings would make if they ran."""
 _CODE = f"__import__('pathlib').Path('{RAN}').touch()"
 STRINGS = (

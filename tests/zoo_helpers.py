@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -128,10 +130,13 @@ def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]
         running.wait()
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    import socket
+_ports = itertools.count()
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+
+def free_port() -> int:
+    """A port that nobody listens on, nor will: below those that the system chooses, and another in each process."""
+    while True:
+        port = 10_000 + (7 * os.getpid() + next(_ports)) % 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

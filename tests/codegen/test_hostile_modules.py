@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from helpers import TESTFILES, read
-from hostile_fields import RAN, cases, changed, outcome, tensor
+from hostile_fields import RAN, STRINGS, cases, changed, outcome, tensor
 from looping import for_each
 from source_helpers import run_source
 
@@ -92,6 +92,9 @@ def test_computes_what_the_live_module_does(name, shape, tmp_path):
 
 
 def _sort(chosen):
+    eval(STRINGS[0])
+    assert RAN.exists(), "the strings do make the file where they run"
+    RAN.unlink()
     counts = {"refused": 0, "loaded": 0}
     for name, field, value, sample in chosen:
         try:

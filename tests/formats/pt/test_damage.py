@@ -20,13 +20,13 @@ SECONDS = 5
 
 def outcome(data: bytes) -> str:
     """What reading and describing a file comes to."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         described(data)
     except T7BridgeError as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        assert time.perf_counter() - start < SECONDS
+        assert time.process_time() - start < SECONDS
     return ""
 
 
