@@ -99,6 +99,17 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
                 class_name=kind,
             )
         )
+    for path, kind in program.branching:
+        notes.append(
+            Note(
+                "warning",
+                path,
+                f"the forward of {kind} branches on self.training; the branch of evaluation is written",
+                "type",
+                code="left-out",
+                class_name=kind,
+            )
+        )
     if program.returns == "dict":
         names = ", ".join(program.output_names)
         notes.append(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,6 +85,7 @@ class Program:
         classes: path of a module → its class.
         dropouts: path of a module that drops out inside one operation → its class and probability.
         left_out: paths and classes of modules that only act in training and left nothing in evaluation.
+        branching: paths and classes of modules whose `forward` branches on `self.training`.
     """
 
     inputs: list[tuple[str, Shape, str]] = field(factory=list)
@@ -98,6 +103,7 @@ class Program:
     classes: dict[str, str] = field(factory=dict)
     dropouts: dict[str, tuple[str, float]] = field(factory=dict)
     left_out: list[tuple[str, str]] = field(factory=list)
+    branching: list[tuple[str, str]] = field(factory=list)
 
 
 def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Program:
@@ -232,6 +238,7 @@ def _program(exported: Any, module: nn.Module) -> Program:
         if isinstance(chance, float) and chance:
             program.dropouts[path] = (type(inner).__name__, chance)
     program.left_out = _silent_modules(module, program)
+    program.branching = _branching_modules(module)
     return program
 
 
@@ -385,6 +392,29 @@ def _silent_modules(module: nn.Module, program: Program) -> list[tuple[str, str]
         for path, inner in module.named_modules()
         if type(inner).__name__ in _SILENT and path not in seen
     ]
+
+
+def _branching_modules(module: nn.Module) -> list[tuple[str, str]]:
+    """Return modules, not of PyTorch itself, that compute something else in training."""
+    return [
+        (path, type(inner).__name__)
+        for path, inner in module.named_modules()
+        if not type(inner).__module__.startswith("torch.")
+        and type(inner).__name__ not in _SILENT
+        and _branches_on_training(type(inner).forward)
+    ]
+
+
+@cache
+def _branches_on_training(forward: Any) -> bool:
+    """Return whether the source of a function has a condition that asks for `.training`, as far as it is known."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    conditions = (node.test for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp)))
+    asked = (part for condition in conditions for part in ast.walk(condition))
+    return any(isinstance(part, ast.Attribute) and part.attr == "training" for part in asked)
 
 
 def fold(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -68,6 +68,27 @@ def test_training_means_what_it_did(tmp_path):
     assert modules[3]["train"] is True
 
 
+class Noisy(nn.Module):
+    """Adds noise in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        if self.training and x.requires_grad:
+            x = x + torch.randn_like(x)
+        return nn.functional.dropout(self.layer(x), 0.5, training=self.training)
+
+
+def test_a_branch_for_training_is_reported(tmp_path):
+    """A module whose `forward` branches on `self.training` is named; an argument `training=` is no branch."""
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), Noisy())
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    (note,) = [note for note in report.notes if note.code == "left-out"]
+    assert (note.level, note.path, note.class_name) == ("warning", "2", "Noisy")
+
+
 @pytest.mark.slow
 def test_tied_weights_are_one_storage(tmp_path):
     """A tensor that two layers share is one storage in the file."""
