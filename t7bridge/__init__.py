@@ -1,7 +1,7 @@
-"""t7bridge carries Lua Torch's `.t7` files to PyTorch and PyTorch's weights back to Lua.
+"""Convert Lua Torch's `.t7` files to PyTorch and PyTorch's weights back to Lua.
 
-Neither Lua nor PyTorch is needed. The names here are the public ones; each is loaded when it is first used, so that
-importing the package costs nothing.
+Neither Lua nor PyTorch is needed. The names below are the public API; each is loaded on first use, so that importing
+the package costs nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m t7bridge`, and what the command `t7bridge` runs."""
+"""Entry point of `python -m t7bridge` and of the command `t7bridge`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NoReturn
 def run() -> NoReturn:
     """Run the command line in a process of its own.
 
-    Python looks for cyclic garbage while modules are loaded and once more at the end: a tenth to a sixth of the time
-    that a small file needs, and nothing is found.
+    Python runs a garbage collection while modules are loaded and one more at exit: a tenth to a sixth of the time
+    that a small file takes, and nothing is found.
     """
     gc.set_threshold(100_000, 20, 100)
     try:

@@ -1,4 +1,4 @@
-"""`define`, which makes data classes: that of attrs, but for a `repr` that all of them share.
+"""`define`, the decorator for data classes: that of attrs, with one shared `repr`.
 
 attrs compiles the methods of each class when its module is loaded, and `repr` is the longest of them: together they
 took a tenth of the time of converting a small file.
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 else:
 
     def define(cls=None, **options):
-        """`attrs.define`, a decorator with or without options."""
+        """`attrs.define`, as a decorator with or without options."""
         if cls is None:
             return partial(define, **options)
         if cls.__repr__ is object.__repr__:
             cls.__repr__ = _repr
         else:
-            options.setdefault("repr", False)  # its own, or that of its base
+            options.setdefault("repr", False)  # the shared one below, or that of the base class
         return _define(cls, **options)
 
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    """Name and fields, as attrs shows them; `...` for an object inside itself."""
+    """Return name and fields as attrs shows them; `...` for an object inside itself."""
     shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self.__attrs_attrs__ if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"

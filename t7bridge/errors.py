@@ -1,7 +1,7 @@
-"""The one tree of errors.
+"""The tree of errors.
 
 Every message says what is wrong, where (file, byte offset, path inside the value), what was expected, what was
-found and what to do next. All fields are keywords with defaults, so that an error crosses process borders.
+found and what to do next. All fields are keywords with defaults, so that an error can be pickled between processes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .text import printable_lines
 
 
 class T7BridgeError(Exception):
-    """Root of all errors that the package raises on purpose.
+    """Root of all errors that the package raises deliberately.
 
     Attributes:
         message: what is wrong, in one sentence.
-        file: name of the file, where there is one.
-        offset: byte offset in the file, 0-based, where it is known.
+        file: name of the file, if any.
+        offset: byte offset in the file, 0-based, if known.
         path: path inside the value, `root.modules[3].weight`.
-        expected: what the format promises here.
-        found: what stands there instead.
-        hint: what the reader of the message can do next.
+        expected: what the format requires here.
+        found: what is there instead.
+        hint: what to do next.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class T7BridgeError(Exception):
 
 @contextmanager
 def about_file(name: str) -> Iterator[None]:
-    """Name a file in errors that name none."""
+    """Add the file's name to errors that lack one."""
     try:
         yield
     except T7BridgeError as error:
@@ -73,7 +73,7 @@ def about_file(name: str) -> Iterator[None]:
 
 
 class MissingFileError(T7BridgeError, FileNotFoundError):
-    """There is no such file; `errno` and `filename` are those of every `FileNotFoundError`."""
+    """The file does not exist; `errno` and `filename` are those of every `FileNotFoundError`."""
 
     def __init__(self, message: str = "", **where: Any) -> None:
         super().__init__(message, **where)
@@ -82,27 +82,27 @@ class MissingFileError(T7BridgeError, FileNotFoundError):
 
 
 class FormatError(T7BridgeError, ValueError):
-    """The bytes are not what the format promises."""
+    """The bytes violate the format."""
 
 
 class UnknownFormatError(FormatError):
-    """The file has none of the formats that can be read; the message says what it is instead."""
+    """The file is in no supported format; the message says what it is instead."""
 
 
 class TruncatedError(FormatError, EOFError):
-    """The file ends, or a count claims more bytes than there are."""
+    """The file ends early, or a count claims more bytes than there are."""
 
 
 class CorruptError(FormatError):
-    """The file contradicts itself: a view beyond its storage, a tag that does not exist, a wrong reference."""
+    """The file contradicts itself: a view outside its storage, a tag that does not exist, a wrong reference."""
 
 
 class LimitError(FormatError):
-    """A limit was met. The message names the limit, its value and how to raise it.
+    """A limit was exceeded. The message names the limit, its value and how to raise it.
 
     Attributes:
-        limit: name of the field of `Limits`; empty for what is fixed.
-        value: what it was.
+        limit: name of the field of `Limits`; empty for a fixed limit.
+        value: its value.
     """
 
     def __init__(self, message: str = "", *, limit: str = "", value: int = 0, **where: Any) -> None:
@@ -117,15 +117,15 @@ class LimitError(FormatError):
 
 
 class ForbiddenGlobalError(FormatError):
-    """A pickle names what runs code or reaches the system when a reader that calls things loads the file."""
+    """A pickle names code that would run, or reach the system, in a reader that calls what it names."""
 
 
 class T7BridgeWarning(UserWarning):
-    """Root of the package's warnings: the result is right as far as it goes, and holds less than the file."""
+    """Root of the package's warnings: the result is correct, but holds less than the file."""
 
 
 class IncompleteFileWarning(T7BridgeWarning):
-    """Behind the values of a file stands something that is cut off or no value."""
+    """Bytes after the values of a file are truncated or not a value."""
 
 
 class UnsupportedError(T7BridgeError, NotImplementedError):
@@ -136,7 +136,7 @@ class UnsupportedLayerError(UnsupportedError):
     """A model has layers without a PyTorch equivalent.
 
     Attributes:
-        layers: all of them: path in the model, class in Lua, and why.
+        layers: all of them: path in the model, class in Lua, and the reason.
     """
 
     def __init__(self, message: str = "", *, layers: tuple[tuple[str, str, str], ...] = (), **where: Any) -> None:
@@ -145,7 +145,7 @@ class UnsupportedLayerError(UnsupportedError):
 
 
 class ModelError(T7BridgeError, ValueError):
-    """A caller built an impossible value: a view outside its storage, a count that does not fit its data."""
+    """The caller built an impossible value: a view outside its storage, a count that does not match its data."""
 
 
 class WriteError(T7BridgeError):
@@ -153,14 +153,14 @@ class WriteError(T7BridgeError):
 
 
 class TargetExistsError(WriteError, FileExistsError):
-    """The output file exists and overwriting it was not asked for."""
+    """The output file exists, and overwriting it was not requested."""
 
 
 class StrictError(WriteError):
-    """The target would hold less than the source, and `strict` was asked for.
+    """The target would hold less than the source, and `strict` was set.
 
     Attributes:
-        notes: what it would lose, as the report would have it.
+        notes: what would be lost, as in the report.
     """
 
     def __init__(self, message: str = "", *, notes: tuple[Any, ...] = (), **where: Any) -> None:

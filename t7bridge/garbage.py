@@ -1,4 +1,4 @@
-"""Pause Python's cyclic garbage collector while the objects of a file are made."""
+"""Pause Python's cyclic garbage collector while the objects of a file are created."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _inside = 0
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the collector as long as the context lasts; it would look through all new objects again and again.
+    """Pause the collector for the duration of the context; it would scan all new objects again and again.
 
-    Several threads may be inside; the last one resumes it. A program that has switched it off keeps it so.
+    Several threads may be inside; the last one resumes it. It stays off where the program had disabled it.
     """
     global _inside
     with _lock:

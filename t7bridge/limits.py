@@ -1,4 +1,4 @@
-"""Resource limits for untrusted input, and the counter of work. No real model meets the defaults."""
+"""Resource limits for untrusted input, and the work counter. No real model reaches the defaults."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from .data import define
 from .errors import LimitError
 
 OBJECT_BYTES = 256
-"""Least memory of an object of a file, in bytes, for `Limits.allocated_bytes`."""
+"""Minimum memory of an object of a file, in bytes, for `Limits.allocated_bytes`."""
 BYTES_PER_STEP = 64
-"""Bytes made in memory that count as one step of `Limits.work`."""
+"""Bytes allocated that count as one step of `Limits.work`."""
 STEPS_PER_NODE = 10
-"""Steps of `Limits.work` that repeating a shared value counts as."""
+"""Steps of `Limits.work` that repeating a shared value costs."""
 
 
 @define(frozen=True)
 class Limits:
-    """Ceilings for reading one file; a reader that meets one raises `LimitError`.
+    """Resource limits for reading one file; a reader that exceeds one raises `LimitError`.
 
     Raise one with `Limits(objects=…)` in Python and `--limit objects=…` on the command line.
 
     Attributes:
-        objects: how many tables, tensors, storages, objects and functions a `.t7` may hold.
-        depth: how deep values of a `.t7` may be nested.
-        payload_depth: how deep objects whose class reads a payload of its own may be nested in one another.
-        dimensions: how many dimensions a tensor may have.
-        string_bytes: how long one string may be, or the code of one function.
-        allocated_bytes: what the values of a file may take in memory beside their weights, at 256 bytes an object or
+        objects: number of tables, tensors, storages, objects and functions of a `.t7`.
+        depth: nesting depth of values in a `.t7`.
+        payload_depth: nesting depth of objects whose class reads a payload of its own.
+        dimensions: dimensions of a tensor.
+        string_bytes: length of a string, or of the code of a function.
+        allocated_bytes: memory for the values of a file without their weights, at 256 bytes an object or
             operation; weights stay in the file.
-        pickle_operations: how many operations each pickle, or chain of pickles, of a file may have.
-        inflated_operations: how many of them a deflated pickle may have for each byte of the file, beyond 500 000.
-        nested_files: how often a `.pt` may stand inside a pickle inside a `.pt`.
-        module_depth: how deep the modules of a `.pt` may be nested, whose keys grow with every level.
-        archive_members: how many members an archive may have.
-        inflate_ratio: how many times its own size the deflated members of an archive may grow to.
-        inflate_bytes: what they may grow to in any case.
+        pickle_operations: operations of each pickle, or chain of pickles, of a file.
+        inflated_operations: operations of a deflated pickle for each byte of the file, beyond 500 000.
+        nested_files: nesting of a `.pt` inside a pickle inside a `.pt`.
+        module_depth: nesting depth of the modules of a `.pt`, whose keys grow with every level.
+        archive_members: members of an archive.
+        inflate_ratio: total size of the deflated members of an archive, as a multiple of its own size.
+        inflate_bytes: total size that deflated members may reach in any case.
         work: steps that one task (comparing, describing, drawing, generating, building a module) may take beyond what
-            the size of its input explains: a value of the file that is repeated since it is shared counts as ten, 64
-            bytes that are made in memory without standing in the file as one.
+            the size of its input explains: repeating a shared value of the file counts as ten, 64 bytes allocated
+            that are not in the file as one.
     """
 
     objects: int = 100_000_000
@@ -65,7 +65,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Budget:
-    """Counter of the work that one task may do, `Limits.work`.
+    """Counter of the work of one task, bounded by `Limits.work`.
 
     Linear work is free: a task charges the steps that sharing, repetition or a number in the file asks for, or
     declares with `free` how many steps its input explains and charges every step.
@@ -73,7 +73,7 @@ class Budget:
     Args:
         limits: the limits of the file.
         task: named in the error: `comparing the values`.
-        free: steps that the size of the input explains.
+        free: steps that the size of the input accounts for.
 
     Example:
         >>> budget = Budget(Limits(work=10), "drawing the model", free=5)
@@ -94,11 +94,11 @@ class Budget:
         """Charge steps.
 
         Args:
-            steps: how many.
+            steps: number of steps.
             path: path inside the value, for the error.
 
         Raises:
-            LimitError: more than the limit in total.
+            LimitError: the total exceeds the limit.
         """
         self.left -= steps
         if self.left < 0:
@@ -111,15 +111,15 @@ class Budget:
             )
 
     def allocate(self, nbytes: int, stored: int = 0, path: str = "") -> None:
-        """Charge bytes that are about to be made in memory.
+        """Charge bytes that are about to be allocated.
 
         Args:
-            nbytes: how many will be made.
-            stored: how many of them the file holds; these are free.
+            nbytes: number of bytes.
+            stored: number of them that the file holds; these are free.
             path: path inside the value, for the error.
 
         Raises:
-            LimitError: more than the limit in total, at 64 bytes a step.
+            LimitError: the total exceeds the limit, at 64 bytes a step.
         """
         if nbytes > stored:
             self.spend((nbytes - stored) // BYTES_PER_STEP + 1, path)

@@ -10,34 +10,34 @@ from .data import define
 from .text import printable_lines
 
 CODES = {
-    "carried": "what has no name in a state dict is in it under another",
+    "carried": "a tensor that state dicts have no name for is in it under another name",
     "cycle": "a module contains itself",
-    "element-type": "elements are of another type that holds the same values",
+    "element-type": "elements have another type that holds the same values",
     "excess": "storages hold more than their tensors use",
-    "fixed-batch": "a traced module takes batches of one size",
+    "fixed-batch": "a traced module accepts one batch size only",
     "foreign-name": "a pickle names a class or function that is not data",
-    "left-out": "the target does not have something of the source",
+    "left-out": "part of the source is not in the target",
     "lua": "how a module was built for Lua",
     "match": "how keys were matched",
     "metadata": "strings beside the values are left out",
     "name": "keys are named in another way",
-    "no-record": "the target has no place for the round-trip record",
+    "no-record": "the target cannot hold the round-trip record",
     "not-weights-only": "`torch.load(weights_only=True)` refuses the target",
     "option": "an option has no meaning here",
-    "order": "outputs are in order instead of by name",
+    "order": "outputs are ordered instead of named",
     "plain-data": "an object is written as plain data that names its class",
     "precision": "numbers lost precision",
-    "prove": "what Lua recorded was compared",
+    "prove": "the result was compared with what Lua recorded",
     "record": "the round-trip record of the source was not used",
     "several-values": "the values of a file became a list",
     "shared": "tensors share memory, and the metadata says so",
     "state-dict": "a module is written as its state dict",
     "template": "how a template was filled",
-    "trailing": "bytes behind the values are not values",
-    "type": "a value is of another type",
-    "unmapped": "a class has no entry, and its tensors are named by its fields",
-    "unshared": "tensors that share memory do so no more",
-    "vintage": "objects of an old release are written as those of today",
+    "trailing": "bytes after the last value are not a value",
+    "type": "a value has another type",
+    "unmapped": "a class has no entry, and its tensors are named after its fields",
+    "unshared": "tensors that shared memory no longer do",
+    "vintage": "objects of an old release are written in today's form",
 }
 """The kinds of notes, for programs: no message needs to be parsed."""
 
@@ -48,12 +48,12 @@ class Note:
 
     Attributes:
         level: `info`, or `warning` where the result holds less than the source.
-        path: path inside the value, `root.model.modules[3]`; empty where the note is about the whole file.
+        path: path inside the value, `root.model.modules[3]`; empty where the note concerns the whole file.
         message: one sentence.
         loss: what the target could not keep: `type`, `precision` or `sharing`; empty where nothing was lost.
-        code: which kind of note it is, for programs: one of `CODES`.
-        class_name: the Lua or Python class that it is about, where there is one.
-        count: how many places it is about.
+        code: kind of the note, for programs: one of `CODES`.
+        class_name: the Lua or Python class concerned, if any.
+        count: number of places concerned.
     """
 
     level: str
@@ -78,7 +78,8 @@ class Report:
         target: path of the output.
         source_format: `t7` or `pt`.
         target_format: `t7` or `pt`.
-        mode: what was done: `tree`, `state dict` for modules, `record` where the source's record was used, `template`,
+        mode: how it was converted: `tree`, `state dict` for modules, `record` where the source's record was used,
+        `template`,
             or `copy` within one format.
         tensors: number of tensors in the output.
         storages: number of storages in the output.
@@ -113,5 +114,5 @@ class Report:
         self.notes.append(Note(level, path, message, loss, code=code, class_name=class_name, count=count))
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data for JSON."""
+        """Return the report as data for JSON."""
         return asdict(self)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""Escape every character of a text that a terminal or a page could obey instead of showing.
+    r"""Escape every character that a terminal or a page could obey instead of showing.
 
-    Control characters (C0, C1, DEL), marks of direction, characters without width, separators of lines and surrogates
+    Control characters (C0, C1, DEL), bidirectional marks, zero-width characters, line separators and surrogates
     become `\x1b`, `\u202e`, as Python's `repr` writes them.
 
     Example:
@@ -19,12 +19,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Escape a text of several lines: an indented line, as lists in messages have them, begins a line here too."""
+    """Escape a text of several lines; indented lines, as lists in messages have them, stay lines of their own."""
     return "\n  ".join(map(printable, text.split("\n  ")))
 
 
 def printable_json(text: str) -> str:
-    r"""Escape in JSON what `printable` escapes elsewhere, as `\u202e`: it reads as the same value.
+    r"""Escape in JSON what `printable` escapes elsewhere, as `\u202e`: the value stays the same.
 
     Args:
         text: JSON without line breaks.
@@ -35,6 +35,6 @@ def printable_json(text: str) -> str:
 
 
 def _unit_escapes(char: str) -> str:
-    """The escapes of a character's one or two UTF-16 units."""
+    """Return the escapes of a character's one or two UTF-16 units."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{int.from_bytes(units[place : place + 2], 'big'):04x}" for place in range(0, len(units), 2))

@@ -35,18 +35,18 @@ TYPE_FUNCTION, LEGACY_TYPE_RECUR_FUNCTION, TYPE_RECUR_FUNCTION = (
 
 
 class T7Reader:
-    """Reads a stream of values and objects with torchfile's methods.
+    """Read a stream of values and objects with torchfile's methods.
 
     Args:
-        fileobj: a binary file object; what stands before its position is left alone.
-        use_list_heuristic: tables with the keys 1 to n, and tables without entries, are lists.
-        use_int_heuristic: integral numbers are `int`.
-        utf8_decode_strings: strings are `str`, else `bytes`. Names of classes are `bytes` in any case.
+        fileobj: a binary file object; reading starts at its position.
+        use_list_heuristic: return tables with the keys 1 to n, and tables without entries, as lists.
+        use_int_heuristic: return integral numbers as `int`.
+        utf8_decode_strings: return strings as `str`, else as `bytes`. Class names are `bytes` in any case.
         force_deserialize_classes: as in torchfile 0.1.0, must be None.
-        force_8bytes_long: the file has 8-byte longs; otherwise their size is found out.
+        force_8bytes_long: the file has 8-byte longs; otherwise their size is detected.
 
     Raises:
-        DeprecationWarning: `force_deserialize_classes` is given.
+        DeprecationWarning: `force_deserialize_classes` is set.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class T7Reader:
         self._builder = Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings)
 
     def read_obj(self) -> Any:
-        """Read one value with everything inside it."""
+        """Read one value and everything inside it."""
         return self._builder.run(self._reader.read_object())
 
     def _only_object(self) -> Any:
-        """Read the first value of a file, which has to explain something of it."""
+        """Read the first value of a file, which must account for some of its bytes."""
         value = self._reader.read_object()
         refuse_unexplained(self._reader, value)
         return self._builder.run(value)

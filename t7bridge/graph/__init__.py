@@ -1,4 +1,4 @@
-"""The ground floor: what a Lua Torch or PyTorch file can hold, as a graph of plain objects.
+"""The ground floor: the content of a Lua Torch or PyTorch file as a graph of plain objects.
 
-Knows no file format. Imports only `errors`, `limits` and `binio` (a storage knows where its bytes are).
+Knows no file format. Imports only `errors`, `limits`, `text` and `io` (a storage knows where its bytes are).
 """

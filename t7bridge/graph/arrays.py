@@ -1,4 +1,4 @@
-"""Storages and tensors as numpy arrays: the part of the graph that needs numpy, imported when it is used."""
+"""Storages and tensors as numpy arrays: the part of the graph that needs numpy, imported on first use."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ORDER = {"little": "<", "big": ">"}
 
 
 def element_of(dtype: np.dtype[Any]) -> ElementType:
-    """The element type of a numpy dtype, whatever its byte order.
+    """Return the element type of a numpy dtype, whatever its byte order.
 
     Raises:
-        ModelError: no storage has such elements.
+        ModelError: no element type corresponds to it.
     """
     element = _BY_DTYPE.get(dtype.newbyteorder("="))
     if element is None:
@@ -34,7 +34,7 @@ def element_of(dtype: np.dtype[Any]) -> ElementType:
 
 
 def dtype_of(element: ElementType, order: str = "little", width: int | None = None) -> np.dtype[Any]:
-    """The numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
+    """Return the numpy dtype of elements in a byte order, `width` bytes each where they are narrowed C longs."""
     code = element.code if width in (None, element.itemsize) else f"i{width}"
     return np.dtype(_ORDER[order] + code)
 
@@ -65,7 +65,7 @@ def storage_array(storage: Storage) -> np.ndarray:
 
 
 def _parse(text: bytes, storage: Storage) -> np.ndarray:
-    """Numbers from text. `float32` and `float16` are rounded from double, as 9 digits never lie between two floats."""
+    """Parse numbers. `float32` and `float16` are rounded from double, as 9 digits never lie between two floats."""
     native = np.dtype(storage.element.code)
     fast = _parse_plain(text, native)
     if fast is not None:
@@ -73,7 +73,7 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
     tokens = text.split()
     try:
         if native.kind == "f":
-            with np.errstate(over="ignore"):  # what is beyond the type is inf, as C's scanf has it
+            with np.errstate(over="ignore"):  # values beyond the type are inf, as with C's scanf
                 return np.array([float(token) for token in tokens], "f8").astype(native)
         return np.array([int(token) for token in tokens], native)
     except (ValueError, OverflowError) as error:
@@ -82,14 +82,14 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
 
 
 def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
-    """Numbers from text of digits, signs and single spaces alone; `None` for any other text."""
+    """Parse a text of digits, signs and single spaces only; return `None` for any other text."""
     from .decimals import parse_floats, parse_integers
 
     array = parse_floats(text) if native.kind == "f" else parse_integers(text)
     if array is None:
         return _parse_by_numpy(text, native)
     if native.kind == "f":
-        with np.errstate(over="ignore"):  # what is beyond the type is inf, as C's scanf has it
+        with np.errstate(over="ignore"):  # values beyond the type are inf, as with C's scanf
             return array.astype(native, copy=False)
     bounds = np.iinfo(native)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):
@@ -98,14 +98,14 @@ def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
 
 
 def _parse_by_numpy(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
-    """Floats that are very large, small or long, or in several lines, as numpy reads them; `None` for other text.
+    """Parse floats that are very large, small or long, or on several lines, with numpy; return `None` for other text.
 
-    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
+    numpy reads `1-2` as two numbers: callers that read a whole storage count them.
     """
     if native.kind != "f" or text.translate(None, _FLOAT_BYTES):
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
+        warnings.simplefilter("error")  # numpy stops at the first non-number, with a warning
         try:
             array = np.fromstring(text, "f8", sep=" ")
         except (ValueError, DeprecationWarning):
@@ -148,7 +148,7 @@ def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
 
 
 def _assembled(data: Assembled, element: ElementType) -> Iterator[np.ndarray]:
-    """Yield the elements of an assembled tensor, as many rows at a time as make about 1 MiB, one at least."""
+    """Yield the elements of an assembled tensor, as many rows at a time as make up about 1 MiB, at least one."""
     rows, inner = data.size[0], data.size[1:]
     step = max(1, CHUNK_BYTES // max(1, math.prod(inner) * element.itemsize))
     arrays = [(start, tensor_array(tensor)) for start, tensor in data.parts]
@@ -164,7 +164,7 @@ def _assembled(data: Assembled, element: ElementType) -> Iterator[np.ndarray]:
 
 
 def _grouped(parts: Iterator[np.ndarray], group: int) -> Iterator[np.ndarray]:
-    """Yield the same elements in parts of which each has a multiple of `group`; what is left over is an error."""
+    """Yield the same elements in parts whose lengths are multiples of `group`; a remainder is an error."""
     rest: np.ndarray | None = None
     for part in parts:
         part = part if rest is None or not rest.size else np.concatenate((rest, part))
@@ -176,7 +176,7 @@ def _grouped(parts: Iterator[np.ndarray], group: int) -> Iterator[np.ndarray]:
 
 
 def converted_chunks(storage: Storage, order: str, width: int) -> Iterator[bytes]:
-    """See `Storage.chunks`: the way through numpy."""
+    """See `Storage.chunks`: conversion by numpy."""
     wanted = dtype_of(storage.element, order, width)
     for array in array_chunks(storage):
         if wanted.itemsize < array.dtype.itemsize:
@@ -197,7 +197,7 @@ def tensor_array(tensor: Tensor) -> np.ndarray:
         if tensor.storage is None or not tensor.numel:
             return np.empty(tensor.shape, np.dtype(tensor.element.code))
         if tensor.element.name in PACKED:
-            raise UnsupportedError(f"numpy has no arrays of {tensor.element.name}, which are less than a byte each")
+            raise UnsupportedError(f"numpy has no arrays of {tensor.element.name}, smaller than a byte")
         base = tensor.storage.array[tensor.offset :]
         strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
         view = np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)
@@ -209,7 +209,7 @@ def tensor_array(tensor: Tensor) -> np.ndarray:
 
 
 def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
-    """Carry out what PyTorch notes on a tensor instead of doing it: conjugation and change of sign."""
+    """Carry out what PyTorch only marks on a tensor: conjugation and negation."""
     assert tensor.extras is not None
     if (tensor.extras.conj or tensor.extras.neg) and not tensor.element.native:
         raise UnsupportedError(f"numpy cannot conjugate {tensor.element.name}")
@@ -222,10 +222,10 @@ _INTEGERS = ("quint8", "qint8", "qint32")
 
 
 def numpy_dtype(element: ElementType) -> np.dtype[Any]:
-    """The numpy dtype whose values are those of the elements, from `ml_dtypes` where numpy lacks it.
+    """Return the numpy dtype with the values of the elements, from `ml_dtypes` where numpy lacks it.
 
     Raises:
-        UnsupportedError: neither has it, or ml_dtypes is not installed.
+        UnsupportedError: neither has one, or ml_dtypes is not installed.
     """
     if element.native or element.name in _INTEGERS:
         return np.dtype(element.code)
@@ -251,19 +251,19 @@ def numpy_array(tensor: Tensor) -> np.ndarray:
 
 
 def python_values(array: np.ndarray) -> Any:
-    """The elements as Python values, those of ml_dtypes as floats."""
+    """Return the elements as Python values, those of ml_dtypes as floats."""
     return (array if array.dtype.kind in "biufc" and array.dtype.isbuiltin == 1 else array.astype("f4")).tolist()
 
 
 def element_value(tensor: Tensor) -> Any:
-    """The value of a tensor of one element; no other element of a storage in a file is read."""
+    """Return the value of a tensor of one element; no other element is read from the file."""
     return elements(tensor, 1)[0]
 
 
 def elements(tensor: Tensor, count: int) -> list[Any]:
-    """The first `count` elements in the order of the indices, as Python values.
+    """Return the first `count` elements in index order, as Python values.
 
-    Of a storage whose elements stand in a file only these are read.
+    If the storage is in a file, only these are read.
     """
     count = min(count, tensor.numel)
     storage = tensor.storage
@@ -291,13 +291,13 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
 
 
 def as_doubles(array: np.ndarray) -> list[float]:
-    """Floating point elements as Python's numbers. A signaling NaN becomes a quiet one, which is nobody's mistake."""
+    """Return floating point elements as Python numbers. A signaling NaN becomes quiet without a warning."""
     with np.errstate(invalid="ignore"):
         return list(array.astype("f8", copy=False).tolist())
 
 
 def count_odd_nans(array: np.ndarray) -> int:
-    """Count the NaNs whose bits, sign aside, are not the usual ones.
+    """Count the NaNs whose bits, sign aside, are not the canonical ones.
 
     Args:
         array: floating point elements.

@@ -1,9 +1,9 @@
-"""Decimal text of many numbers at once: parsing and formatting of whole arrays, as C's `strtod` and `printf` do them.
+"""Decimal text of many numbers at once: parse and format whole arrays as C's `strtod` and `printf` do.
 
-Numbers whose result is not certain, one in some hundreds, go through Python's own conversions, which are exact.
+Numbers whose result is not certain, a few in a thousand, go through Python's own conversions, which are exact.
 
-Imports numpy, and is imported when it is used. Source: W. Clinger, "How to read floating point numbers accurately"
-(1990), for powers of ten that are exact; `printf` of C17 7.21.6.1 for `%g`.
+Imports numpy, and is imported on first use. Source: W. Clinger, "How to read floating point numbers accurately"
+(1990), for exact powers of ten; `printf` of C17 7.21.6.1 for `%g`.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
 _EXACT, _LARGE = 2**53, 10**18
 _POWERS = 10.0 ** np.arange(23)
-"""The powers of ten that doubles have."""
+"""The powers of ten that are exact as doubles."""
 _EXTENDED = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
 """`longdouble` is the 80-bit type of x86, whose 64 bits of mantissa hold any 64-bit integer."""
 _WIDE_POWERS = np.cumprod(np.array([1] + [10] * 27, np.longdouble))
-"""The powers of ten that 64 bits of mantissa have."""
+"""The powers of ten that are exact in 64 bits of mantissa."""
 _TIE, _BELOW_DOUBLE = 0x400, 0x7FF
 _TEXT_AT_ONCE = 1 << 17
-"""Bytes of text that are read at once, so that all that is made of them stays in the processor's cache."""
+"""Bytes of text read at once, so that all intermediate arrays stay in the processor's cache."""
 _RARE = 4
-"""Of how many numbers one may be uncertain, for this way to be worth it."""
+"""One number in this many may be uncertain for the fast path to pay off."""
 
 
 # From text
 
 
 def parse_integers(text: bytes) -> np.ndarray | None:
-    """Return the 64-bit integers of a text with one space between; `None` for any other text.
+    """Return the 64-bit integers of a text with single spaces; `None` for any other text.
 
-    numpy takes `1-2` for two numbers: whoever reads a whole storage counts them.
+    numpy reads `1-2` as two numbers: callers that read a whole storage count them.
     """
     if text.translate(None, _INTEGER_BYTES):
         return None
     found = _integers(text)
     limits = np.iinfo("i8")
-    # What is beyond 64 bits becomes the largest.
+    # Values beyond 64 bits saturate.
     return None if found is None or (found.size and (found.max() == limits.max or found.min() == limits.min)) else found
 
 
 def _integers(text: bytes) -> np.ndarray | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy stops at what is not a number, with a warning
+        warnings.simplefilter("error")  # numpy stops at the first non-number, with a warning
         try:
             return np.fromstring(text, "i8", sep=" ")
         except (ValueError, DeprecationWarning):
@@ -56,7 +56,7 @@ def _integers(text: bytes) -> np.ndarray | None:
 
 
 def parse_floats(text: bytes) -> np.ndarray | None:
-    """Return the doubles of a text with one space between; `None` for any other text.
+    """Return the doubles of a text with single spaces; `None` for any other text.
 
     Digits are read as integers, much faster than as doubles, and divided by an exact power of ten.
     """
@@ -77,7 +77,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
-    """See `parse_floats`, whose characters were looked at."""
+    """See `parse_floats`, which has checked the characters."""
     has_exponents = b"e" in text or b"E" in text
     integers = _integers(text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b""))
     data = np.frombuffer(text, "u1")
@@ -109,13 +109,13 @@ def _parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
-    """Return the number of digits behind the point of each word; `None` where a word has several, or is no number."""
+    """Return the number of decimals of each word; `None` where a word has several points, or is not a number."""
     first = data[starts]
     is_signed = (first == _MINUS) | (first == _PLUS)
     if starts[-1] + is_signed[-1] == len(data):
         return None
     first = data[starts + is_signed]
-    if ((first < _POINT) | (first > _NINE)).any():  # numpy takes a lone sign for 0
+    if ((first < _POINT) | (first > _NINE)).any():  # numpy reads a lone sign as 0
         return None
     points = np.flatnonzero(data == _POINT)
     if points.size:
@@ -159,16 +159,16 @@ def _scaled(
 
 
 def _times(numbers: np.ndarray, powers: np.ndarray, tens: np.ndarray) -> Any:
-    """Return numbers times ten to their powers, of which a table has as many as are exact."""
+    """Return numbers times ten to their powers, for powers within the exact table."""
     factors = tens[np.minimum(np.abs(powers), len(tens) - 1)]
     return numbers / factors if powers.max() <= 0 else np.where(powers > 0, numbers * factors, numbers / factors)
 
 
 def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale with 64 bits of mantissa; also return the places where rounding these to 53 is not certain."""
+    """Scale with 64 bits of mantissa; also return where rounding these to 53 bits is not certain."""
     wide = _times(integers.astype(np.longdouble), powers, _WIDE_POWERS)
     is_tie = wide.view("u8")[::2] & _BELOW_DOUBLE == _TIE
-    is_large = (integers >= _LARGE) | (integers <= -_LARGE)  # perhaps cut off at 64 bits
+    is_large = (integers >= _LARGE) | (integers <= -_LARGE)  # may be saturated
     return wide.astype("f8"), np.flatnonzero(is_tie | is_large | (powers < -27) | (powers > 27))
 
 
@@ -176,7 +176,7 @@ def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Four digits of each number below 10 000 as 4 bytes: with and without leading zeros; with and without trailing."""
+    """Return four digits of each number below 10 000 as 4 bytes: with and without leading zeros, then trailing ones."""
     numbers = np.arange(10_000)
     digits = np.stack([numbers // 10**place % 10 for place in (3, 2, 1, 0)], axis=1)
     whole = (digits + _ZERO).astype("u1")
@@ -191,7 +191,7 @@ def _digit_tables() -> tuple[np.ndarray, np.ndarray]:
 _LEADING, _TRAILING = _digit_tables()
 _MOST = 10_000
 _AT_ONCE = 1 << 13
-"""Numbers that are formatted at once, so that all that is made of them stays in the processor's cache."""
+"""Numbers formatted at once, so that all intermediate arrays stay in the processor's cache."""
 
 
 def _block(text: bytes) -> int:
@@ -205,7 +205,7 @@ _EXPONENTS = np.array([_block(b"e%+03d" % power) for power in range(-99, 100)], 
 
 
 def format_integers(array: np.ndarray) -> bytes:
-    """Return integers as text, one space between and none behind."""
+    """Return integers as text, separated by single spaces, with none at the end."""
     if not array.size:
         return b""
     low, high = int(array.min()), int(array.max())
@@ -233,14 +233,14 @@ def _write_whole(blocks: np.ndarray, sizes: np.ndarray) -> None:
 
 
 def format_floats(array: np.ndarray, digits: int) -> bytes | None:
-    """Return floats as C's `%.{digits}g` prints them, one space between and none behind.
+    """Return floats as C's `%.{digits}g` prints them, separated by single spaces, with none at the end.
 
     Args:
         array: floats of 2 to 8 bytes.
         digits: 6, 9 or 17; at most 9 for those of fewer bytes.
 
     Returns:
-        `None` where too many numbers need C's own way: very large or small ones, NaNs, infinities.
+        `None` where too many numbers need C's own conversion: very large or small ones, NaNs, infinities.
     """
     parts: list[bytes] = []
     for start in range(0, len(array), _AT_ONCE):
@@ -258,7 +258,7 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
 
 
 def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
-    """Return floats as integers where each prints as one."""
+    """Return floats as integers where each prints as an integer."""
     largest = np.abs(array).max()
     if (
         not largest < min(10**digits, _EXACT)
@@ -301,13 +301,13 @@ def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
 def _significant(
     size: np.ndarray, power: np.ndarray, digits: int, bits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first `digits` digits of numbers as integers, where these are certain, and what is wrong with `power`.
+    """Return the first `digits` digits of numbers as integers, a mask of certain ones, and the error of `power`.
 
     Args:
         size: positive numbers.
         power: of ten, of the first digit of each.
-        digits: how many.
-        bits: of mantissa that each has.
+        digits: number of digits.
+        bits: bits of mantissa of each.
     """
     shift = digits - 1 - power
     powers: np.ndarray
@@ -331,7 +331,7 @@ def _significant(
 
 
 def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int) -> np.ndarray:
-    """Return a row of 4-byte blocks for each number, with zero bytes where nothing stands.
+    """Return a row of 4-byte blocks for each number, with zero bytes where nothing is printed.
 
     Args:
         array: the numbers, for their signs.

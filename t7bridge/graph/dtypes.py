@@ -1,4 +1,4 @@
-"""The one table of element types: what a storage's elements are called in Lua Torch, PyTorch and numpy."""
+"""The table of element types, with their names in Lua Torch, PyTorch and numpy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ELEMENT_TYPES: dict[str, ElementType] = {
 }
 
 PACKED = {"quint4x2": 2, "quint2x4": 4}
-"""Number of a tensor's elements in one element of its storage, where that is not one."""
+"""Elements of a tensor in one element of its storage, where that is not 1."""
 
 UINT8 = ELEMENT_TYPES["uint8"]
 INT8 = ELEMENT_TYPES["int8"]
@@ -88,7 +88,7 @@ BY_TORCH_STORAGE: dict[str, ElementType] = {
 
 
 def _lua_classes() -> dict[str, tuple[ElementType, str]]:
-    """`FloatTensor` → float32 on the CPU, `CudaLongTensor` → int64 on a GPU; `CudaTensor` is cutorch's float32."""
+    """Map `FloatTensor` to float32 on the CPU, `CudaLongTensor` to int64 on a GPU; `CudaTensor` is float32."""
     classes: dict[str, tuple[ElementType, str]] = {}
     for word, element in BY_LUA_WORD.items():
         for kind in ("Tensor", "Storage"):
@@ -110,7 +110,7 @@ _LUA_NAMES: dict[tuple[str, str, str], str] = {
 
 
 def lua_class_name(element: ElementType, device: str, kind: str) -> str | None:
-    """The Lua class of a tensor or storage, `None` where Lua Torch has no such element type.
+    """Return the Lua class of a tensor or storage, `None` where Lua Torch has no such element type.
 
     Args:
         element: the element type.

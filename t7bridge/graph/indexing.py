@@ -1,4 +1,4 @@
-"""Indexing of tensors: the view that a key chooses, as numpy's basic indexing does."""
+"""Basic indexing of tensors, with numpy's rules."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from .show import short
 
 
 def asks_for_view(key: Any) -> bool:
-    """Return whether a key asks for a view even where it chooses one element."""
+    """Return whether a key selects a view even if it has one element."""
     return key is Ellipsis or (isinstance(key, tuple) and any(each is Ellipsis or each is None for each in key))
 
 
 def view_of(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, key: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Sizes, strides and offset of the view that a key chooses, as numpy's basic indexing does.
+    """Return sizes, strides and offset of the view that a key selects, as numpy's basic indexing does.
 
     Raises:
-        IndexError: there are more parts in the key than dimensions, or one is outside.
-        TypeError: a part is not int, slice, `...` or None.
+        IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
+        TypeError: a part is not an int, slice, `...` or None.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     if sum(part is Ellipsis for part in parts) > 1:
-        raise IndexError("only one ... can be in an index")
+        raise IndexError("an index can contain only one ...")
     used = sum(part is not None and part is not Ellipsis for part in parts)
     if used > len(size):
         raise IndexError(f"{used} indices for a tensor of {len(size)} dimensions")
@@ -55,7 +55,7 @@ def view_of(
                 )
             number = part.__index__()
             if not -size[at] <= number < size[at]:
-                raise IndexError(f"index {number} is outside a dimension of {size[at]}")
+                raise IndexError(f"index {number} is out of range for a dimension of {size[at]}")
             offset += (number % size[at]) * stride[at]
             at += 1
     return tuple(new_size), tuple(new_stride), offset

@@ -26,7 +26,7 @@ Value = Any
 _MISSING = object()
 _EXACT = 2.0**53
 _SEARCHED = 100
-"""Most fields searched for `modules` to show a module in one line."""
+"""Most fields searched for `modules` when a module is shown on one line."""
 
 
 def index_key(key: Value) -> Value:
@@ -39,7 +39,7 @@ def index_key(key: Value) -> Value:
 
 
 def plain_key(key: Value) -> Value:
-    """A key as Python shows it: `int` where a number is integral and exact, `str` where a string is UTF-8."""
+    """Return a key as Python shows it: `int` where a number is integral and exact, `str` where a string is UTF-8."""
     if type(key) is float:
         return int(key) if -_EXACT <= key <= _EXACT and key.is_integer() else key
     if type(key) is bytes:
@@ -51,9 +51,9 @@ def plain_key(key: Value) -> Value:
 
 
 class _Entries(Shown):
-    """The methods of a mapping, from `_table()`: what tables, objects and `tds.Hash` have in common.
+    """The methods of a mapping, from `_table()`: common to tables, objects and `tds.Hash`.
 
-    No subclass of `Mapping`, whose `isinstance` would slow every walk down; registered as one below.
+    Not a subclass of `Mapping`, whose `isinstance` would slow every walk down; registered as one below.
     """
 
     __slots__ = ()
@@ -80,25 +80,25 @@ class _Entries(Shown):
         return reversed(list(self))
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
+        """Return the value of a key, or `default`."""
         table = self._table()
         place = table._positions().get(index_key(key))
         return default if place is None else table.raw_values[place]
 
     def keys(self) -> KeysView[Key]:
-        """The keys in the order of the file: `int` where integral, `str` where UTF-8."""
+        """Return the keys in the order of the file: `int` where integral, `str` where UTF-8."""
         return KeysView(cast("Mapping[Key, LuaValue]", self))
 
     def values(self) -> ValuesView[Field]:
-        """The values in the order of the file."""
+        """Return the values in the order of the file."""
         return ValuesView(cast("Mapping[Key, Field]", self))
 
     def items(self) -> ItemsView[Key, Field]:
-        """Keys and values in the order of the file."""
+        """Return keys and values in the order of the file."""
         return ItemsView(cast("Mapping[Key, Field]", self))
 
     def as_list(self) -> list[Field]:
-        """The values of the keys 1, 2, 3, … up to the first that is missing or nil: Lua's `ipairs`."""
+        """Return the values of the keys 1, 2, 3, … up to the first that is missing or nil: Lua's `ipairs`."""
         table = self._table()
         whole = table.sequence()
         found: list[Field] = []
@@ -109,7 +109,7 @@ class _Entries(Shown):
         return found
 
     def __getattr__(self, name: str) -> Field:
-        # Names of the class's own slots come here only while an object is being made or copied.
+        # Names of the class's own slots arrive here only while an object is created or copied.
         if not name.startswith("__") and name not in _SLOTS:
             place = self._table()._positions().get(name.encode("utf-8", "surrogatepass"), -1)
             if place >= 0:
@@ -133,14 +133,14 @@ class _Entries(Shown):
 
 @define(eq=False)
 class Table(_Entries):
-    """A Lua table: any values but nil as keys, in the order of the file. A mapping.
+    """A Lua table: a mapping with any keys but nil, in the order of the file.
 
     `table["weight"]`, `table[1]` and `table[b"\\xff"]` look up; text is its UTF-8 bytes, a number the equal double, and
     `True` is not 1. `table.weight` is `table["weight"]`, unless the class itself has an attribute of that name. Keys
-    are shown as `int` and `str` where they are integral and UTF-8; `raw_keys` has them as Lua does.
+    are shown as `int` and `str` where they are integral and UTF-8; `raw_keys` has them in Lua's types.
 
     Attributes:
-        raw_keys: the keys as the file has them: `float`, `bytes`, `bool` or an object. Of equal ones the last counts.
+        raw_keys: the keys as the file has them: `float`, `bytes`, `bool` or an object. Of equal keys the last counts.
         raw_values: the value of each key.
     """
 
@@ -150,7 +150,7 @@ class Table(_Entries):
 
     @classmethod
     def of(cls, pairs: Mapping[Any, Value] | list[tuple[Value, Value]]) -> Table:
-        """A table of key, value pairs; text becomes bytes, integers become doubles."""
+        """Return a table of key, value pairs; text becomes bytes, integers become doubles."""
         table = cls()
         for key, value in pairs if isinstance(pairs, list) else pairs.items():
             table[key] = value
@@ -158,7 +158,7 @@ class Table(_Entries):
 
     @classmethod
     def from_list(cls, items: list[Value]) -> Table:
-        """A table with the keys 1 to n."""
+        """Return a table with the keys 1 to n."""
         return cls([float(number) for number in range(1, len(items) + 1)], list(items))
 
     def _table(self) -> Table:
@@ -196,11 +196,11 @@ class Table(_Entries):
         self.raw_values.append(value)
 
     def raw_items(self) -> Iterator[tuple[Value, Value]]:
-        """Each `raw_keys` with its value, in the order of the file."""
+        """Return pairs of `raw_keys` and values, in the order of the file."""
         return zip(self.raw_keys, self.raw_values)
 
     def sequence(self) -> list[Value] | None:
-        """The values in order where the keys are just 1 to n and n is at least 1, else `None`."""
+        """Return the values in order where the keys are exactly 1 to n with n at least 1, else `None`."""
         count = len(self.raw_keys)
         if not count:
             return None
@@ -216,22 +216,23 @@ class Table(_Entries):
 
 
 _NO_FIELDS = Table()
-"""The fields of an object that has none; never changed."""
+"""The fields of an object without any; never changed."""
 
 
 @define(eq=False)
 class TorchObject(_Entries):
-    """An object of a Torch class that lives in Lua: an nn module, say. A mapping of its fields, and always true.
+    """An object of a Torch class, such as an nn module. A mapping of its fields; always true.
 
     `obj.weight` is `obj["weight"]`, unless the class itself has an attribute of that name (`obj["version"]`).
 
     Attributes:
         class_name: `nn.Linear`.
-        version: the class version in the file, 0 where it was written before there were any.
-        fields: its fields. Most classes write just this table; `None` for what is not a table in Lua either, such as a
+        version: the class version in the file, 0 where the file predates versions.
+        fields: its fields. Most classes write just this table; `None` for an object that is not a table in Lua, such as
+        a
             `torch.Generator`.
-        payload: what a class with a layout of its own wrote beside its fields: the header of an `nn.GPU`, the raw
-            bytes of a `torch.Generator`. Its class in the registry knows what it means.
+        payload: what a class with a layout of its own wrote besides its fields: the header of an `nn.GPU`, the raw
+            bytes of a `torch.Generator`. The class's entry in the registry interprets it.
     """
 
     class_name: str
@@ -261,12 +262,12 @@ class TorchObject(_Entries):
 
 @define(eq=False)
 class Upvalue(Shown):
-    """A variable that a function took from outside.
+    """A variable captured by a function.
 
     Attributes:
         name: the variable's name, empty where the file has none.
         value: its value.
-        id: equal numbers in one file are one variable, shared by the functions; `None` where the file has none.
+        id: equal numbers in one file are the same variable, shared by the functions; `None` where the file has none.
     """
 
     name: bytes
@@ -279,11 +280,11 @@ class Upvalue(Shown):
 
 @define(eq=False)
 class LuaFunction(Shown):
-    """A Lua function: kept, never run.
+    """A Lua function: kept, never executed.
 
     Attributes:
-        code: what `string.dump` returned: the bytecode.
-        upvalues: the table of upvalues as it stands in the file; `upvalue_list` reads it.
+        code: the bytecode that `string.dump` returned.
+        upvalues: the table of upvalues as in the file; `upvalue_list` reads it.
         tag: the type tag in the file: 8 today, 7 and 6 in older releases, whose upvalues have neither name nor id.
     """
 
@@ -295,7 +296,7 @@ class LuaFunction(Shown):
         return f"LuaFunction: {counted(len(self.code), 'byte')} of bytecode"
 
     def upvalue_list(self) -> list[Upvalue]:
-        """The upvalues in order. Source: torch7 814ea4a `File.lua` `readObject`."""
+        """Return the upvalues in order. Source: torch7 814ea4a `File.lua` `readObject`."""
         found: list[Upvalue] = []
         if not isinstance(self.upvalues, Table):
             return found
@@ -303,7 +304,7 @@ class LuaFunction(Shown):
             if self.tag == 8 and isinstance(entry, Table):
                 name, number = entry.get("name"), entry.get("id")
                 name = name.encode() if isinstance(name, str) else name if isinstance(name, bytes) else b""
-                whole = isinstance(number, (int, float)) and abs(number) < 2**53  # a damaged file has anything here
+                whole = isinstance(number, (int, float)) and abs(number) < 2**53  # may be anything in a damaged file
                 found.append(Upvalue(name, entry.get("value"), int(number) if whole else None))
             else:
                 found.append(Upvalue(b"", entry))
@@ -368,7 +369,7 @@ class TdsVec(_Entries):
         return _MISSING is not self.get(cast("Key", key), _MISSING)
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value of a number from 1 to n, or `default`."""
+        """Return the value at an index from 1 to n, or `default`."""
         if isinstance(key, bool) or not isinstance(key, (int, float)) or not 1 <= key <= len(self.elements):
             return default
         return self.elements[int(key) - 1] if key == int(key) else default
@@ -380,7 +381,7 @@ class TdsVec(_Entries):
         return found
 
     def as_list(self) -> list[Field]:
-        """The values as a Python list."""
+        """Return the values as a Python list."""
         return list(self.elements)
 
     def __getattr__(self, name: str) -> Any:
@@ -394,10 +395,10 @@ class TdsVec(_Entries):
 
 
 COMPOSITE = (Table, TorchObject, Tensor, Storage, LuaFunction, TdsHash, TdsVec)
-"""The kinds of value that have an identity."""
+"""The types of values that have an identity."""
 
 Key = bool | int | float | str | bytes | Table | TorchObject | Tensor | Storage | LuaFunction | TdsHash | TdsVec
-"""Keys of a table in iteration and lookup, for type checkers."""
+"""Types of a table's keys in iteration and lookup, for type checkers."""
 LuaValue = Key | None
 """Any Lua value, for type checkers. Strings are read as `bytes`, numbers as `float`."""
 

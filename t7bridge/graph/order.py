@@ -1,4 +1,4 @@
-"""The order of a set's items: one that depends on what they are and not on Python's random hashes."""
+"""A deterministic order of a set's items, independent of Python's random hashes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .python import Device, PythonGlobal, PythonObject, TorchConstant
 
 
 def in_order(items: Iterable[Any], marks: dict[int, bytes] | None = None) -> list[Any]:
-    """The items of a set: numbers, then text, then bytes, each sorted, then the rest.
+    """Return the items of a set: numbers, then text, then bytes, each sorted, then the rest.
 
-    Objects of classes that are not known here come in the order of their classes' names, and of one class in any.
+    Objects of unknown classes are ordered by class name only.
 
     Args:
         items: of the set.
-        marks: the hashes of parts that were in earlier sets, which must still exist; more are added.
+        marks: the hashes of parts seen in earlier sets, which must still exist; new ones are added.
     """
     marks = {} if marks is None else marks
     return sorted(items, key=lambda item: _key(item, marks))
@@ -33,7 +33,7 @@ def _key(item: Any, marks: dict[int, bytes]) -> tuple[int, Any]:
 
 
 def _mark(root: Any, marks: dict[int, bytes]) -> bytes:
-    """A hash of an item by what is in it. Shared parts are hashed once; tuples and frozensets hold no cycles."""
+    """Return a hash of an item's content. Shared parts are hashed once; tuples and frozensets hold no cycles."""
     stack = [root]
     while stack:
         item = stack[-1]

@@ -1,4 +1,4 @@
-"""The text of places inside a Python-side value, and of keys and names there."""
+"""Text of paths inside a Python-side value, and of keys and names on them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .python import Device, NumpyDtype, PythonGlobal, TorchConstant
 from .walk import step_name
 
 Location = tuple[Any, Any]
-"""A place inside a value: the place that it is in, and its key there. It costs no text."""
+"""A path as a chain: the enclosing path and the key. It costs no text."""
 ROOT: Location = (None, None)
 NAMED = (NumpyDtype, TorchConstant, Device, PythonGlobal)
-"""The kinds of value that are no more than a name."""
+"""The types of value that are mere names."""
 
 _SCALARS = (bool, int, float, str, bytes, type(None))
 _SHOWN_STEPS = 50
@@ -21,12 +21,12 @@ _SHOWN_PARTS = 100
 
 
 def inner(path: Location, key: Any) -> Location:
-    """The place under a key."""
+    """Return the path of a key."""
     return path, key
 
 
 def path_text(path: Location) -> str:
-    """`root.model["0.weight"]`; the last steps only of a place very deep inside."""
+    """Return `root.model["0.weight"]`; of a very deep path the last steps only."""
     steps: list[str] = []
     while path[0] is not None and len(steps) < _SHOWN_STEPS:
         key = path[1]
@@ -46,7 +46,7 @@ def name_text(value: Any) -> str:
 
 
 def key_text(key: Any) -> str:
-    """A key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
+    """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first."""
     left = [_SHOWN_PARTS]
 
     def text(part: Any) -> str:

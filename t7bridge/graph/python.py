@@ -1,4 +1,4 @@
-"""Python's values in a `.pt` that are neither builtins nor tensors, inert. Nothing here is ever called.
+"""Inert forms of the Python values in a `.pt` that are neither builtins nor tensors. Nothing here is ever called.
 
 | In the file | Here |
 | --- | --- |
@@ -8,7 +8,7 @@
 | `torch.Size` | `TorchSize`, a tuple |
 | `torch.float32`, `torch.strided`, `torch.per_tensor_affine` | `TorchConstant` |
 | `torch.device` | `Device` |
-| tensors and parameters | `Tensor`; what Lua has no place for in `Tensor.extras` |
+| tensors and parameters | `Tensor`; state that Lua tensors lack is in `Tensor.extras` |
 | sparse and quantized tensors | `SparseTensor`, `QuantizedTensor` |
 | a storage without element type | `UntypedStorage` |
 | numpy arrays, scalars, dtypes | `NumpyArray`, `NumpyScalar`, `NumpyDtype` |
@@ -44,10 +44,10 @@ class TorchSize(tuple[int, ...]):
 
 
 class DefaultDict(dict[Any, Any]):
-    """A `collections.defaultdict` that makes no values.
+    """A `collections.defaultdict` that creates no values.
 
     Attributes:
-        factory: what would make them: a `PythonGlobal`, or None.
+        factory: the factory: a `PythonGlobal`, or None.
     """
 
     __slots__ = ("factory",)
@@ -65,7 +65,7 @@ class TorchConstant(Shown):
     """A named constant of PyTorch.
 
     Attributes:
-        kind: `dtype`, `layout`, `memory_format` or `qscheme`: the class of `torch` that it is of.
+        kind: `dtype`, `layout`, `memory_format` or `qscheme`: its class in `torch`.
         name: `float32`, `strided`, `per_tensor_affine`: its name in `torch`.
     """
 
@@ -82,7 +82,7 @@ class Device(Shown):
 
     Attributes:
         type: `cpu`, `cuda`, `mps`.
-        index: its number, where there is one.
+        index: its number, if any.
     """
 
     type: str
@@ -118,17 +118,18 @@ class PythonGlobal(Shown):
 
 @define(eq=False)
 class PythonObject(Holder):
-    """An object whose class has no meaning here: how the file makes it, and what it holds. Nothing was called.
+    """An object of a class without special meaning here: its constructor, arguments and state. Nothing was called.
 
     Attributes:
-        constructor: what would be called: a `PythonGlobal`, or, in a file with an odd intent, another value.
-        how: the way: `reduce` (call with `args`), `newobj` (`cls.__new__(cls, *args)`), `newobj_ex` (with `kwargs`
+        constructor: the callable: a `PythonGlobal`, or another value in a malicious file.
+        how: the kind of construction: `reduce` (call with `args`), `newobj` (`cls.__new__(cls, *args)`), `newobj_ex`
+        (with `kwargs`
             too), `inst` (protocols 0 and 1).
-        args: the arguments: a tuple where the file is sound.
+        args: the arguments: a tuple in any valid file.
         kwargs: keyword arguments of `newobj_ex`.
-        state: what `__setstate__` would get, or becomes the attributes; `UNSET` where there is none.
-        items: what would be appended.
-        pairs: what would be set by key, as (key, value).
+        state: the argument of `__setstate__`, or the attributes; `UNSET` where there is none.
+        items: the items to append.
+        pairs: the entries to set, as (key, value).
     """
 
     constructor: Any
@@ -141,7 +142,7 @@ class PythonObject(Holder):
 
     @property
     def cls(self) -> PythonGlobal | None:
-        """The class: the constructor, or the class passed to `copyreg`; None where it is not a name."""
+        """The class: the constructor, or the class passed to `copyreg`; None if it is not a name."""
         made = self.constructor
         if isinstance(made, PythonGlobal) and made.module in ("copy_reg", "copyreg") and isinstance(self.args, tuple):
             made = self.args[0] if self.args else made
@@ -155,7 +156,7 @@ class PythonObject(Holder):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The result of `vars()` of the object, where the file states it in the usual way; else empty."""
+        """The result of `vars()` of the object, where the file states it in the usual form; else empty."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # (vars, slots)
             slots = {key: value for key, value in state[1].items() if isinstance(key, str)}
@@ -164,12 +165,12 @@ class PythonObject(Holder):
 
     @property
     def is_module(self) -> bool:
-        """True for a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
+        """Return whether this is a pickled `nn.Module`: an object of any class with parameters, buffers and modules."""
         attributes = self.attributes
         return all(isinstance(attributes.get(name), dict) for name in MODULE_PARTS)
 
     def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield what the object holds: of a module its parameters, buffers and modules, then its other attributes."""
+        """Yield the content: of a module its parameters, buffers and modules, then its other attributes."""
         attributes = self.attributes
         parts = MODULE_PARTS if self.is_module else ()
         for part in parts:
@@ -198,14 +199,14 @@ class PythonObject(Holder):
 
 @define(eq=False)
 class TensorExtras(Shown):
-    """State of a PyTorch tensor beside its elements, which a Lua tensor does not have.
+    """State of a PyTorch tensor besides its elements, which a Lua tensor does not have.
 
     Attributes:
-        conj: the elements are to be read as their complex conjugates.
-        neg: the elements are to be read with the opposite sign.
-        state: Python attributes of the tensor; `UNSET` where there are none.
-        hooks: backward hooks; None where there are none.
-        subclass: the class, where it is neither `torch.Tensor` nor `Parameter`.
+        conj: the elements are to be conjugated when read.
+        neg: the elements are to be negated when read.
+        state: Python attributes of the tensor; `UNSET` if there are none.
+        hooks: backward hooks; None if there are none.
+        subclass: the class, if it is neither `torch.Tensor` nor `Parameter`.
     """
 
     conj: bool = False
@@ -228,7 +229,7 @@ class SparseTensor(Holder):
         plain_indices: the other indices; None for `sparse_coo`.
         values: the entries.
         size: of the whole tensor.
-        is_coalesced: of `sparse_coo`; None where the file does not say.
+        is_coalesced: of `sparse_coo`; None if the file does not say.
         is_parameter: whether it is an `nn.Parameter`.
         requires_grad: PyTorch's mark.
     """
@@ -243,7 +244,7 @@ class SparseTensor(Holder):
     requires_grad: bool = False
 
     def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield indices and values."""
+        """Yield the indices and the values."""
         yield ".indices", self.indices
         if self.plain_indices is not None:
             yield ".plain_indices", self.plain_indices
@@ -260,7 +261,7 @@ class QuantizedTensor(Holder):
     Attributes:
         tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
         scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
-        scale: a float; a `Tensor` or list of one value a channel with the other schemes.
+        scale: a float; with the other schemes a `Tensor` or list with one value a channel.
         zero_point: an int, or likewise.
         axis: the dimension of the channels; None with `per_tensor_affine`.
     """
@@ -272,7 +273,7 @@ class QuantizedTensor(Holder):
     axis: int | None = None
 
     def inside(self) -> Iterator[tuple[str, Any]]:
-        """Yield the integers, and the scales and zero points where there is one for each channel."""
+        """Yield the integers, and the scales and zero points where they are per channel."""
         yield ".tensor", self.tensor
         yield ".scale", self.scale
         yield ".zero_point", self.zero_point
@@ -286,7 +287,7 @@ class UntypedStorage(Holder):
     """A bare `torch.UntypedStorage`.
 
     Attributes:
-        storage: the bytes: the storage that tensors on it have, where there are any.
+        storage: the bytes; tensors on the same memory have the same storage.
     """
 
     storage: Storage
@@ -306,7 +307,7 @@ class NumpyDtype(Shown):
     Attributes:
         code: kind and size, `f8`.
         order: `<`, `>`, `=` or `|`.
-        state: the state tuple as it stands in the file; it holds the fields of structured types.
+        state: the state tuple as in the file; it holds the fields of structured types.
     """
 
     code: str
@@ -315,7 +316,7 @@ class NumpyDtype(Shown):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element, as the code says; 0 for structured types and objects."""
+        """Bytes of one element according to the code; 0 for structured types and objects."""
         digits = self.code.lstrip("?biufcmMSUVOa")
         size = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
         return size * 4 if self.code.startswith("U") else 0 if self.code.startswith(("V", "O")) else size

@@ -1,7 +1,7 @@
-"""One bounded line for any value: `repr` of everything in the graph.
+"""One bounded line for any value: the `repr` of everything in the graph.
 
-Takes the same time whatever the value holds, and contains no control characters, bidirectional marks or other
-characters that do not print, whatever the file says.
+Takes constant time whatever the value, and contains no control characters, bidirectional marks or other
+unprintable characters, whatever the file says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from ..text import printable
 
 LINE = 120
-"""Letters of a line, at most."""
+"""Maximum characters of a line."""
 _TEXT = 60
 _DIMENSIONS = 8
 _BITS = 256
@@ -23,7 +23,7 @@ _next_number = count(1)
 
 
 def storage_number(storage: Any) -> int:
-    """The number that shows which tensors share memory: storages are counted as they are shown first."""
+    """Return the number that shows which tensors share memory: storages are numbered as they are first shown."""
     number = _numbers.get(storage)
     if number is None:
         number = _numbers[storage] = next(_next_number)
@@ -31,24 +31,24 @@ def storage_number(storage: Any) -> int:
 
 
 def clean(text: str, most: int = _TEXT) -> str:
-    """Text on one line, with what does not print escaped, and `…` for what is beyond `most` letters."""
+    """Return text on one line, with unprintable characters escaped, cut with `…` after `most` characters."""
     shown = printable(text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def sizes(shape: tuple[int, ...]) -> str:
-    """`[64, 784]`; of very many dimensions the first."""
+    """Return `[64, 784]`; of very many dimensions the first."""
     shown = [str(extent)[:20] for extent in shape[:_DIMENSIONS]]
     return f"[{', '.join(shown)}{', …' if len(shape) > _DIMENSIONS else ''}]"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 module`, `7 modules`."""
+    """Return `1 module`, `7 modules`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def short(value: Any) -> str:
-    """One line of at most `LINE` letters for any value."""
+    """Return one line of at most `LINE` characters for any value."""
     if isinstance(value, Shown):
         return repr(value)
     if isinstance(value, str):
@@ -69,16 +69,16 @@ def short(value: Any) -> str:
 
 
 class Shown:
-    """A value whose `repr` is one bounded line: the base of what is in a graph."""
+    """Base of the graph's values: the `repr` is one bounded line."""
 
     __slots__ = ()
 
     def _short(self) -> str:
-        """The line, before it is escaped and cut."""
+        """Return the line, before it is escaped and cut."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         try:
             return f"<{clean(self._short(), LINE - 2)}>"
-        except AttributeError:  # while it is being made
+        except AttributeError:  # not yet initialized
             return f"<{type(self).__name__}>"

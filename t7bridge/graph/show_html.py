@@ -1,4 +1,4 @@
-"""Objects and tables for notebooks: a table of fields that unfolds. Bounded and escaped."""
+"""Objects and tables for notebooks: an expandable table of fields. Bounded and escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _title(value: Value) -> str:
 
 
 def html(root: Value) -> str:
-    """HTML of a table, an object or a `tds.Hash`: an object that is met again is named, not shown again."""
+    """Return HTML of a table, an object or a `tds.Hash`; an object that occurs again is only named."""
     pieces: list[str] = []
     seen: set[int] = set()
     left = _ENTRIES

@@ -1,7 +1,7 @@
-"""Values as Lua's `print` shows them: `str` of objects and tables. Bounded, whatever is shared or cyclic.
+"""Values as Lua's `print` shows them: `str` of objects and tables. Bounded for shared and cyclic values.
 
 Source: nn 8726825, the `__tostring__` of each class. Lua prints a shared module again at each place, and never ends
-on a cycle; here lines and depth have an end, and `…` says so.
+on a cycle; here lines and depth are limited, and `…` marks the cut.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Absent(Exception):
 
 
 def _text(value: Value) -> str:
-    """A value as Lua's `..` writes it."""
+    """Return a value as Lua's `..` writes it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if isinstance(value, (bytes, str)):
             return clean(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
@@ -39,21 +39,21 @@ def _text(value: Value) -> str:
 
 
 def _whole(value: Value) -> str:
-    """`%d`."""
+    """Format as `%d`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**53:
         raise _Absent
     return str(int(value))
 
 
 def _decimal(value: Value) -> str:
-    """`%f`."""
+    """Format as `%f`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**53:
         raise _Absent
     return f"{value:f}"
 
 
 def _extents(obj: TorchObject, name: str) -> list[str]:
-    """The numbers of a `LongStorage`; of very many the first."""
+    """Return the numbers of a `LongStorage`; of very many the first."""
     value = obj.get(name)
     if isinstance(value, Storage) and not value.element.name.startswith("float"):
         whole = Tensor(value.element, value, (value.count,), (1,))
@@ -64,7 +64,7 @@ def _extents(obj: TorchObject, name: str) -> list[str]:
 
 
 def _size(obj: TorchObject, name: str, *dimensions: int) -> list[str]:
-    """Extents of a tensor's dimensions, 1-based."""
+    """Return sizes of a tensor's dimensions, 1-based."""
     tensor = obj.get(name)
     if not isinstance(tensor, Tensor) or len(tensor.size) < max(dimensions):
         raise _Absent
@@ -83,15 +83,15 @@ def _linear(obj: TorchObject, inputs: str = "", outputs: str = "") -> str:
 
 
 def _window(obj: TorchObject, axes: str, *, planes: bool, extra: tuple[str, ...] = (), always: bool = False) -> str:
-    """Kernel, step and padding: `(3 -> 8, 5x5, 2,2, 1,1)`.
+    """Return kernel, step and padding: `(3 -> 8, 5x5, 2,2, 1,1)`.
 
     Args:
         obj: the layer.
         axes: of its fields `kW`, `dW`, `padW`: `WH` or `TWH`.
-        planes: begin with `nInputPlane -> nOutputPlane`; the step is then shown only where it, or padding, is not
-            the usual one.
-        extra: prefixes of further fields, shown where one of them is there and not 0.
-        always: show the last of `extra` in any case.
+        planes: begin with `nInputPlane -> nOutputPlane`; the step is then shown only where it, or the padding, is not
+            the default.
+        extra: prefixes of further fields, shown where one of them is present and not 0.
+        always: show the last of `extra` always.
     """
     text = f"({_whole(obj.get('nInputPlane'))} -> {_whole(obj.get('nOutputPlane'))}, " if planes else "("
     text += "x".join(_whole(obj.get(f"k{axis}")) for axis in axes)
@@ -137,7 +137,7 @@ def _fraction(obj: TorchObject, axes: str) -> str:
     return f"({'x'.join(_whole(each) for each in out)}, {pools})"
 
 
-# What follows the class name.
+# Text after the class name.
 _AFTER: dict[str, Callable[[TorchObject], str]] = {
     "Linear": _linear,
     "LinearWeightNorm": lambda obj: _linear(obj, "inputSize", "outputSize"),
@@ -185,28 +185,28 @@ _AFTER: dict[str, Callable[[TorchObject], str]] = {
 
 
 def _family(obj: TorchObject) -> tuple[str, str]:
-    """Package and class: `("nn", "Linear")`."""
+    """Split into package and class: `("nn", "Linear")`."""
     package, _, name = str(obj.class_name).partition(".")
     return package, name
 
 
 def layer_text(obj: TorchObject) -> str:
-    """A layer on one line, as its `__tostring__` writes it, without what is inside it: `nn.Linear(3 -> 4)`."""
+    """Return a layer on one line, as its `__tostring__` writes it, without its children: `nn.Linear(3 -> 4)`."""
     package, name = _family(obj)
     shown = clean(str(obj.class_name))
     known = _AFTER.get(name) if package in ("nn", "cudnn") else None
     try:
         return "CReLU()" if shown == "nn.CReLU" else shown + (known(obj) if known else "")
-    except (_Absent, TypeError, ValueError, OverflowError):  # a field is missing, or is something else
+    except (_Absent, TypeError, ValueError, OverflowError):  # a field is missing or has another type
         return shown
 
 
 _Work = tuple[str, Value, str, int]
-"""The start of the first line, what is to be shown behind it (`None`: nothing), the start of further lines, depth."""
+"""The start of the first line, what to show after it (`None`: nothing), the start of further lines, depth."""
 
 
 def _inside(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]:
-    """The lines of a module, in which those of the modules inside it are still to be made."""
+    """Return the lines of a module; those of the modules inside it are still to be expanded."""
     package, name = _family(obj)
     if package != "nn":
         return [(head + layer_text(obj), None, "", 0)]
@@ -248,7 +248,7 @@ def _inside(obj: TorchObject, head: str, indent: str, depth: int) -> list[_Work]
 
 
 def module_text(value: TorchObject) -> str:
-    """The tree of modules, at most 1000 lines of it."""
+    """Return the tree of modules, at most 1000 lines of it."""
     lines: list[str] = []
     stack: list[_Work] = [("", value, "", 0)]
     while stack:
@@ -268,7 +268,7 @@ def module_text(value: TorchObject) -> str:
 
 
 def lua_text(value: Value) -> str:
-    """Return what `print` shows of a Lua object, table or collection; of tables the first entries, one per line."""
+    """Return the output of `print` for a Lua object, table or collection; of tables the first entries, one per line."""
     if isinstance(value, TorchObject):
         return module_text(value)
     if isinstance(value, TdsVec):

@@ -1,4 +1,4 @@
-"""Tensors as text and in notebooks: the first elements, and for notebooks figures about all of a small one.
+"""Tensors as text and in notebooks: the first elements, and in notebooks statistics of a small tensor.
 
 No more of a file is read than is shown.
 """
@@ -22,7 +22,7 @@ _TEXT_BYTES = 1 << 20
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Return whether single elements can be read without converting very many."""
+    """Return whether single elements can be read without converting a large part of the storage."""
     storage = tensor.storage
     return storage is None or isinstance(storage.data, Span) or _small(tensor)
 
@@ -37,9 +37,9 @@ def _number(value: Any) -> str:
 
 
 def tensor_text(tensor: Tensor) -> str:
-    """The elements, `…` for what is left out, and a last line with type and shape.
+    """Return the elements, `…` where some are left out, and a last line with type and shape.
 
-    Rows of at most six elements of the last dimension are shown; of the others the first three and the last three.
+    Rows show at most six elements of the last dimension; other dimensions the first three and the last three.
     """
     about = f"[{tensor.lua_class or tensor.dtype} of size {'x'.join(map(str, tensor.shape[:20])) or 'no dimensions'}]"
     try:
@@ -51,7 +51,7 @@ def tensor_text(tensor: Tensor) -> str:
 
 
 def _edges(extent: int) -> list[int | None]:
-    """Positions that are shown along a dimension; `None` is the gap."""
+    """Return the indices shown along a dimension; `None` is the gap."""
     if extent <= 2 * _EDGE:
         return list(range(extent))
     return [*range(_EDGE), None, *range(extent - _EDGE, extent)]
@@ -81,7 +81,7 @@ def _rows(tensor: Tensor) -> list[str]:
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:
-    """Least, largest and mean element, and the number of NaNs; empty for large tensors and other types."""
+    """Return minimum, maximum, mean and number of NaNs; empty for large tensors and other types."""
     import numpy as np
 
     storage = tensor.storage
@@ -103,7 +103,7 @@ def _figures(tensor: Tensor) -> dict[str, str]:
 
 
 def tensor_html(tensor: Tensor) -> str:
-    """A small table for notebooks."""
+    """Return a small table for notebooks."""
     rows = {
         "type": tensor.dtype,
         "shape": sizes(tensor.shape),

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 CHUNK_BYTES = 1 << 19
-"""Bytes converted at a time: they stay in the processor's cache."""
+"""Bytes converted at a time: they fit the processor's cache."""
 
 
 _SWAPPED = (2, 4, 8, 16)
-"""Widths of elements whose bytes a copy can reverse."""
+"""Element widths whose byte order a copy can reverse."""
 
 
 @define(eq=False)
 class Span:
-    """Elements as they lie in a source.
+    """Elements at their position in a source.
 
     Attributes:
-        source: what holds the bytes.
+        source: the source of the bytes.
         offset: of the first byte, 0-based.
         width: bytes of one element in the source; differs from the element type's own size only where 64-bit
             integers were written as 4-byte C longs.
         order: `little` or `big`.
-        crc: CRC-32 of all the bytes, where the file says it: whoever takes them all checks it.
+        crc: CRC-32 of all the bytes, if the file has one: it is checked when all are read.
     """
 
     source: ByteSource
@@ -48,14 +48,14 @@ class Span:
     crc: int | None = None
 
     def is_plain(self, element: ElementType, order: str, width: int) -> bool:
-        """Return whether the bytes are already what a target of this order and width wants."""
+        """Return whether the bytes are already in the order and width of the target."""
         return self.width == width and (self.order == order or width == 1)
 
     def word(self, element: ElementType, order: str, width: int) -> int:
-        """Return how a copy of the bytes becomes what a target wants: by reversing words of so many bytes.
+        """Return the word size in bytes whose bytes must be reversed to copy the elements to the target.
 
         Returns:
-            1 where nothing is to be done, 0 where that does not suffice.
+            1 where nothing is to be done, 0 where a copy does not suffice.
         """
         if self.is_plain(element, order, width):
             return 1
@@ -63,11 +63,11 @@ class Span:
         return self.width // parts if self.width == width and self.crc is None and width in _SWAPPED else 0
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """Yield the bytes of `count` elements as they are, in pieces of whole elements of at most about 1 MiB.
+        """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
 
         Raises:
             TruncatedError: the file has become shorter.
-            CorruptError: the bytes do not have their CRC-32; raised behind the last piece.
+            CorruptError: the CRC-32 does not match; raised after the last piece.
         """
         position, crc = self.offset, 0
         end = position + count * self.width
@@ -81,10 +81,10 @@ class Span:
         self.check(crc)
 
     def check(self, crc: int) -> None:
-        """Check the CRC-32 of all the bytes, where the file says it.
+        """Check the CRC-32 of all the bytes, if the file has one.
 
         Raises:
-            CorruptError: it is another one.
+            CorruptError: it does not match.
         """
         if self.crc is not None and crc != self.crc:
             raise CorruptError(
@@ -98,10 +98,10 @@ class Span:
 
 @define(eq=False)
 class TextSpan:
-    """Elements as decimal numbers separated by white space, in a source.
+    """Elements as whitespace-separated decimal numbers in a source.
 
     Attributes:
-        source: what holds the text.
+        source: the source of the text.
         offset: of the first byte, 0-based.
         length: in bytes.
     """
@@ -111,7 +111,7 @@ class TextSpan:
     length: int
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the text in pieces of about a chunk, none of which cuts a number."""
+        """Yield the text in pieces of about a chunk, never cutting a number."""
         position, end = self.offset, self.offset + self.length
         while position < end:
             piece = self.source.read_exact(position, min(CHUNK_BYTES, end - position), "a storage's numbers")
@@ -126,12 +126,12 @@ class TextSpan:
 
 @define(eq=False)
 class Derived:
-    """Elements that are made from those of another storage when they are asked for.
+    """Elements computed on demand from those of another storage.
 
     Attributes:
         origin: the other storage.
-        convert: makes elements, shape (m,), from elements of the other, shape (n,).
-        group: how many elements of the other are always given together, or a multiple of it.
+        convert: computes elements, shape (m,), from elements of the other, shape (n,).
+        group: `convert` receives a multiple of this many elements of the other storage.
     """
 
     origin: Storage
@@ -141,7 +141,7 @@ class Derived:
 
 @define(eq=False)
 class Assembled:
-    """The elements of a tensor in rows (C order) whose parts are tensors of other storages, as sharded files have them.
+    """The elements of a tensor in C order whose parts are tensors of other storages, as in sharded files.
 
     Attributes:
         size: elements of each dimension of the whole.
@@ -158,20 +158,21 @@ Data = Union[Span, TextSpan, Derived, Assembled, "np.ndarray"]
 
 @define(eq=False)
 class Storage(Shown):
-    """A run of elements in one piece of memory, shared by the tensors that are views of it.
+    """A contiguous run of elements in memory, shared by the tensors that are views of it.
 
-    Two tensors share memory exactly if they have the same `Storage` object.
+    Two tensors share memory if and only if they have the same `Storage` object.
 
     Attributes:
         element: the element type.
         count: number of elements.
         data: where the elements are: a span of an open file, numbers in a text file, a numpy array, or another storage.
-        device: `cpu`, or the device that the file names (`cuda:0`); the bytes are here in any case.
-        version: Lua's class version, `None` where the file was written before there were any.
-        alias: the Lua class name, where it is not the one for element and device.
-        base: the storage whose memory this is a part of, or the same memory seen as another element type; `None`
-            for all storages but those that only PyTorch has.
-        base_offset: where in the base's memory this begins, in bytes.
+        device: `cpu`, or the device that the file names (`cuda:0`); the bytes are in the file or in main memory in any
+        case.
+        version: Lua's class version, `None` if the file predates versions.
+        alias: the Lua class name, if it is not the one for element and device.
+        base: the storage that this one is a part of, or the same memory seen as another element type; `None`
+            except for storages that only PyTorch has.
+        base_offset: where this begins in the memory of the base, in bytes.
     """
 
     element: ElementType
@@ -192,10 +193,10 @@ class Storage(Shown):
 
         Args:
             array: shape (count,).
-            element: needed where numpy has no such type and `array` holds the bits.
+            element: required where numpy has no such type and `array` holds the bits.
 
         Raises:
-            ModelError: the array has more than one dimension, or a type that no storage can have.
+            ModelError: the array has more than one dimension, or an unsupported type.
         """
         from .arrays import element_of
 
@@ -207,12 +208,12 @@ class Storage(Shown):
 
     @classmethod
     def empty(cls, element: ElementType) -> Storage:
-        """A storage without elements."""
+        """Return a storage without elements."""
         return cls(element, 0, Span(ByteSource.from_bytes(b""), 0, element.itemsize))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements in memory."""
+        """Size of all elements in bytes."""
         return self.count * self.element.itemsize
 
     @property
@@ -235,7 +236,7 @@ class Storage(Shown):
         return storage_array(self)
 
     def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
-        """Yield the elements' bytes in pieces of at most about 1 MiB, converted.
+        """Yield the converted bytes of the elements in pieces of at most about 1 MiB.
 
         Args:
             order: byte order of the result, `little` or `big`.
@@ -261,10 +262,10 @@ class Storage(Shown):
 
 
 def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
-    """Return what a Lua class name means, of a tensor or a storage.
+    """Return what the class name of a Lua tensor or storage means.
 
     Returns:
-        The element type, the device and the alias to keep, or `None` where it is another class.
+        The element type, the device and the alias to keep, or `None` for any other class.
     """
     known = LUA_CLASSES.get(name)
     if known:

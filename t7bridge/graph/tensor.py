@@ -32,16 +32,16 @@ class Tensor(Shown):
 
     Attributes:
         element: the element type.
-        storage: the memory that is viewed; `None` for a Lua tensor that never had any.
+        storage: the memory viewed; `None` for a Lua tensor that never had any.
         size: elements of each dimension.
-        stride: elements between neighbours along each dimension; 0 repeats, as `expand` does.
+        stride: elements between neighbours along each dimension; 0 repeats elements, as `expand` does.
         offset: of the first element in the storage, 0-based.
-        is_scalar: no dimensions and one element.
-        requires_grad: PyTorch's mark; Lua has none.
-        version: Lua's class version, `None` where the file was written before there were any.
-        alias: the Lua class name, where it is not the one for element and device.
+        is_scalar: whether it has no dimensions and one element.
+        requires_grad: PyTorch's flag; Lua has none.
+        version: Lua's class version, `None` if the file predates versions.
+        alias: the Lua class name, if it is not the one for element and device.
         is_parameter: whether it is an `nn.Parameter` in PyTorch.
-        extras: what else PyTorch keeps with the tensor: conjugation and sign bits, Python attributes.
+        extras: further state of a PyTorch tensor: conjugation and negation bits, Python attributes.
     """
 
     element: ElementType
@@ -59,10 +59,10 @@ class Tensor(Shown):
 
     @classmethod
     def from_numpy(cls, array: np.ndarray) -> Tensor:
-        """A tensor of a numpy array's elements. Contiguous arrays share their memory, others are copied.
+        """Return a tensor of a numpy array's elements. Contiguous arrays share their memory, others are copied.
 
         Raises:
-            ModelError: no storage holds elements of the array's type.
+            ModelError: the array's type is unsupported.
         """
         import numpy as np
 
@@ -72,9 +72,9 @@ class Tensor(Shown):
         return cls(storage.element, storage, array.shape, stride, is_scalar=array.ndim == 0)
 
     def numpy(self) -> np.ndarray:
-        """The elements as a numpy array of `shape`: a view of `storage.array`, with the same strides.
+        """Return the elements as a numpy array of `shape`: a view of `storage.array`, with the same strides.
 
-        The array is read-only where its bytes are a file's. Types that numpy lacks (bfloat16, float8) are those of
+        The array is read-only where its bytes are in a file. Types that numpy lacks (bfloat16, float8) are those of
         `ml_dtypes`; elements of quantized tensors are their integers.
 
         Raises:
@@ -86,7 +86,7 @@ class Tensor(Shown):
 
     @property
     def array(self) -> np.ndarray:
-        """As `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
+        """Return the same as `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
         from .arrays import tensor_array
 
         return tensor_array(self)
@@ -95,32 +95,33 @@ class Tensor(Shown):
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
-                raise ValueError(f"a tensor of {self.dtype} is not an array of {dtype} without being copied")
+                raise ValueError(f"a tensor of {self.dtype} cannot become an array of {dtype} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def torch(self) -> torch.Tensor:
-        """The elements as a PyTorch tensor with the same strides, in memory of its own; `to_torch` keeps sharing.
+        """Return the elements as a PyTorch tensor with the same strides, in memory of its own; `to_torch` keeps
+        sharing.
 
         Raises:
             ImportError: PyTorch is not installed.
-            UnsupportedError: PyTorch has no such tensor.
+            UnsupportedError: PyTorch cannot represent the tensor.
         """
         from .torch_values import torch_tensor
 
         return torch_tensor(self, {})
 
     def tolist(self) -> Any:
-        """The elements as Python values: nested lists, or one value of a tensor without dimensions."""
+        """Return the elements as Python values: nested lists, or one value for a tensor without dimensions."""
         from .arrays import python_values
 
         return python_values(self.numpy())
 
     def item(self) -> Scalar:
-        """The one element as a Python value.
+        """Return the only element as a Python value.
 
         Raises:
-            ModelError: there are more or fewer.
+            ModelError: the tensor does not have exactly one element.
         """
         if self.numel != 1:
             raise ModelError("only a tensor of one element is a scalar", found=f"{self.numel} elements")
@@ -130,7 +131,7 @@ class Tensor(Shown):
         return value
 
     def __getitem__(self, key: Any) -> Any:
-        """A view of the same storage, or the element as a Python value where nothing is left to choose.
+        """Return a view of the same storage, or the element as a Python value if every dimension is indexed.
 
         Args:
             key: an int (0-based, negative from the end), a slice with any step, `...`, `None` for a new dimension, or
@@ -144,7 +145,7 @@ class Tensor(Shown):
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
-            raise TypeError("a tensor without dimensions has nothing to iterate over")
+            raise TypeError("cannot iterate over a tensor without dimensions")
         return (self[number] for number in range(self.shape[0]))
 
     def __len__(self) -> int:
@@ -178,7 +179,7 @@ class Tensor(Shown):
 
     @property
     def dtype(self) -> str:
-        """The element type's name in PyTorch and numpy: `float32`. numpy takes it as a dtype."""
+        """The element type's name in PyTorch and numpy: `float32`. numpy accepts it as a dtype."""
         return self.element.name
 
     @property
@@ -188,7 +189,7 @@ class Tensor(Shown):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the elements take: `numel` times the size of one, whatever they share."""
+        """Bytes of the elements: `numel` times the size of one, whatever they share."""
         return self.numel * self.element.itemsize
 
     @property
@@ -198,7 +199,7 @@ class Tensor(Shown):
 
     @property
     def numel(self) -> int:
-        """Number of elements that the view shows."""
+        """Number of elements of the view."""
         count = 1
         for extent in self.shape:
             count *= extent
@@ -213,7 +214,7 @@ class Tensor(Shown):
         """Check that the view lies inside its storage.
 
         Raises:
-            ModelError: it does not; the message names the first element outside.
+            ModelError: it does not; the message names the first element outside it.
         """
         reason = view_fault(
             self.size, self.stride, self.offset, self.storage.count if self.storage else 0, self.is_scalar
@@ -227,7 +228,7 @@ def view_fault(
 ) -> str | None:
     """Return why a view does not lie inside a storage of `count` elements; `None` where it does.
 
-    A view without elements may lie anywhere from 0 on, as it reads nothing.
+    A view without elements may have any offset from 0 on, as it reads nothing.
     """
     if len(size) != len(stride):
         return f"{len(size)} sizes but {len(stride)} strides"

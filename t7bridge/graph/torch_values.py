@@ -1,4 +1,4 @@
-"""Tensors of the graph as PyTorch's, with the sharing of storages. Torch is imported when a tensor is asked for."""
+"""Tensors of the graph as PyTorch's, with shared storages. Torch is imported when a tensor is requested."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
-    """A PyTorch tensor with the tensor's elements, sizes and strides.
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides.
 
     Args:
-        tensor: of the graph. Where a stride is negative, which PyTorch has not, the elements are copied.
-        storages: what storages have become, by identity; those that are new are added. An array in memory that can
-            be written to is shared with the tensor, other elements are copied once.
+        tensor: of the graph. With a negative stride, which PyTorch lacks, the elements are copied.
+        storages: PyTorch storages made so far, by the identity of ours; new ones are added. A writable array in memory
+            is shared with the tensor, other elements are copied once.
 
     Raises:
-        UnsupportedError: PyTorch has no such elements outside of a quantized tensor, or no tensors so large.
+        UnsupportedError: PyTorch has no such element type outside of quantized tensors, or the tensor is too large.
     """
     import torch
 
@@ -53,7 +53,7 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
 
 
 def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
-    """All elements of a storage, one tensor for each."""
+    """Return all elements of a storage as a 1-D tensor."""
     import torch
 
     made = storages.get(id(storage))

@@ -1,7 +1,7 @@
-"""The type of what a loaded value holds, for type checkers: nothing of it exists when a program runs.
+"""The static type of loaded values, for type checkers only: it does not exist at run time.
 
-A file decides what a field is. A checker knows of a `Field` that it may be looked into, as tables and objects are, and
-what a tensor has; `isinstance` narrows it to one of the classes.
+The type of a field depends on the file. A checker may index a `Field`, as tables and objects are indexed, and use
+the methods of a tensor; `isinstance` narrows it to one of the classes.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
         def __int__(self) -> int: ...
         def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
         def get(self, key: Any, default: Any = None) -> Field:
-            """The value of a key, or `default`."""
+            """Return the value of a key, or `default`."""
 
         def keys(self) -> KeysView[Key]:
-            """The keys."""
+            """Return the keys."""
 
         def values(self) -> ValuesView[Field]:
-            """The values."""
+            """Return the values."""
 
         def items(self) -> ItemsView[Key, Field]:
-            """Keys and values."""
+            """Return keys and values."""
 
         def as_list(self) -> list[Field]:
-            """The values of 1, 2, 3, …"""
+            """Return the values of 1, 2, 3, …"""
 
         def numpy(self) -> np.ndarray:
-            """The elements as a numpy array."""
+            """Return the elements as a numpy array."""
 
         def torch(self) -> pytorch.Tensor:
-            """The elements as a PyTorch tensor."""
+            """Return the elements as a PyTorch tensor."""
 
         def tolist(self) -> list[Any]:
-            """The elements as Python values."""
+            """Return the elements as Python values."""
 
         def item(self) -> bool | int | float | complex:
-            """The one element as a Python value."""
+            """Return the only element as a Python value."""
 
         def decode(self) -> str:
-            """The text of a string."""
+            """Return the text of a string."""
 
 else:
     Field = Any

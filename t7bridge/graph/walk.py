@@ -1,4 +1,4 @@
-"""Walks over a graph: every object once, in Lua's writing order, with no recursion and no trouble with cycles."""
+"""Walks over a graph: every object once, in Lua's writing order, without recursion; cycles are fine."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def children(value: Value, *, scalars: bool = True) -> Iterator[tuple[str, Value
 
 @define(eq=False)
 class Visit:
-    """One object met on a walk.
+    """One object found on a walk.
 
     Attributes:
         value: the object.
-        step: its step from the object it was met in.
+        step: its step from the object that contains it.
         parent: the visit of that object; `None` at the root.
     """
 
@@ -103,7 +103,7 @@ class Visit:
 
     @property
     def path(self) -> str:
-        """The whole path, `root.modules[3].weight`."""
+        """The full path, `root.modules[3].weight`."""
         steps: list[str] = []
         visit: Visit | None = self
         while visit is not None:
@@ -118,7 +118,7 @@ def walk(root: Value, name: str = "root", seen: set[int] | None = None) -> Itera
     Args:
         root: where the walk begins.
         name: its path.
-        seen: identities of values to pass over; those that are visited are added.
+        seen: identities of values to skip; those visited are added.
     """
     seen = set() if seen is None else seen
     kinds = (*COMPOSITE, dict, list, tuple, Holder)
@@ -135,7 +135,7 @@ def walk(root: Value, name: str = "root", seen: set[int] | None = None) -> Itera
 
 
 def objects(root: Value) -> Iterator[Value]:
-    """Yield every value with an identity once, in no particular order: `walk` without paths, in a third of its time."""
+    """Yield every value with an identity once, in arbitrary order: `walk` without paths, in a third of the time."""
     kinds = (*COMPOSITE, dict, list, tuple, Holder)
     seen: set[int] = set()
     stack = [root]
@@ -169,7 +169,7 @@ def storages(root: Value) -> Iterator[Storage]:
 
 
 def unfinished_step(value: Any) -> str:
-    """The step of a path from an object that is being read to what is being read inside it."""
+    """Return the step from a partly read object to the value being read inside it."""
     if isinstance(value, TdsHash):
         value = value.content
     if isinstance(value, Table):

@@ -1,4 +1,4 @@
-"""Bytes that stay where they are: random access to files, and output that appears whole or not at all.
+"""Random access to the bytes of files without loading them, and output that appears whole or not at all.
 
 Knows no format. Imports only `errors`.
 """

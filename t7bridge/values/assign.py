@@ -1,4 +1,4 @@
-"""New elements for tensors: they are written into the storages that the tensors view, so that all sharing survives."""
+"""Assign new elements to tensors by writing into the storages that they view, so that all sharing survives."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Assignment:
     Attributes:
         name: what messages call it.
         target: the tensor whose elements change; its storage is the one that is written to.
-        source: the new elements: the same shape, an element type that numpy knows.
+        source: the new elements: the same shape, an element type supported by numpy.
         loss: after `assign`: empty where the target's element type holds every new element exactly, `rounded` where
-            the nearest was taken, `changed` where numbers became others: infinite, whole, wrapped around.
+            the nearest value was taken, `changed` where values were altered: infinite, truncated, wrapped around.
     """
 
     name: str
@@ -37,14 +37,14 @@ class Assignment:
 def assign(items: list[Assignment]) -> list[tuple[str, str]]:
     """Write new elements into storages.
 
-    A storage that gets all its elements from one tensor as they stand in that tensor's file is told where they are;
+    A storage whose elements all come from one tensor, in the same layout, refers to that tensor's file;
     nothing is read. Any other storage that is written to becomes an array in memory.
 
     Args:
-        items: tensors may share memory, and get the same values then.
+        items: tensors may share memory if they get the same values there.
 
     Returns:
-        The names of each two tensors that share memory and were to get different values there; twice the same where
+        The names of each two tensors that share memory and would get different values there; the same name twice where
         a tensor repeats its own elements.
     """
     groups: dict[int, list[Assignment]] = {}
@@ -68,10 +68,10 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same shape and the same elements; nans are the same.
+    """Return whether two tensors have the same shape and the same elements; NaNs are equal.
 
     Raises:
-        LimitError: they repeat the elements of small storages without end.
+        LimitError: they repeat the elements of small storages excessively.
     """
     held = max(each.storage.count if each.storage is not None else 0 for each in (one, other))
     Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage").allocate(one.numel, held)
@@ -79,9 +79,9 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
 
 
 def _direct(item: Assignment) -> Data | None:
-    """Return the source's bytes for the whole storage of the target, if they can be copied as they are.
+    """Return the source's bytes for the whole storage of the target, if they can be copied unchanged.
 
-    `None` where they have to be gathered or converted.
+    `None` if they must be gathered or converted.
     """
     target, source = item.target, item.source
     assert target.storage is not None
@@ -126,7 +126,7 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
 
 
 def _equal(one: Assignment, other: Assignment) -> bool:
-    """Return whether two contiguous sources of as many elements have the same values."""
+    """Return whether two contiguous sources of equal length have the same values."""
     a, b = one.source, other.source
     return (a.storage is b.storage and a.offset == b.offset) or _same(a.array.reshape(-1), b.array.reshape(-1))
 
@@ -138,7 +138,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _converted(item: Assignment) -> np.ndarray:
-    """The new elements in the target's element type; `loss` says what was lost."""
+    """Return the new elements in the target's element type; `loss` describes what was lost."""
     import numpy as np
 
     array = item.source.array
@@ -154,7 +154,7 @@ def _converted(item: Assignment) -> np.ndarray:
 
 
 def _last_writer(group: list[Assignment], item: Assignment, wrong: np.ndarray) -> str:
-    """The tensor that was the last to write where another one's values are gone."""
+    """Return the last tensor that wrote to the elements that another one lost."""
     import numpy as np
 
     storage = item.target.storage

@@ -1,7 +1,7 @@
 """Comparison of two graphs: values, types, order, identity, sharing and views, with no recursion.
 
 Linear in the size of the graphs, whatever is shared, cyclic or chosen to collide in a dict: a pair of values is
-compared once, scalar keys are looked up by their text, and what pairs of shared values cost beside that is charged to
+compared once, scalar keys are looked up by their text, and the extra cost of pairs of shared values is charged to
 `Limits.work`.
 """
 
@@ -27,18 +27,18 @@ _IDENTITIES = (*COMPOSITE, dict, list, tuple, *_SETS)
 _SCALAR_KEYS = (bytes, str, float, int, bool, type(None), complex)
 _SCALARS = frozenset(_SCALAR_KEYS)
 _LONG = 1000
-"""Bytes of a string from which on a pair of strings is compared once only."""
+"""Length in bytes from which on a pair of strings is compared only once."""
 _STEPS = 50
-"""Steps of a path that are shown."""
+"""Steps of a path shown."""
 _LETTERS = 200
-"""Letters of a step that are shown."""
+"""Characters of a step shown."""
 
 Path = Any
-"""A place: the place around it, the kind of step and the key; `None` for the root. It becomes text when shown."""
+"""A path as a chain: the enclosing path, the kind of step and the key; `None` for the root. Text only when shown."""
 
 
 def path_text(path: Path) -> str:
-    """`root.modules[3].weight`; the last steps only of a place very deep inside."""
+    """Return `root.modules[3].weight`; of a very deep path the last steps only."""
     steps: list[str] = []
     while path is not None and len(steps) < _STEPS:
         path, kind, key = path
@@ -52,7 +52,7 @@ class Difference:
     """One difference.
 
     Attributes:
-        path: path to it, `root.modules[3].weight`.
+        path: `root.modules[3].weight`.
         message: what differs, the first graph's side first.
     """
 
@@ -68,10 +68,10 @@ class TensorDifference(Difference):
     """Difference of the elements of two tensors of one shape.
 
     Attributes:
-        elements: how many there are.
-        differing: how many of them differ by more than is tolerated.
+        elements: number of elements.
+        differing: number of them that differ by more than the tolerance.
         largest: the largest difference; infinite where one of the two is NaN or infinite.
-        index: where that is, 0-based.
+        index: position of the largest difference, 0-based.
     """
 
     elements: int = 0
@@ -82,13 +82,13 @@ class TensorDifference(Difference):
 
 @define(eq=False)
 class Comparer:
-    """Walks two graphs side by side. Objects that were paired once must be paired wherever they are met again.
+    """Walks two graphs side by side. Objects paired once must be paired wherever they occur again.
 
     Attributes:
-        devices: whether the devices that tensors name must be equal too.
+        devices: whether the devices named by tensors must be equal too.
         limits: resource limits.
-        found: the differences.
-        compared: how many pairs of values were met.
+        found: the differences found.
+        compared: number of pairs of values visited.
     """
 
     devices: bool = False
@@ -100,7 +100,7 @@ class Comparer:
     _stack: list[tuple[Path, Value, Value]] = field(factory=list)
     _pairs: set[tuple[int, int]] = field(factory=set)
     _once: tuple[set[int], set[int]] = field(factory=lambda: (set(), set()))
-    """The values without identity that were met, of each side."""
+    """The values without identity visited so far, of each side."""
     _marks: dict[int, bytes] = field(factory=dict)
     _budget: Budget = field(init=False)
 
@@ -108,10 +108,10 @@ class Comparer:
         self._budget = Budget(self.limits, "comparing the values")
 
     def run(self, a: Value, b: Value) -> list[Difference]:
-        """Compare two values; the differences, in the order of a walk.
+        """Compare two values and return the differences in walk order.
 
         Raises:
-            LimitError: values are shared in so many ways that comparing takes more than the limit `work`.
+            LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
         """
         self._stack.append((None, a, b))
         while self._stack:
@@ -128,7 +128,7 @@ class Comparer:
         self.found.append(Difference(path_text(path), message))
 
     def _alone(self, path: Path, message: str) -> None:
-        """Count what one side alone has as met: many of these do not mean that the rest has nothing in common."""
+        """Count what only one side has as visited: many such values do not mean that the rest has nothing in common."""
         self.compared += 1
         self._differs(path, message)
 
@@ -141,7 +141,7 @@ class Comparer:
         if type(a) is not type(b):
             self._differs(path, f"{_short(a)} against {_short(b)}")
             return
-        # Tuples and frozen sets have no identity that a file would keep.
+        # Tuples and frozen sets have no identity in a file.
         if isinstance(a, (tuple, frozenset)):
             if not self._compared_before(a, b):
                 self._objects(path, a, b)
@@ -149,7 +149,7 @@ class Comparer:
             self._objects(path, a, b)
 
     def _compared_before(self, a: Any, b: Any) -> bool:
-        """Return whether two values were compared before. Any other pair of values met before is charged."""
+        """Return whether two values were compared before. Any other pair of known values is charged."""
         pair = (id(a), id(b))
         if pair in self._pairs:
             return True
@@ -162,7 +162,7 @@ class Comparer:
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
-        """Equal in type, value and sign: a nan is a nan, 0.0 is not -0.0."""
+        """Return whether two scalars are equal in type, value and sign: a NaN equals a NaN, 0.0 is not -0.0."""
         if type(a) is not type(b):
             return False
         if isinstance(a, float):
@@ -170,17 +170,17 @@ class Comparer:
         if isinstance(a, complex):
             return (a.real.hex(), a.imag.hex()) == (b.real.hex(), b.imag.hex())
         if isinstance(a, (str, bytes, bytearray)) and len(a) > _LONG and self._compared_before(a, b):
-            return True  # what differs was said at the first place
+            return True  # the difference was reported at its first path
         return bool(a == b)
 
     def _met(self, path: Path, a: Value, b: Value) -> bool:
-        """Return whether one of two objects was met before; if so, it must have been with the other."""
+        """Return whether one of two objects was visited before; if so, it must have been with the other."""
         there, back = self._there.get(id(a)), self._back.get(id(b))
         if there is None and back is None:
             self._there[id(a)], self._back[id(b)] = id(b), id(a)
             return False
         if there is None or back is None:
-            self._differs(path, "what is one object here is two there")
+            self._differs(path, "one object in one file is two in the other")
         elif there != id(b) or back != id(a):
             self._differs(path, "refers to another object")
         return True
@@ -223,7 +223,7 @@ class Comparer:
         self._stack.extend(reversed(pairs))
 
     def _entries(self, path: Path, a: list[tuple[Value, Value]], b: list[tuple[Value, Value]]) -> None:
-        """Compare entries of tables and dicts: scalar keys wherever they stand, others in order."""
+        """Compare entries of tables and dicts: scalar keys by lookup, others in order."""
         pairs: list[tuple[Path, Value, Value]] = []
         if len(a) == len(b) and all(_same_key(x[0], y[0]) for x, y in zip(a, b)):
             pairs = [((path, "", key), value, other[1]) for (key, value), other in zip(a, b)]
@@ -275,23 +275,23 @@ class Comparer:
         if a.element is not b.element or a.count != b.count:
             return
         for storage in (a, b):
-            if storage.base is not None:  # parts of one storage may overlap, as often as a file likes
+            if storage.base is not None:  # parts of one storage may overlap arbitrarily often
                 self._budget.allocate(storage.nbytes // 16)
         if _digest(a) != _digest(b):
             self._differs(path, "other elements")
 
 
 def _pairs(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
-    """Keys and values as they stand in the file."""
+    """Return keys and values in the order of the file."""
     return list(table.items() if isinstance(table, dict) else table.raw_items())
 
 
 @define(eq=False)
 class PlaceComparer(Comparer):
-    """Compares a value with one that was made from a record beside it: elements are known by where they are.
+    """Compare a value with one made from the record stored next to it: elements are identified by their position.
 
     Attributes:
-        known: pairs of storages, by identity, whose elements are one another's by construction.
+        known: pairs of storages, by identity, with the same elements by construction.
     """
 
     known: set[tuple[int, int]] = field(factory=set)
@@ -303,7 +303,7 @@ class PlaceComparer(Comparer):
 
 
 def _same_place(a: Storage, b: Storage) -> bool:
-    """Return whether two storages have their elements from the same bytes of one file."""
+    """Return whether two storages have their elements at the same position of one file."""
     if a.data is b.data:
         return True
     if not isinstance(a.data, Span) or not isinstance(b.data, Span):
@@ -313,17 +313,17 @@ def _same_place(a: Storage, b: Storage) -> bool:
 
 
 def _is_object(value: Value) -> bool:
-    """Return whether a value has an identity or parts, and is not just a scalar."""
+    """Return whether a value has an identity or parts, and is not merely a scalar."""
     return isinstance(value, _IDENTITIES) or (type(value) not in _SCALARS and has(type(value)))
 
 
 def _same_key(a: Value, b: Value) -> bool:
-    """Return whether two keys are scalars of one type and equal, told without hashing them."""
+    """Return whether two keys are equal scalars of one type, without hashing them."""
     return type(a) is type(b) and isinstance(a, _SCALAR_KEYS) and bool(a == b)
 
 
 def _key_text(key: Value) -> Any:
-    """Return the text by which a scalar key is looked up: a file can contain numbers whose hashes collide.
+    """Return the text by which a scalar key is looked up: a file can choose numbers whose hashes collide.
 
     Returns:
         Bytes for text, as Lua has it; a pair of texts for other scalars; `None` for a key that is not a scalar.
@@ -344,7 +344,7 @@ def _length(value: Any) -> int:
 
 
 def _digest(storage: Storage) -> bytes:
-    """A hash of a storage's elements that does not collide, as a CRC may."""
+    """Return a collision-resistant hash of a storage's elements, unlike its CRC."""
     digest = sha256()
     for chunk in storage.chunks():
         digest.update(chunk)
@@ -364,22 +364,22 @@ def _short(value: Value) -> str:
 
 
 def _repr(value: Any) -> str:
-    """A scalar, or a tuple of sizes, as Python writes it."""
+    """Return a scalar, or a tuple of sizes, as Python writes it."""
     text = hex(value) if isinstance(value, int) and value.bit_length() > _LETTERS else repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = DEFAULT_LIMITS) -> list[Difference]:
-    """Every difference between two values, in the order of a walk.
+    """Return every difference between two values, in walk order.
 
     Args:
         a: a Lua value, or builtins with `Tensor` in them.
-        b: another of the same side.
-        devices: whether the devices that tensors name must be equal too.
+        b: another value of the same kind.
+        devices: whether the devices named by tensors must be equal too.
         limits: resource limits.
 
     Raises:
-        LimitError: values are shared in so many ways that comparing takes more than the limit `work`.
+        LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
     """
     return Comparer(devices, limits).run(a, b)
 
@@ -387,12 +387,12 @@ def differences(a: Value, b: Value, *, devices: bool = False, limits: Limits = D
 def closest(
     pairs: Iterable[tuple[Value, Value]], make: Callable[[], Comparer] = Comparer
 ) -> tuple[Comparer, tuple[Value, Value]]:
-    """Those two values that have most in common, and who has compared them.
+    """Return the two values that have most in common, and the comparer that compared them.
 
     Args:
-        pairs: forms in which two things can be compared, at least one; the first of equally good ones counts, and none
-            is asked for behind one without a difference.
-        make: makes who compares.
+        pairs: forms in which the two can be compared, at least one; the first of equally good ones counts, and the
+            search stops at one without differences.
+        make: creates the comparer.
     """
     best: tuple[Comparer, tuple[Value, Value]] | None = None
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""The canonical description of a Lua value: what Lua Torch sees in it, as data that becomes JSON.
+"""The canonical description of a Lua value: its content as Lua Torch sees it, as data that becomes JSON.
 
 Every node is a dict with its kind under `t`: nil, bool, num, str, table, object, tensor, storage, function, cdata,
 userdata, values for several in one file, or ref for an object that was described before. Ids
@@ -22,12 +22,12 @@ Node = dict[str, Any]
 
 
 def number_text(value: float) -> str:
-    """A double as C's `%.17g` prints it, without the sign of a nan."""
+    """Return a double as C's `%.17g` prints it, without the sign of a NaN."""
     return f"{value:.17g}"
 
 
 def _sort_key(key: Value) -> bytes:
-    """The order of a table's keys: numbers, strings, booleans, then the rest by class name."""
+    """Return the sort key of a table's key: numbers, strings, booleans, then the rest by class name."""
     if isinstance(key, bool):
         return b"3" + str(key).lower().encode()
     if isinstance(key, (int, float)):
@@ -50,7 +50,7 @@ def _class_of(value: Value) -> str:
 
 
 def _live_pairs(table: Table) -> list[tuple[Value, Value]]:
-    """The pairs that Lua would have after reading: the last of equal keys, none whose value is nil; sorted."""
+    """Return the pairs that Lua would have after reading: the last of equal keys, without nil values; sorted."""
     pairs = {index_key(key): (key, value) for key, value in table.raw_items()}
     live = [(key, value) for key, value in pairs.values() if value is not None]
     return sorted(live, key=lambda pair: _sort_key(pair[0]))
@@ -60,7 +60,7 @@ class _Describer:
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
         self._open: list[tuple[Any, Any, Value]] = []
-        """Left to describe: a container, the place in it, the value; the next one last."""
+        """Stack of work: a container, the position in it, the value; the next one last."""
 
     def run(self, root: Value) -> Node:
         result: list[Any] = [None]
@@ -129,7 +129,7 @@ class _Describer:
             kv = self._pairs([(float(place), item) for place, item in enumerate(value.elements, 1)])
         else:
             raise TypeError(f"{type(value).__name__} is not a Lua value")
-        # Every tds collection is described under its present name, as the old name has the same metatable in Lua.
+        # Every tds collection is described under its current name, as the old name has the same metatable in Lua.
         return {"t": "cdata", "id": number, "class": value.lua_class, "kv": kv}
 
     def _pairs(self, pairs: list[tuple[Value, Value]]) -> list[list[Any]]:
@@ -144,7 +144,7 @@ def describe_value(value: Value) -> Node:
     """Describe a Lua value; see the module's docstring.
 
     Args:
-        value: what `T7Reader.read_object` returns.
+        value: the result of `T7Reader.read_object`.
 
     Source: the walk in `testfiles/gen/describe.lua`, which ran in Lua Torch.
     """
@@ -152,7 +152,7 @@ def describe_value(value: Value) -> Node:
 
 
 def describe_values(values: list[Value]) -> Node:
-    """Describe the values of one file, whose objects are numbered together; see the module's docstring.
+    """Describe the values of one file, numbering their objects together; see the module's docstring.
 
     Args:
         values: at least one; a single one is described as `describe_value` does.
@@ -163,7 +163,7 @@ def describe_values(values: list[Value]) -> Node:
 
 
 def json_pieces(node: Any) -> Iterator[str]:
-    """Yield compact JSON of dicts, lists and scalars, however deep; the `json` module would recurse."""
+    """Yield compact JSON of dicts, lists and scalars at any depth; the `json` module would recurse."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
 
     def text(value: Any) -> str:

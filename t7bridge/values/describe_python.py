@@ -1,10 +1,10 @@
-"""The canonical description of a Python-side value: what PyTorch sees in it, as data that becomes JSON.
+"""The canonical description of a Python-side value: its content as PyTorch sees it, as data that becomes JSON.
 
 Every node is a dict with its kind under `t`: none, bool, int, float, str, bytes, list, tuple, dict, odict, tensor,
 module, or other with the name of the class under `v`. Of a pickled module `parameters`, `buffers`, `modules` and
 `attributes` are pairs of name and node; of another object `args`, `kwargs`, `state`, `items` and `pairs` are the nodes
-of what it was made from, those that are not empty. A storage's number is its order of appearance; tensors whose
-storages begin at the same place in memory have the same. What is shared is described where it is met, each time; what
+that it is constructed from, if not empty. A storage's number is its order of appearance; tensors whose
+storages begin at the same address have the same number. Shared values are described at each occurrence; a value that
 contains itself is `{"t": "cycle", "up": levels}` where it would begin again.
 """
 
@@ -62,9 +62,9 @@ class _Describer:
         self._kept: list[Any] = []
         self._seen: set[int] = set()
         self._path: dict[int, int] = {}
-        """The containers that are being described, each with its depth."""
+        """The containers being described, each with its depth."""
         self._open: list[tuple[Any, Any, Any]] = []
-        """Left to describe: a container, the place in it, the value; the next one last."""
+        """Stack of work: a container, the position in it, the value; the next one last."""
 
     def run(self, root: Any) -> Node:
         result: list[Any] = [None]
@@ -103,7 +103,7 @@ class _Describer:
     def _container(self, value: Any) -> Node:
         if id(value) in self._path:
             return {"t": "cycle", "up": len(self._path) - self._path[id(value)]}
-        # Items, not keys: to look a key up costs what the file makes its hash cost.
+        # Items, not keys: looking a key up costs as much as the file makes its hash cost.
         parts: list[Any] = _parts(value)
         if id(value) in self._seen:
             self._budget.spend(STEPS_PER_NODE * (1 + len(parts)))
@@ -122,7 +122,7 @@ class _Describer:
         return {"t": "tuple" if isinstance(value, tuple) else "list", "v": nodes}
 
     def _pairs(self, parts: list[Any]) -> list[Any]:
-        """The places of pairs that are still to describe."""
+        """Return the positions of pairs that are still to be described."""
         slots: list[Any] = [[None, None] for _ in parts]
         for slot, (key, item) in zip(reversed(slots), reversed(parts)):
             self._open.append((slot, 1, item))
@@ -193,7 +193,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _module_parts(value: PythonObject) -> Iterator[tuple[str, int, int]]:
-    """The name of each group of a module's pairs, and where in `_parts` it begins and ends."""
+    """Return the name of each group of a module's pairs, and where it begins and ends in `_parts`."""
     place = 0
     for part in MODULE_PARTS:
         count = len(value.attributes[part])
@@ -203,7 +203,7 @@ def _module_parts(value: PythonObject) -> Iterator[tuple[str, int, int]]:
 
 
 def _numpy_scalar(value: NumpyScalar) -> Node:
-    """numpy's float64 is a Python float, its strings are Python strings, and the rest is neither."""
+    """Describe a numpy scalar: float64 is a Python float, a string a Python string, the rest neither."""
     code, data = value.dtype.code, value.data
     if isinstance(data, bytes):
         if code == "f8" and len(data) == 8:
@@ -218,7 +218,7 @@ def _numpy_scalar(value: NumpyScalar) -> Node:
 
 
 def _class_name(value: Any) -> str:
-    """Return the name of the class that the value has in Python."""
+    """Return the name of the value's class in Python."""
     if isinstance(value, (PythonObject, PythonGlobal)):
         return value.path
     if isinstance(value, NumpyArray):
@@ -236,8 +236,8 @@ def describe_python(value: Any, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Describe a Python-side value; see the module's docstring.
 
     Args:
-        value: what `PtReader.read` returns.
-        limits: how often what is shared may be repeated.
+        value: the result of `PtReader.read`.
+        limits: bound how often shared values are repeated.
 
     Raises:
         LimitError: the description would repeat shared values too often.

@@ -1,4 +1,4 @@
-"""Deviation between the elements of two tensors. Needs numpy, and is loaded when there are elements to compare."""
+"""Deviation between the elements of two tensors. Needs numpy; loaded when elements are compared."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _WIDENED = ("bfloat16", "float8")
 
 
 def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Difference | None:
-    """Return the difference of two tensors of one shape, `None` where it is within the tolerance.
+    """Return the difference of two tensors of one shape, `None` if it is within the tolerance.
 
-    Elements are compared as numbers, whatever their types: a nan is equal to a nan, and 0.0 to -0.0.
+    Elements are compared as numbers, whatever their types: a NaN is equal to a NaN, and 0.0 to -0.0.
 
     Args:
-        path: path to them.
+        path: their path.
         a: a tensor.
         b: one of the same shape.
-        rtol: how far an element may be from the second's, as a share of the second's.
-        atol: how far it may be besides.
+        rtol: relative tolerance, as a fraction of the second's element.
+        atol: absolute tolerance, added to the relative one.
     """
     first, second = np.atleast_1d(_array(a)), np.atleast_1d(_array(b))
     if prod(first.shape) > 2 * max(_count(a), _count(b)):
@@ -69,7 +69,7 @@ def _count(tensor: Tensor) -> int:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """The elements; of types smaller than a byte, the bytes that hold them."""
+    """Return the elements; of types smaller than a byte, the bytes that hold them."""
     if tensor.storage is not None and tensor.element.name in PACKED:
         return tensor.storage.array
     if tensor.storage is not None and tensor.element.name.startswith(_WIDENED):
@@ -79,7 +79,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Slices that together are an array of this shape, in order, none of them much larger than a block."""
+    """Yield slices that together cover an array of this shape, in order, none much larger than a block."""
     axis, rest = len(shape), 1
     while axis and rest * shape[axis - 1] <= _BLOCK_ELEMENTS:
         axis -= 1
@@ -96,7 +96,7 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 
 def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
-    """Elements as numbers: numpy has no complex numbers of two halves."""
+    """Return elements as numbers: numpy has no complex numbers of two halves."""
     if tensor.element.name != "complex32":
         return block
     with np.errstate(invalid="ignore"):  # signaling NaNs
@@ -104,10 +104,10 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
 
 
 def _apart(x: np.ndarray, y: np.ndarray) -> Any:
-    """The distance of each pair of elements; 0 for equal ones, infinite where it is undefined."""
+    """Return the distance of each pair of elements; 0 for equal ones, infinite where it is undefined."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         common = np.result_type(x, y, "u1")
-        if common.kind != "f":  # int64 and uint64 have no common type of integers
+        if common.kind != "f":  # int64 and uint64 have no common integer type
             high, low = np.maximum(x, y).astype(common), np.minimum(x, y).astype(common)
             return (high.astype("u8") - low.astype("u8")).astype("f8")  # what wraps around once wraps back
     equal = (x == y) | ((x != x) & (y != y))
@@ -115,7 +115,7 @@ def _apart(x: np.ndarray, y: np.ndarray) -> Any:
         wide = "c16" if "c" in (x.dtype.kind, y.dtype.kind) else "f8"
         apart = np.abs(x.astype(wide) - y.astype(wide))
     apart[np.isnan(apart)] = inf
-    apart[~equal & (apart == 0)] = np.finfo("f8").tiny  # integers that are one double
+    apart[~equal & (apart == 0)] = np.finfo("f8").tiny  # different integers that are equal as doubles
     apart[equal] = 0
     return apart
 

@@ -1,4 +1,4 @@
-"""Differences of two graphs by content: elements of tensors by value, whatever their storages and strides are."""
+"""Differences of two graphs by content: tensors are compared by element, whatever their storages and strides."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..limits import BYTES_PER_STEP
 from .compare import Comparer, Difference, Path, path_text
 
 _COMPARED = 16
-"""Free comparisons of the elements of a storage, in views of it."""
+"""Number of free comparisons of each element of a storage, in views of it."""
 
 
 @define(eq=False)
 class ValueComparer(Comparer):
-    """Compares values, not how they are stored: sharing, offsets, strides, devices and gradients are left alone.
+    """Compares values, not how they are stored: sharing, offsets, strides, devices and gradients are ignored.
 
     Attributes:
-        rtol: how far an element may be from the second's, as a share of the second's.
-        atol: how far it may be besides.
-        elements: whether elements are compared, and not only shapes.
-        tensors: how many pairs of tensors were met.
+        rtol: relative tolerance, as a fraction of the second's element.
+        atol: absolute tolerance, added to the relative one.
+        elements: whether elements are compared, not only shapes.
+        tensors: number of pairs of tensors compared.
     """
 
     rtol: float = 0.0
@@ -36,7 +36,7 @@ class ValueComparer(Comparer):
     _stored: set[int] = field(factory=set)
 
     def _met(self, path: Path, a: Value, b: Value) -> bool:
-        """Tensors are compared wherever they stand, so that each place of a shared one is named."""
+        """Compare tensors at every path, so that each path of a shared one is named."""
         return not isinstance(a, Tensor) and self._compared_before(a, b)
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
@@ -69,7 +69,7 @@ class ValueComparer(Comparer):
                 self.found.append(evolve(found, path=path_text(path)))
 
     def _charge(self, a: Tensor, b: Tensor) -> None:
-        """Charge the elements of views that lie over one another more often than a model's do."""
+        """Charge the elements of views that overlap more often than a model's do."""
         for each in (a, b):
             if each.storage is not None:
                 if id(each.storage) not in self._stored:
@@ -79,6 +79,6 @@ class ValueComparer(Comparer):
                 self._budget.spend(shown * each.element.itemsize // BYTES_PER_STEP)
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> None:
-        """A storage that stands alone is a tensor of one dimension."""
+        """Compare storages outside of tensors as tensors of one dimension."""
         whole = (Tensor(each.element, each, (each.count,), (1,), 0) for each in (a, b))
         self._tensors(path, *whole)

@@ -1,4 +1,4 @@
-"""A value as an indented outline, for people."""
+"""A value as an indented outline."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
 
 
 def _indent(level: int) -> str:
-    """Two spaces a level; of values very deep inside no more, as lines would grow with the depth."""
+    """Return two spaces a level, up to a maximum: lines must not grow with the depth."""
     return "  " * min(level, _LEVELS)
 
 
 class _Rest:
-    """Entries that are not shown."""
+    """Marks entries that are not shown."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
 
 def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]]:
-    """Yield what is directly inside a value; of a set, its items, for which `in_order` gets the marks."""
+    """Yield the values directly inside a value; of a set, its items, ordered by `in_order` with the marks."""
     if isinstance(value, _SETS):
         return (("{}", item) for item in in_order(value, marks))
     return children(value)
@@ -77,12 +77,12 @@ def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]
 
 _SETS = (set, frozenset)
 _UNNUMBERED = (tuple, frozenset)
-"""Values without identity: expanded once, however many places share them."""
+"""Return whether a value without identity is expanded: once, however many places share it."""
 _NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set, Holder)
 
 
 def summary(value: Value) -> str:
-    """A value in a few words."""
+    """Return a value in a few words."""
     if isinstance(value, Tensor):
         shape = " x ".join(map(str, value.size)) or ("scalar" if value.is_scalar else "empty")
         where = f", on {value.device}" if value.device != "cpu" else ""
@@ -110,13 +110,13 @@ def summary(value: Value) -> str:
 
 
 _LEVELS = 100
-"""Levels that are indented."""
+"""Levels that are indented further."""
 _LETTERS = 1000
-"""Letters of a string that are shown."""
+"""Characters of a string shown."""
 
 
 def _text_summary(value: bytes | str) -> str:
-    """A string, cut where it is long; Lua's as Python writes it, in text where it is UTF-8."""
+    """Return a string, cut where it is long; Lua's as Python writes it, as text where it is UTF-8."""
     cut = f"… ({len(value)} in all)" if len(value) > _LETTERS else ""
     shown = value[:_LETTERS]
     if isinstance(shown, bytes):

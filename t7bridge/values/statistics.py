@@ -1,4 +1,4 @@
-"""Numbers about the elements of a tensor: extremes, mean, deviation, zeros, a histogram."""
+"""Statistics of the elements of a tensor: extremes, mean, deviation, zeros, a histogram."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..graph.tensor import Tensor
 
 MOST = 1 << 24
-"""Elements that are read of one tensor; of a larger one the first."""
+"""Elements read of one tensor; of a larger one the first."""
 
 
 def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
@@ -16,10 +16,10 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
 
     Args:
         tensor: with at least one element.
-        bins: of a histogram; none where 0.
+        bins: number of bins of the histogram; 0 for none.
 
     Returns:
-        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` where not all
+        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all
         elements were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
     """
     import numpy as np

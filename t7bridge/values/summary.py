@@ -1,4 +1,4 @@
-"""A file in a screenful, as data: header, layers, and what else is in it. `tools.inspect` fills it."""
+"""A one-screen summary of a file, as data: header, layers, and other content. `tools.inspect` fills it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..data import define
 from ..text import printable
 
 _WIDEST = 34
-"""Letters of a cell on a terminal."""
+"""Characters of a cell on a terminal."""
 
 
 @define(frozen=True)
@@ -20,16 +20,16 @@ class LayerRow:
     """One line of the table of layers.
 
     Attributes:
-        depth: how many containers of the table it is in.
+        depth: number of containers of the table around it.
         name: in its container; of repeated layers the first and the last.
         path: in the file.
         key: in the state dict.
         class_name: in the file.
-        torch: class of PyTorch with the arguments that are not defaults.
-        output: shapes of what it returned last.
-        parameters: learned elements, in it and in what is inside.
-        shared: the key whose weights it shares, or of the module that it is again.
-        repeat: how often it stands there, one after the other.
+        torch: its PyTorch class with the arguments that are not defaults.
+        output: shapes of its last output.
+        parameters: number of learned elements, including those of its children.
+        shared: the key whose weights it shares, or of the module that it repeats.
+        repeat: number of consecutive repetitions.
     """
 
     depth: int
@@ -46,13 +46,13 @@ class LayerRow:
 
 @define(frozen=True)
 class TensorRow:
-    """Numbers about one tensor.
+    """Statistics of one tensor.
 
     Attributes:
         key: in the state dict, or path in the file.
         shape: its sizes.
         type: of its elements.
-        numbers: what `t7bridge.values.statistics.statistics_of` returns.
+        numbers: the result of `t7bridge.values.statistics.statistics_of`.
     """
 
     key: str
@@ -63,16 +63,16 @@ class TensorRow:
 
 @define(eq=False)
 class Summary:
-    """Content of a file. `str()` is the screenful; notebooks show tables.
+    """Content of a file. `str()` fits one screen; notebooks show tables.
 
     Attributes:
         file: its name.
         header: format, encoding, sizes and counts, by name.
-        layers: the table of layers, repeated ones once.
-        others: what else is in the file: path and description.
-        tensors: statistics, where asked for.
-        shapes: where output shapes are from.
-        hidden: lines of `others` that are left out.
+        layers: the table of layers, repeated layers once.
+        others: other content of the file: path and description.
+        tensors: statistics, if requested.
+        shapes: the origin of the output shapes.
+        hidden: number of lines of `others` left out.
     """
 
     file: str
@@ -84,7 +84,7 @@ class Summary:
     hidden: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, whose texts are escaped for terminals."""
+        """Return plain data, whose texts are escaped for terminals."""
         return {
             "file": printable(self.file),
             "header": {
@@ -99,7 +99,7 @@ class Summary:
         }
 
     def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-        """Title, heads of columns and rows of each table that has rows."""
+        """Yield title, column heads and rows of each table that has rows."""
         if self.layers:
             yield (
                 "layers",
@@ -132,7 +132,7 @@ class Summary:
             yield "else in the file", ["path", "value"], [[path, text] for path, text in self.others] + rest
 
     def lines(self) -> Iterator[str]:
-        """The screenful."""
+        """Yield the lines of the summary."""
         width = max(map(len, self.header), default=0)
         for name, value in self.header.items():
             yield printable(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value}")
@@ -174,7 +174,7 @@ def _number(value: Any) -> str:
 
 
 def _table(rows: list[list[str]], number_columns: Any = None) -> Iterator[str]:
-    """Rows in columns, cells cut to a width; the last column is not."""
+    """Yield rows in columns, cells cut to a width; the last column is not."""
     last = len(rows[0]) - 1
     texts = [
         [printable(cell) if place == last else _cut(printable(cell)) for place, cell in enumerate(row)] for row in rows

@@ -1,6 +1,6 @@
-"""Storages whose elements Lua Torch does not have, as storages of elements that it has.
+"""Storages of element types that Lua Torch lacks, as storages of types that it has.
 
-Each widening is exact and can be undone, but for unsigned 64-bit integers beyond 2^63, which become doubles.
+Each widening is exact and reversible, except for unsigned 64-bit integers from 2^63 on, which become doubles.
 
 | elements | become |
 | --- | --- |
@@ -12,8 +12,8 @@ Each widening is exact and can be undone, but for unsigned 64-bit integers beyon
 | uint16, uint32 | int32, int64 |
 | uint64 | int64, or float64 where a number does not fit |
 
-A nan of a float8 keeps its bits in the payload of the float32's nan. Numbers that were changed since go back to the
-nearest that the narrower type has, to the even one of two as near.
+A NaN of a float8 keeps its bits in the payload of the float32's NaN. Numbers changed since are rounded to the
+nearest value of the narrower type, ties to even.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Float8:
         exponent: bits of the exponent.
         bias: of the exponent.
         nans: the bit patterns, without sign, that are NaNs; of the unsigned kinds, with it.
-        infinity: the bit pattern of infinity, -1 where there is none.
+        infinity: the bit pattern of infinity, -1 if there is none.
         signed: whether the first bit is a sign.
     """
 
@@ -69,7 +69,7 @@ _FLOAT8 = {
 
 @lru_cache
 def _float8_table(name: str) -> np.ndarray:
-    """The 256 values of an 8-bit float as float32 bits, shape (256,)."""
+    """Return the 256 values of an 8-bit float as float32 bits, shape (256,)."""
     kind = _FLOAT8[name]
     mantissa = 8 - kind.signed - kind.exponent
     bits = np.zeros(256, "u4")
@@ -99,13 +99,13 @@ def wider_types(element: ElementType) -> tuple[ElementType, ...]:
 
 
 def widen(storage: Storage) -> tuple[Storage, int, bool]:
-    """A storage of Lua's elements with what a storage holds.
+    """Return a storage of one of Lua's element types with the elements of a storage.
 
     Args:
-        storage: any; one that Lua has is returned itself.
+        storage: any; one that Lua has is returned unchanged.
 
     Returns:
-        The storage; how many of its elements each element has become, 1 or 2; whether it can be undone exactly.
+        The storage; how many of its elements each element became, 1 or 2; whether this can be undone exactly.
     """
     element = storage.element
     if element.lua:
@@ -124,8 +124,8 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
     """Undo `widen`.
 
     Args:
-        storage: what `widen` returned, or one with the same type of elements.
-        element: the element type before.
+        storage: the result of `widen`, or one with the same element type.
+        element: the original element type.
     """
     if storage.element is element:
         return storage
@@ -136,7 +136,7 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
 
 
 def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
-    """A storage with its elements conjugated, with the opposite sign, or both: what PyTorch notes on a tensor."""
+    """Return a storage with its elements conjugated, negated, or both, as PyTorch marks on a tensor."""
     data = Derived(storage, partial(_changed_elements, storage.element, conj, neg))
     return Storage(storage.element, storage.count, data, storage.device)
 
@@ -151,7 +151,7 @@ def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.nda
 
 
 def _same_bytes(storage: Storage, element: ElementType) -> Storage:
-    """The same bytes as elements of another type."""
+    """Return the same bytes as elements of another type."""
     data = storage.data
     half = "complex32" in (storage.element.name, element.name)
     if isinstance(data, Span) and not (half and data.order == "big"):
@@ -167,7 +167,7 @@ def _seen_as(code: str, array: np.ndarray) -> np.ndarray:
 
 
 def _halves(name: str, array: np.ndarray) -> np.ndarray:
-    """Pairs of float16 as the bits of complex32, the first half below, or those as pairs."""
+    """Convert pairs of float16 to the bits of complex32, the first half below, or back."""
     if name == "complex32":
         bits = array.view("u2").astype("u4")
         return np.asarray(bits[::2] | bits[1::2] << 16)
@@ -175,7 +175,7 @@ def _halves(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
-    """Elements of a type, shape (n,), as elements of a wider type."""
+    """Convert elements, shape (n,), to a wider type."""
     if name == "bfloat16":
         return (array.astype("u4") << 16).view("f4")
     if name in _FLOAT8:
@@ -196,7 +196,7 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
 
 
 def _to_float8(table: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """The 8-bit patterns of float32 numbers, shape (n,): equal bits where there are any, else the nearest number."""
+    """Return the 8-bit patterns of float32 numbers, shape (n,): equal bits where possible, else the nearest number."""
     order = np.argsort(table, kind="stable")
     patterns, bits = table[order], array.view("u4")
     above = np.minimum(np.searchsorted(patterns, bits), 255)
