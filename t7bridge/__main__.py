@@ -10,8 +10,8 @@ from typing import NoReturn
 def run() -> NoReturn:
     """Run the command line in a process of its own.
 
-    Python runs a garbage collection while modules are loaded and one more at exit: a tenth to a sixth of the time
-    that a small file takes, and nothing is found.
+    Python runs a garbage collection while modules are loaded and one more at exit: a tenth to a sixth of the time that
+    a small file takes, and nothing is found.
     """
     gc.set_threshold(100_000, 20, 100)
     try:

@@ -1,7 +1,7 @@
 """The tree of errors.
 
-Every message says what is wrong, where (file, byte offset, path inside the value), what was expected, what was
-found and what to do next. All fields are keywords with defaults, so that an error can be pickled between processes.
+Every message says what is wrong, where (file, byte offset, path inside the value), what was expected, what was found
+and what to do next. All fields are keywords with defaults, so that an error can be pickled between processes.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Limits:
         payload_depth: nesting depth of objects whose class reads a payload of its own.
         dimensions: dimensions of a tensor.
         string_bytes: length of a string, or of the code of a function.
-        allocated_bytes: memory for the values of a file without their weights, at 256 bytes an object or
-            operation; weights stay in the file.
+        allocated_bytes: memory for the values of a file without their weights, at 256 bytes an object or operation;
+            weights stay in the file.
         pickle_operations: operations of each pickle, or chain of pickles, of a file.
         inflated_operations: operations of a deflated pickle for each byte of the file, beyond 500 000.
         nested_files: nesting of a `.pt` inside a pickle inside a `.pt`.
@@ -37,8 +37,8 @@ class Limits:
         inflate_ratio: total size of the deflated members of an archive, as a multiple of its own size.
         inflate_bytes: total size that deflated members may reach in any case.
         work: steps that one task (comparing, describing, drawing, generating, building a module) may take beyond what
-            the size of its input explains: repeating a shared value of the file counts as ten, 64 bytes allocated
-            that are not in the file as one.
+            the size of its input explains: repeating a shared value of the file counts as ten, 64 bytes allocated that
+            are not in the file as one.
     """
 
     objects: int = 100_000_000

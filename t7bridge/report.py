@@ -79,8 +79,7 @@ class Report:
         source_format: `t7` or `pt`.
         target_format: `t7` or `pt`.
         mode: how it was converted: `tree`, `state dict` for modules, `record` where the source's record was used,
-        `template`,
-            or `copy` within one format.
+            `template`, or `copy` within one format.
         tensors: number of tensors in the output.
         storages: number of storages in the output.
         source_bytes: size of the input.

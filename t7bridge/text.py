@@ -6,8 +6,8 @@ from __future__ import annotations
 def printable(text: str) -> str:
     r"""Escape every character that a terminal or a page could obey instead of showing.
 
-    Control characters (C0, C1, DEL), bidirectional marks, zero-width characters, line separators and surrogates
-    become `\x1b`, `\u202e`, as Python's `repr` writes them.
+    Control characters (C0, C1, DEL), bidirectional marks, zero-width characters, line separators and surrogates become
+    `\x1b`, `\u202e`, as Python's `repr` writes them.
 
     Example:
         >>> printable("weight\x1b[2J")

@@ -95,7 +95,7 @@ def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(run, "convert_zoo", interrupted)
     assert cli.main(["zoo", str(ABS), "-o", str(tmp_path / "out")]) == 130
     message = capsys.readouterr().err
-    assert f"the outputs that are complete stay in {tmp_path / 'out'}" in message
+    assert f"complete outputs stay in {tmp_path / 'out'}" in message
     assert "the same command resumes" in message
 
 

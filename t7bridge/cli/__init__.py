@@ -1,4 +1,4 @@
-"""The command line: all printing and all exit codes are here. One file a verb, loaded when it is asked for."""
+"""The command line: all printing and all exit codes. Each verb is a module, imported only when it is used."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from typing import Any, NoReturn
 from ..text import printable_lines
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
-"""Exit codes: done; something was found, a difference, a threat, a file that failed; wrong usage or an error."""
+"""Exit codes: success; a finding (a difference, a threat, a failed file); wrong usage or an error."""
 
 VERBS = {
-    "completion": "print what completes verbs and options in a shell",
+    "completion": "print a shell completion script",
     "convert": "convert a file of any format to any other, or to another encoding",
-    "describe": "print what a file holds as canonical JSON",
-    "export": "write a model as ONNX or .pt2, checked at once",
-    "diff": "say which values of two files differ, and by how much",
-    "draw": "draw a model: a page to walk in, SVG, Graphviz, or the graph as data",
-    "inspect": "print what a file holds, for people",
-    "lua": "write a PyTorch module as a Lua Torch model, and as the Lua source that builds it",
-    "match": "find out which key of a state dict is which of another model's",
-    "module": "write a model as Python source that needs only PyTorch, with its weights",
+    "describe": "print a file's content as canonical JSON",
+    "export": "export a model to ONNX or .pt2, and check the result",
+    "diff": "report the values that differ between two files",
+    "draw": "draw a model: an interactive page, SVG, PNG, Graphviz or JSON",
+    "inspect": "summarize a file: format, layers, parameters",
+    "lua": "convert a PyTorch module to a Lua Torch model and its Lua source",
+    "match": "map the keys of one state dict to another model's",
+    "module": "generate Python source for a model, with its weights",
     "prove": "compare each layer with what Lua Torch recorded in the same file",
-    "scan": "say what files would do in readers that trust them",
+    "scan": "report what a pickle would import or execute",
     "verify": "check that two files hold the same values, sharing and views",
-    "zoo": "convert thousands of files, and resume where it was stopped",
+    "zoo": "convert many files; resumable",
 }
 
 
 ALIASES = {"graph": "draw"}
-"""Names that verbs had before."""
+"""Former names of verbs."""
 _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
-"""Verbs whose result is a file: they succeed where standard output is closed, and what they say beside it is lost."""
+"""Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: without the program's name; those of the process where not given.
+        arguments: without the program's name; those of the process by default.
 
     Returns:
-        0 done, 1 something was found (a difference, a threat, a file that failed), 2 wrong usage or an error; 128 and
-        the signal's number where one has ended it, 130 for Ctrl-C.
+        0 success, 1 finding (a difference, a threat, a failed file), 2 wrong usage or an error; 128 plus the signal's
+        number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
@@ -65,7 +65,7 @@ def _guarded(arguments: Sequence[str]) -> int:
         code = _verb(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of a pipe has gone: not an error, but nothing more can be printed
+    except BrokenPipeError:  # the reading end of a pipe was closed: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt as interrupt:
@@ -80,7 +80,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except Exception as error:
         if _is_ours(error):
             return _fail(str(error))
-        if isinstance(error, ValueError) and "null " in str(error):  # what open() says of a path
+        if isinstance(error, ValueError) and "null " in str(error):  # raised by open()
             return _fail("a path holds a NUL character")
         if os.environ.get("T7BRIDGE_TRACEBACK"):
             raise
@@ -122,7 +122,7 @@ def _verb(arguments: Sequence[str]) -> int:
 
 
 def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> AbstractContextManager[None]:
-    """A progress bar, where somebody sees it."""
+    """Return a progress bar if standard error is a terminal."""
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
     from .progress import progress
@@ -132,7 +132,7 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
 
 
 def parser_for(name: str, verb: Any) -> argparse.ArgumentParser:
-    """The parser of a verb's arguments.
+    """Return the parser of a verb's arguments.
 
     Args:
         name: of the verb.
@@ -146,15 +146,15 @@ def parser_for(name: str, verb: Any) -> argparse.ArgumentParser:
         formatter_class=_formatter,
     )
     verb.add_arguments(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; the exit code says the rest")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
     return parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors name the option that was perhaps meant."""
+    """A parser whose errors suggest a similarly spelled option."""
 
     def error(self, message: str) -> NoReturn:
-        """End with 2 and the message."""
+        """Exit with 2 and the message."""
         if message.startswith("unrecognized arguments: "):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             from .usage import perhaps
@@ -166,7 +166,7 @@ class _Parser(argparse.ArgumentParser):
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print warnings of the package as the notes of a report are printed, each time."""
+    """Print the package's warnings like the notes of a report, without deduplication."""
     from ..errors import T7BridgeWarning
 
     with warnings.catch_warnings():
@@ -189,11 +189,11 @@ def _warnings() -> Iterator[None]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """End by SIGTERM and SIGHUP like by Ctrl-C, so that what is half written is removed, as long as a verb runs."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C while a verb runs, so that partial output is removed."""
     before: list[tuple[int, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-            if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored, and means it
+            if signal.getsignal(number) == signal.SIG_DFL:  # it stays ignored under nohup
                 before.append((number, signal.signal(number, _stop)))
     try:
         yield
@@ -204,10 +204,11 @@ def _signals() -> Iterator[None]:
 
 @contextmanager
 def _streams(optional: bool) -> Iterator[None]:
-    """Streams that print every name, and that exist: Python has none where a shell closed them (`>&-`).
+    """Make the standard streams print any name, and replace missing ones: Python has none where a shell closed them
+    (`>&-`).
 
     Args:
-        optional: whether what is printed may be lost where standard output is closed.
+        optional: whether printed output may be lost if standard output is closed.
     """
     out, err = sys.stdout, sys.stderr
     modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
@@ -225,19 +226,19 @@ def _streams(optional: bool) -> Iterator[None]:
 
 
 class _Closed(io.TextIOBase):
-    """Standard output that was closed by whoever started the program: an error only for what prints."""
+    """Standard output that was already closed when the program started: an error only when something is printed."""
 
     def write(self, text: str) -> int:
-        """Refuse."""
-        raise OSError(errno.EBADF, "is closed, and there is something to print", "standard output")
+        """Raise an error."""
+        raise OSError(errno.EBADF, "is closed", "standard output")
 
     def isatty(self) -> bool:
-        """Nobody looks."""
+        """Return False."""
         return False
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Lines of examples stay lines."""
+    """A help formatter that keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):
@@ -246,7 +247,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """argparse makes one for each option, only to check it, and would load all of `shutil` for the width."""
+    """Return the formatter; argparse makes one per option just to check it, and would load `shutil` for the width."""
     width = os.environ.get("COLUMNS", "")
     if not width.isdecimal():
         try:
@@ -257,7 +258,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 def _stop(number: int, frame: object) -> None:
-    """End like Ctrl-C does, so that what is half written is removed."""
+    """Handle a signal like Ctrl-C, so that partial output is removed."""
     raise SystemExit(128 + number)
 
 

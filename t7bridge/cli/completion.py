@@ -1,4 +1,4 @@
-"""Print what completes verbs, options and file names in a shell: bash, zsh or fish."""
+"""Print a completion script for bash, zsh or fish."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """The script for a shell, made from the parsers of the verbs."""
+    """Return the script for a shell, generated from the parsers of the verbs."""
     from . import VERBS, parser_for
 
     parsers = {}

@@ -1,4 +1,4 @@
-"""Convert a file of any format to any other, or a .t7 to another encoding. SRC's format is told by its content."""
+"""Convert a file of any format to any other, or a .t7 to another encoding. SRC's format is detected by content."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .shared import add_limits, add_options, given_options, limits_of, print_not
 INPUTS = ("src",)
 EXAMPLES = (
     "t7bridge convert model.t7 model.pt                      state dict for PyTorch",
-    "t7bridge convert model.t7 model.safetensors             likewise .h5 and .npz",
-    "t7bridge convert tuned.pt out.t7 --template model.t7    weights back into the Lua model",
-    "t7bridge convert model.t7 ascii.t7 --encoding ascii     another encoding",
-    "curl -s URL | t7bridge convert - - --to safetensors     from and to pipes",
+    "t7bridge convert model.t7 model.safetensors             also .h5 and .npz",
+    "t7bridge convert tuned.pt out.t7 --template model.t7    fine-tuned weights into the Lua model",
+    "t7bridge convert model.t7 ascii.t7 --encoding ascii     binary to ascii",
+    "curl -s URL | t7bridge convert - - --to safetensors     through pipes",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("src", metavar="SRC", help="file to read")
-    parser.add_argument("dst", metavar="DST", help="file to write; its suffix says the format")
+    parser.add_argument("dst", metavar="DST", help="file to write; the suffix selects the format")
     add_options(parser, "convert")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Convert, and print the report."""
     if options.partial and options.template is None:
-        print("t7bridge: error: --partial says how a --template is filled, and there is none", file=sys.stderr)
+        print("t7bridge: error: --partial requires --template", file=sys.stderr)
         return WRONG_USAGE
     from ..conversion.convert import convert
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _to_stdout(options: argparse.Namespace) -> int:
-    """Convert to a file of our own, and print its bytes: a format's parts are not written in order."""
+    """Convert to a temporary file and print its bytes: the parts of a format are not written in order."""
     import os
     import shutil
     import tempfile
@@ -57,7 +57,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
     from ..conversion.convert import convert
 
     if options.to is None or options.json:
-        print("t7bridge: error: to write to standard output, say the format by --to, without --json", file=sys.stderr)
+        print("t7bridge: error: standard output requires --to FORMAT, and excludes --json", file=sys.stderr)
         return WRONG_USAGE
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")

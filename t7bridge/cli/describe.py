@@ -1,4 +1,4 @@
-"""Print what a file holds as canonical JSON: the same for every encoding of the same value."""
+"""Print a file's content as canonical JSON: the same for every encoding of the same value."""
 
 from __future__ import annotations
 

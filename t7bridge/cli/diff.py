@@ -1,4 +1,4 @@
-"""Say which values of two files differ, and by how much, whatever their formats."""
+"""Report the values that differ between two files, and by how much, whatever their formats."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
     parser.add_argument(
-        "--rtol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X times B's value"
+        "--rtol", type=_tolerance, default=0.0, metavar="X", help="relative tolerance, as a fraction of B's value"
     )
-    parser.add_argument("--atol", type=_tolerance, default=0.0, metavar="X", help="leave alone what differs by X")
-    parser.add_argument("--draw", metavar="PAGE", help="write a page, .html: both models side by side, coloured")
+    parser.add_argument("--atol", type=_tolerance, default=0.0, metavar="X", help="absolute tolerance")
+    parser.add_argument("--draw", metavar="PAGE", help="write a page (.html) with both models side by side")
     parser.add_argument("--force", action="store_true", help="replace the page if it exists")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
@@ -39,7 +39,7 @@ def _tolerance(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print each difference, and count them."""
+    """Compare, print each difference and their number."""
     from ..tools.diff import diff
 
     report = diff(

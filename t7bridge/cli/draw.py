@@ -1,4 +1,4 @@
-"""Draw a model: a page with zoom, search and folding, a still picture, or the graph as data."""
+"""Draw a model: an interactive page with zoom, search and folding, a picture, or the graph as data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PICTURE",
         type=_picture,
-        help=".html (a page), .svg, .png, .dot (for Graphviz) or .json",
+        help=".html (interactive page), .svg, .png, .dot (Graphviz) or .json",
     )
-    target.add_argument("--json", action="store_true", help="print the graph as data, see docs/graph-json.md")
-    parser.add_argument("--weights", action="store_true", help="read the weights, for histograms in the page")
+    target.add_argument("--json", action="store_true", help="print the graph as JSON (docs/graph-json.md)")
+    parser.add_argument("--weights", action="store_true", help="read the weights and show histograms in the page")
     add_input_shape(parser)
     add_options(parser, "draw")
     add_limits(parser)
@@ -42,7 +42,7 @@ def _picture(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Draw."""
+    """Draw the model."""
     from ..tools.draw.draw import draw
 
     drawing = draw(

@@ -1,4 +1,4 @@
-"""Write a Lua model as ONNX or as a .pt2 archive, checked against the model at once, or as a folder for model hubs."""
+"""Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
 
 from __future__ import annotations
 

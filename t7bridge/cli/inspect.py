@@ -1,4 +1,4 @@
-"""Print what a file holds, for people: its header, its layers, and what else is in it."""
+"""Summarize a file: its header, its layers and its other content."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _DEPTH, _ITEMS = 6, 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a file of any format")
-    parser.add_argument("--at", metavar="PATH", help="a part of the file: root.model.modules[3]")
-    parser.add_argument("--all", action="store_true", help="every value, as an indented outline")
+    parser.add_argument("--at", metavar="PATH", help="path of a part of the file: root.model.modules[3]")
+    parser.add_argument("--all", action="store_true", help="print every value, as an indented outline")
     parser.add_argument("--depth", type=_count, metavar="N", help=f"levels of the outline (default: {_DEPTH})")
     parser.add_argument(
         "--items", type=_count, metavar="N", help=f"entries of each table in the outline (default: {_ITEMS})"
     )
     parser.add_argument(
-        "--stats", action="store_true", help="read the weights: minimum, maximum, mean, deviation, zeros, NaN"
+        "--stats", action="store_true", help="read the weights; print minimum, maximum, mean, deviation, zeros, NaN"
     )
-    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_input_shape(parser)
     add_limits(parser)
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a valid number of things to show")
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
     return number
 
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _styled(line: str, number: int, header: int) -> str:
-    """A line of the summary; heads of tables are bold on a terminal."""
+    """Style a line of the summary; table heads are bold on a terminal."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return line
     width = os.get_terminal_size().columns

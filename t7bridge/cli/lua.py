@@ -1,6 +1,6 @@
-"""Write a PyTorch module as a Lua Torch model: model.t7, and model.lua, the source that builds it.
+"""Convert a PyTorch module to a Lua Torch model: model.t7, and model.lua, the source that builds it.
 
-With --loader: write loader.lua, which puts a state dict into a Lua model that exists, by name.
+With --loader: write loader.lua, which loads a state dict into an existing Lua model by name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "factory",
         metavar="PACKAGE:FACTORY",
         nargs="?",
-        help="what makes the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
+        help="class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
     )
     parser.add_argument("weights", metavar="WEIGHTS.pt", nargs="?", help="its state dict; random weights if not given")
     parser.add_argument(
         "--loader",
         action="store_true",
-        help="write loader.lua instead, and the state dict of a .pt that is named as weights.t7",
+        help="write loader.lua instead, and weights.t7 from the state dict of the .pt, if given",
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
     parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.factory is None or not options.input:
         raise ModelError(
-            "what makes the module, and the sizes of its inputs, are needed",
+            "the module and the sizes of its inputs are required",
             expected="PACKAGE:FACTORY --input SIZES",
             hint=EXAMPLES[0],
         )
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_loader(options: argparse.Namespace) -> int:
-    """Write loader.lua, and the weights as a table of tensors where they are named."""
+    """Write loader.lua, and the weights as a table of tensors if a file is given."""
     from ..tools.save_module import write_loader
 
     weights = options.weights or options.factory
@@ -88,6 +88,6 @@ def _write_loader(options: argparse.Namespace) -> int:
         print(json.dumps(report.as_dict()))
         return 0
     print_notes(report)
-    beside = f"; its table is weights.t7, {report.tensors} tensors" if weights else ""
-    print(f"{os.path.join(options.output, 'loader.lua')}: puts a state dict into a Lua model by name{beside}")
+    beside = f"; its weights are in weights.t7, {report.tensors} tensors" if weights else ""
+    print(f"{os.path.join(options.output, 'loader.lua')}: loads a state dict into a Lua model by name{beside}")
     return 0

@@ -1,7 +1,7 @@
-"""Find out which key of a state dict is which of another model's, by structure, order and shape.
+"""Map the keys of one state dict to another model's, by structure, order and shape.
 
-What is ambiguous is listed and not guessed. --map FILE settles it: a pair a line, source first, `#` before comments;
-two keys, or two modules whose names end in a dot; `-` for what has no counterpart.
+Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
+two keys, or two module names that end in a dot; `-` for a key without counterpart.
 """
 
 from __future__ import annotations
@@ -30,28 +30,26 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("src", metavar="SRC", help="a .t7, or a .pt with a state dict: the weights")
-    parser.add_argument(
-        "target", metavar="TARGET", help="a .pt with a state dict of the model that is to get them, or a .t7 with it"
-    )
+    parser.add_argument("src", metavar="SRC", help="the weights: a .t7, or a .pt with a state dict")
+    parser.add_argument("target", metavar="TARGET", help="the model to fill: a .pt with its state dict, or a .t7")
     parser.add_argument(
         "-o",
         dest="out",
         metavar="OUT",
-        help="a .pt: the weights under TARGET's keys; a .t7: the model of TARGET, a .t7, with them",
+        help=".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
     )
-    parser.add_argument("--map", metavar="FILE", help="what is settled: `source.key target.key`, a pair a line")
-    parser.add_argument("--target-at", metavar="PATH", help="the state dict in TARGET, where it holds several")
+    parser.add_argument("--map", metavar="FILE", help="known pairs: `source.key target.key`, one a line")
+    parser.add_argument("--target-at", metavar="PATH", help="path of the state dict in TARGET, if it has several")
     parser.add_argument(
-        "--partial", action="store_true", help="leave out what TARGET lacks, and keep what only TARGET has"
+        "--partial", action="store_true", help="drop keys that TARGET lacks, and keep those only TARGET has"
     )
     parser.add_argument(
-        "--prove", action="store_true", help="run the model on both sides; without --module, prove the .t7 alone"
+        "--prove", action="store_true", help="run both models and compare; without --module, prove only the .t7"
     )
     parser.add_argument(
         "--module",
         metavar="PACKAGE:FACTORY",
-        help="with --prove: what makes the model of the .pt",
+        help="with --prove: class or function that returns the model of the .pt",
     )
     add_options(parser, "match")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -59,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Match, write if it is complete, and print."""
+    """Match, write if complete, and print."""
     from ..tools.match.matcher import match
     from ..tools.match.output import write_match
 
@@ -94,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prove(options: argparse.Namespace, report: Report, written: bool) -> None:
-    """Add what a proof finds to the report: of both models where they can be run, of a .t7 alone where not."""
+    """Add the findings of a proof to the report: of both models if they can be run, else of the .t7 alone."""
     from ..tools.prove.note import note_of, prove_note
 
     limits = limits_of(options)

@@ -1,4 +1,4 @@
-"""Write the model of a .t7 as model.py, which needs only PyTorch, and model.pt with its weights."""
+"""Generate model.py for the model of a .t7, which needs only PyTorch, and model.pt with its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("src", metavar="SRC", help=".t7 file to read")
     parser.add_argument(
-        "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; made if need be"
+        "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; created if missing"
     )
     add_options(parser, "module")
     parser.add_argument("--prove", action="store_true", help="compare each layer with what Lua Torch recorded in SRC")

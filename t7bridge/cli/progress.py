@@ -1,4 +1,4 @@
-"""A progress bar for what takes more than two seconds; rich, which draws it, is loaded only then."""
+"""A progress bar for operations of more than two seconds; rich, which draws it, is loaded only then."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
 
 @contextmanager
 def progress(text: str, path: str = "") -> Iterator[None]:
-    """Show on standard error that a verb works, until it ends or prints.
+    """Show activity on standard error until the verb ends or prints.
 
     Args:
-        text: what is done.
-        path: of the input, where as many bytes will be written as it has: then the bar tells how far it is.
+        text: description of the operation.
+        path: of the input, if the output will have about the same size: the bar then shows the fraction done.
     """
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
@@ -38,19 +38,19 @@ def progress(text: str, path: str = "") -> Iterator[None]:
 
 
 class _Watched:
-    """A stream whose first output ends the bar, as both are on one terminal."""
+    """A stream whose first output removes the bar, as both share a terminal."""
 
     def __init__(self, stream: Any, end: Any) -> None:
         self._stream = stream
         self._end = end
 
     def write(self, text: str) -> int:
-        """Write to the stream, once the bar is gone."""
+        """Remove the bar, and write to the stream."""
         self._end()
         return int(self._stream.write(text))
 
     def writelines(self, lines: Any) -> None:
-        """Write to the stream, once the bar is gone."""
+        """Remove the bar, and write to the stream."""
         for line in lines:
             self.write(line)
 
@@ -61,7 +61,7 @@ class _Watched:
 
 
 def _written() -> int | None:
-    """Bytes that the process has written so far, as Linux counts them."""
+    """Return the bytes that the process has written so far, as counted by Linux."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/self/io", "rb") as file:
         return int(next(line for line in file if line.startswith(b"wchar:")).split()[1])
     return None
@@ -91,4 +91,4 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
 
 
 _ALONE: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
-"""The streams stay as they are: what is printed ends the bar."""
+"""The streams stay as they are: printing removes the bar."""

@@ -21,16 +21,23 @@ EXAMPLES = ("t7bridge prove model.t7",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 file with a model, saved without clearState()")
-    parser.add_argument("other", nargs="?", metavar="B", help="another model: compare the two on the same inputs")
-    parser.add_argument("--probe", metavar="X.lua", help="write a script with which Lua Torch records every layer")
-    parser.add_argument("--with", dest="recording", metavar="PROOF.t7", help="check against what that script recorded")
+    parser.add_argument("other", nargs="?", metavar="B", help="a second model: compare both on the same inputs")
+    parser.add_argument("--probe", metavar="X.lua", help="write a Lua script that records every layer in Lua Torch")
     parser.add_argument(
-        "--shape", action="append", default=[], type=_shape, metavar="2x3x64x64", help="an input, where none is known"
+        "--with", dest="recording", metavar="PROOF.t7", help="compare with the recording of that script"
     )
-    parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="the class or function that makes B, a .pt")
-    parser.add_argument("--draw", metavar="PICTURE", help="a picture coloured by verdict: .html, .svg, .png, .dot")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="2x3x64x64",
+        help="shape of an input that is not recorded",
+    )
+    parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="class or function that returns B, if B is a .pt")
+    parser.add_argument("--draw", metavar="PICTURE", help="draw the model coloured by verdict: .html, .svg, .png, .dot")
     add_options(parser, "prove")
-    parser.add_argument("--all", action="store_true", help="list the layers that are not recorded too")
+    parser.add_argument("--all", action="store_true", help="also list layers without recorded values")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     add_limits(parser)
 
@@ -43,7 +50,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prove, print the table, worst first, and the sentence."""
+    """Prove, print the table, worst first, and the verdict."""
     limits = limits_of(options)
     if options.probe:
         from ..tools.prove.given import probe

@@ -1,4 +1,4 @@
-"""Say what files would do in readers that trust them: globals, functions, foreign classes. Nothing is executed."""
+"""Report what a pickle would import or execute, and Lua functions and foreign classes. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scan, print, and end with 1 if anything was found."""
+    """Scan, print, and exit with 1 if anything was found."""
     from ..errors import T7BridgeError
     from ..tools.scan import ScanReport, scan
 

@@ -1,4 +1,4 @@
-"""Parts that several verbs share: options for resource limits and for writing outputs, and printing of notes."""
+"""Parts shared by several verbs: options for resource limits and outputs, and printing of notes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
-"""True while only errors are printed."""
+"""True if only errors are printed."""
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
 _PIPE_BYTES = 1 << 20
 
 
 def coloured(text: str, kind: str) -> str:
-    """Text of ours in the colour of its kind, where standard error is a terminal and `NO_COLOR` is not set."""
+    """Return text in the colour of its kind, if standard error is a terminal and `NO_COLOR` is not set."""
     if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
@@ -35,11 +35,11 @@ def coloured(text: str, kind: str) -> str:
 
 @contextmanager
 def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
-    """Put standard input into a file where an argument is `-`, as readers need random access.
+    """Copy standard input to a file where an argument is `-`, as readers need random access.
 
     Args:
-        options: the arguments, which get the file's path.
-        names: those that are files to read.
+        options: the arguments; they get the file's path.
+        names: the arguments that are input files.
     """
     wanted = [name for name in names if getattr(options, name, None) == "-"]
     if not wanted:
@@ -57,7 +57,7 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Declare `--limit`, which may be given several times."""
+    """Declare `--limit`, which may be repeated."""
     parser.add_argument(
         "--limit",
         action="append",
@@ -65,18 +65,18 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=N",
         dest="limits",
-        help="raise or lower a resource limit for files; may be repeated; --limit help lists them",
+        help="change a resource limit; may be repeated; --limit help lists them",
     )
 
 
 def limits_help() -> str:
-    """The names of the limits with their usual values."""
+    """Return the names of the limits with their defaults."""
     width = max(len(each.name) for each in fields(Limits))
     return "\n".join(f"{each.name:{width}}  {each.default}" for each in fields(Limits))
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """The limits that were asked for."""
+    """Return the limits given on the command line."""
     return evolve(DEFAULT_LIMITS, **dict(options.limits))
 
 
@@ -87,14 +87,14 @@ def _limit(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     names = [each.name for each in fields(Limits)]
     if name not in names:
-        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; there are: {', '.join(names)}")
+        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; the limits are {', '.join(names)}")
     if not value.isdecimal():
         raise argparse.ArgumentTypeError(f"{name} needs a whole number: {name}=1000000")
     return name, int(value)
 
 
 def add_options(parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, ...] = ()) -> None:
-    """Declare the options of the one table that a verb takes, in groups.
+    """Declare a verb's options from the table of options, in groups.
 
     Args:
         parser: the verb's.
@@ -129,7 +129,7 @@ def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
 
 
 def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
-    """The options of the table that were given, with other values than usual."""
+    """Return the options of the table that were given with values other than their defaults."""
     from ..conversion.options import BY_NAME, options_for
 
     found = {
@@ -140,14 +140,14 @@ def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
 
 
 def print_notes(report: Report) -> None:
-    """Print what the user should know beside the result."""
+    """Print the notes of a report."""
     for note in () if QUIET.get() else report.notes:
         level, _, rest = str(note).partition(": ")
         print(f"{coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 
 
 def print_hint(hint: str) -> None:
-    """Print what the user can do next, where there is something."""
+    """Print the hint of a report, if any."""
     if hint and not QUIET.get():
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
 
@@ -158,7 +158,7 @@ def add_input_shape(parser: argparse.ArgumentParser) -> None:
         "--input-shape",
         type=_input_shape,
         metavar="SHAPE",
-        help="shapes for an input of 1x3x224x224, found by PyTorch without computing; guess: one that the layers take",
+        help="compute output shapes for an input, 1x3x224x224, without running the model; guess: choose one",
     )
 
 

@@ -1,4 +1,4 @@
-"""Command lines without a verb that there is: help, the version, wrong usage."""
+"""Command lines without a valid verb: help, version, wrong usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 
 def perhaps(wrong: str, known: Sequence[str]) -> str:
-    """Return a did-you-mean suggestion as the end of a message; empty where there is none."""
+    """Return a did-you-mean suggestion to append to a message; empty if there is none."""
     from difflib import get_close_matches
 
     found = get_close_matches(wrong, known, 1)
@@ -16,29 +16,29 @@ def perhaps(wrong: str, known: Sequence[str]) -> str:
 
 
 def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
-    """Run a command line without a verb: help or the version.
+    """Run a command line without a valid verb: help or the version.
 
     Args:
         arguments: of the command line.
-        verbs: each with what it does.
+        verbs: each with its description.
 
     Returns:
-        What is wrong with it; empty where usage was printed and says enough.
+        The error message; empty where usage was printed.
     """
     from ..version import __version__
 
     width = max(map(len, verbs))
     parser = argparse.ArgumentParser(
         prog="t7bridge",
-        description="Carries Lua Torch .t7 files to PyTorch and PyTorch weights back to Lua.",
+        description="Convert Lua Torch .t7 files to PyTorch, and PyTorch models back to Lua.",
         epilog="verbs:\n"
         + "\n".join(f"  {verb:{width}}  {text}" for verb, text in verbs.items())
-        + "\n\n't7bridge help VERB' says more. Exit codes: 0 done; 1 something was found: a difference,\n"
-        "a threat, a file that failed; 2 wrong usage or an error; 130 interrupted.",
+        + "\n\nRun 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a difference,\n"
+        "a threat, a failed file); 2 wrong usage or an error; 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
-    parser.add_argument("verb", metavar="VERB", help="what to do")
+    parser.add_argument("verb", metavar="VERB", help="the command")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
     if not arguments:
         parser.print_help(sys.stderr)

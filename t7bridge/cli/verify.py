@@ -16,13 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
-    parser.add_argument("--quick", action="store_true", help="do not ask torchfile and PyTorch as well")
+    parser.add_argument("--quick", action="store_true", help="skip the check with torchfile and PyTorch")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print what differs, and say who read."""
+    """Compare, print the differences and the readers used."""
     from ..tools.verify import verify
 
     report = verify(options.first, options.second, independent=not options.quick, limits=limits_of(options))

@@ -1,4 +1,4 @@
-"""Convert many files into a folder that mirrors their tree. The same command again resumes where it was."""
+"""Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
 
 from __future__ import annotations
 
@@ -32,53 +32,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources", metavar="SRC", nargs="+", help="file, folder, pattern, or URL (s3://, http://, zip://)"
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; made if need be"
+        "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; created if missing"
     )
-    what = parser.add_argument_group("what becomes of a file")
-    what.add_argument("--module", action="store_true", help="a folder with model.py and model.pt for each model")
+    what = parser.add_argument_group("processing of each file")
+    what.add_argument("--module", action="store_true", help="write a folder with model.py and model.pt for each model")
     what.add_argument(
-        "--index-base", type=int, choices=(0, 1), help="with --module: what the first class or row is called"
+        "--index-base", type=int, choices=(0, 1), help="with --module: number of the first class, row or element"
     )
-    what.add_argument("--draw", action="store_true", help="a picture of each model beside its output, NAME.html")
+    what.add_argument("--draw", action="store_true", help="draw each model next to its output, as NAME.html")
     what.add_argument("--prove", action="store_true", help="compare layers with what Lua Torch recorded in the file")
-    what.add_argument("--verify", action="store_true", help="read each output again, and compare")
+    what.add_argument("--verify", action="store_true", help="read each output back and compare")
     add_options(parser, "zoo", but=("force", "sync"))
-    how = parser.add_argument_group("how the work is done")
-    how.add_argument("--engine", choices=("local", "dask"), default="local", help="processes here, or a Dask cluster")
+    how = parser.add_argument_group("execution")
+    how.add_argument("--engine", choices=("local", "dask"), default="local", help="local processes, or a Dask cluster")
     how.add_argument(
-        "--workers", type=_count, metavar="N", help="how many processes; one a core if not given, 0: no other"
+        "--workers", type=_count, metavar="N", help="number of processes (default: one a core); 0: work in this one"
     )
-    how.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of a Dask scheduler: tcp://host:8786; if not given, one is started"
-    )
-    how.add_argument("--timeout", type=float, metavar="SECONDS", help="that one file may take")
-    how.add_argument("--memory", type=_size, metavar="SIZE", help="that the work on one file may allocate: 512M, 4G")
+    how.add_argument("--scheduler", metavar="ADDRESS", help="Dask scheduler, tcp://host:8786 (default: start one)")
+    how.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit for one file")
+    how.add_argument("--memory", type=_size, metavar="SIZE", help="memory limit for one file: 512M, 4G")
     which = parser.add_argument_group("which files")
-    which.add_argument("--retry-failed", action="store_true", help="try again what failed in an earlier run")
+    which.add_argument("--retry-failed", action="store_true", help="retry files that failed in an earlier run")
     which.add_argument(
         "--limit",
         action="append",
         type=_limit,
         default=[],
         metavar="N",
-        help="convert at most so many files in this run; NAME=N: a limit for each file, as for t7bridge convert",
+        help="convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
     )
-    which.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
+    which.add_argument("--dry-run", action="store_true", help="print the plan without converting")
     which.add_argument(
-        "--force", action="store_true", help="replace files of others, and convert all anew if options have changed"
+        "--force", action="store_true", help="replace foreign files, and convert everything again if options changed"
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each file, and one at the end")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per file, and a final one")
 
 
 def _count(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise argparse.ArgumentTypeError("a number from 0 on is wanted")
+        raise argparse.ArgumentTypeError("must be 0 or a positive number")
     return number
 
 
 def _limit(text: str) -> tuple[str, int]:
-    """`("", 100)` of `100`, `("objects", 100)` of `objects=100`."""
+    """Parse `100` as `("", 100)`, `objects=100` as `("objects", 100)`."""
     name, _, value = text.rpartition("=")
     names = ["", *(each.name for each in fields(Limits))]
     if name not in names or not value.isdecimal():
@@ -87,15 +85,15 @@ def _limit(text: str) -> tuple[str, int]:
 
 
 def _size(text: str) -> int:
-    """Bytes of `512M` or `4G`."""
+    """Parse `512M` or `4G` as bytes."""
     found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M or 4G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a sizesuch as 512M or 4G")
     return int(found.group(1)) * _UNITS[found.group(2).upper()]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert, show how it goes, and print a summary."""
+    """Convert, show progress, and print a summary."""
     wrong = _wrong_usage(options)
     if wrong:
         print(f"t7bridge: error: {wrong}", file=sys.stderr)
@@ -124,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
-            f"interrupted; the outputs that are complete stay in {options.output}, and the same command resumes"
+            f"interrupted; complete outputs stay in {options.output}, and the same command resumes"
         ) from error
     if options.dry_run:
         _print_plan(report, options.json)
@@ -137,10 +135,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wrong_usage(options: argparse.Namespace) -> str:
-    """Which options make no sense together; empty where all is well."""
+    """Return which options exclude each other; empty if all is well."""
     given = given_options(options, "zoo")
     if options.module and (options.to or options.verify or set(given) - {"strict", "classes"}):
-        return "--module has no other format, is not compared, and of these options only --strict and --classes"
+        return "--module excludes --to, --verify and all conversion options but --strict and --classes"
     if options.to is not None:
         from ..zoo.options import allowed_options
 
@@ -149,13 +147,13 @@ def _wrong_usage(options: argparse.Namespace) -> str:
         if wrong:
             return f"{', '.join(wrong)} has no meaning with --to {options.to}"
     if options.index_base is not None and not options.module:
-        return "--index-base is for --module"
+        return "--index-base requires --module"
     if options.partial and not options.template:
-        return "--partial says how a --template is filled, and there is none"
+        return "--partial requires --template"
     if options.template and options.verify:
-        return "what went into a --template cannot be compared with where it came from"
+        return "--verify and --template exclude each other"
     if options.scheduler and options.engine != "dask":
-        return "--scheduler is for --engine dask"
+        return "--scheduler requires --engine dask"
     if options.workers == 0 and (options.timeout or options.memory):
         return "--timeout and --memory need worker processes: --workers 1 or more"
     return ""

@@ -1,4 +1,4 @@
-"""Display of a zoo's run: `rich` on a terminal where it is installed, plain lines otherwise, JSON for machines."""
+"""Display of a zoo's run: `rich` on a terminal if it is installed, plain lines otherwise, JSON for machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAILURES = 50
 
 
 def open_display(as_json: bool) -> Display:
-    """The display that fits: to be used as a context manager, so that a terminal is left as it was."""
+    """Return the appropriate display, a context manager that restores the terminal."""
     if as_json:
         return JsonDisplay()
     if sys.stderr.isatty():
@@ -27,7 +27,7 @@ def open_display(as_json: bool) -> Display:
 
 
 class Display:
-    """Plain lines on standard error: the plan, each failure, and every few seconds how far it is."""
+    """Plain lines on standard error: the plan, each failure, and progress every few seconds."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _LINE_SECONDS
@@ -37,23 +37,23 @@ class Display:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Nothing to put back."""
+        """Do nothing."""
 
     def _line(self, text: str) -> None:
         print(f"t7bridge: {printable(text)}", file=sys.stderr, flush=True)
 
     def start(self, plan: Any) -> None:
-        """Say what the plan has found."""
+        """Print a summary of the plan."""
         for names, what in (
             (plan.changed, "have changed since they were converted"),
             (plan.lost, "have lost their outputs"),
-            (plan.gone, "are there no more; their outputs stay"),
+            (plan.gone, "no longer exist; their outputs stay"),
         ):
             if names:
                 self._line(f"{len(names)} inputs {what}: {', '.join(names[:_NAMES])}{', …' * (len(names) > _NAMES)}")
 
     def file(self, row: Any, outcome: Any) -> None:
-        """Say why a file failed, for the first ones."""
+        """Print why a file failed, for the first ones."""
         if outcome.status != "failed":
             return
         self._failures += 1
@@ -63,7 +63,7 @@ class Display:
             self._line("more failures are in the report")
 
     def progress(self, now: Any) -> None:
-        """Say how far it is, every few seconds."""
+        """Print progress every few seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LINE_SECONDS
@@ -79,10 +79,10 @@ class JsonDisplay(Display):
     """A line of JSON on standard output for each file."""
 
     def start(self, plan: Any) -> None:
-        """Nothing: the files and the summary say it all."""
+        """Do nothing: the files and the summary contain everything."""
 
     def file(self, row: Any, outcome: Any) -> None:
-        """Print what became of a file."""
+        """Print the outcome of a file."""
         found = {"file": row.name, "status": outcome.status, "output": row.output, "kind": outcome.kind}
         print(
             printable_json(json.dumps({**found, "reason": outcome.reason, "seconds": round(outcome.seconds, 6)})),
@@ -90,11 +90,11 @@ class JsonDisplay(Display):
         )
 
     def progress(self, now: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class RichDisplay(Display):
-    """A bar, numbers that move, and the files being worked on. The only importer of rich."""
+    """A bar, live numbers, and the files being processed. The only importer of rich."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class RichDisplay(Display):
         self._shown = False
 
     def __exit__(self, *exception: Any) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._shown:
             self._live.stop()
 
@@ -118,7 +118,7 @@ class RichDisplay(Display):
         self._console.print(printable(text), markup=False, highlight=False)
 
     def progress(self, now: Any) -> None:
-        """Draw the bar anew."""
+        """Redraw the bar."""
         if not self._shown:
             self._shown = True
             self._live.start()
@@ -137,7 +137,7 @@ class RichDisplay(Display):
             "  ",
             (f"{now.counts['failed']} failed", "red" if now.counts["failed"] else "dim"),
             "  ",
-            (f"{now.counts['foreign']} no models", "dim"),
+            (f"{now.counts['foreign']} skipped", "dim"),
         )
         table.add_row(counts, self._text(f"{files:.0f} files/s   {megabytes(size)}/s"), self._text(clock(now.seconds)))
         from rich.console import Group
@@ -149,7 +149,7 @@ class RichDisplay(Display):
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03`, `2:03` or `3 s`."""
+    """Return `1:02:03`, `2:03` or `3 s`."""
     whole = int(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     if hours:
@@ -158,5 +158,5 @@ def clock(seconds: float) -> str:
 
 
 def megabytes(size: float) -> str:
-    """`3.4 MB`, `1.20 GB`."""
+    """Return `3.4 MB`, `1.20 GB`."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

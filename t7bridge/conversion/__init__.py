@@ -1,3 +1,3 @@
-"""The values of one side as those of the other: Lua's as Python's (`tree`) and back (`lua_tree`, `template`), and what
-travels beside them because the other side cannot hold it (`record`, `pt_record`).
+"""Values of one side as values of the other: Lua's as Python's (`tree`) and back (`lua_tree`, `template`), and the
+records for what the other side cannot hold (`t7_record`, `pt_record`).
 """

@@ -1,6 +1,6 @@
 """Values of numpy and torch as values of the graph, so that they can be saved.
 
-Neither library is imported: a value can only be theirs where somebody has imported them.
+Neither library is imported: such a value can exist only if the caller imported them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..graph.tensor import Tensor
 
 
 class Adopter:
-    """Rebuilds dicts and lists that hold foreign values, with an explicit stack; what is shared stays shared.
+    """Rebuild dicts and lists that hold foreign values, with an explicit stack; sharing is preserved.
 
-    What one call has made is not made again by the next, so that memory is shared between the values of a file.
+    Results are remembered between calls, so that the values of one file share memory.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Adopter:
         self._open: list[tuple[Any, Any, Any]] = []
 
     def run(self, root: Any) -> Any:
-        """The value without anything of torch or numpy in it."""
+        """Return the value without anything of torch or numpy in it."""
         self._torch, self._numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if self._torch is None and self._numpy is None:
             return root
@@ -96,7 +96,7 @@ class Adopter:
             return Tensor.from_numpy(array)
         if array.dtype.kind in "OSU":
             return self._adopt(array.tolist())
-        element = ELEMENT_TYPES.get(array.dtype.name)  # those of ml_dtypes
+        element = ELEMENT_TYPES.get(array.dtype.name)  # types of ml_dtypes
         if element is None:
             raise UnsupportedError(f"a numpy array of type {array.dtype} cannot be saved")
         flat = self._numpy.ascontiguousarray(array).reshape(-1).view(element.code)
@@ -140,16 +140,16 @@ def _is_plain(value: dict[Any, Any]) -> bool:
 
 
 def adopt(value: Any) -> Any:
-    """A value in which numpy's and torch's arrays, tensors and modules are values of the graph.
+    """Return a value in which numpy's and torch's arrays, tensors and modules are values of the graph.
 
     Args:
         value: builtins, arrays, tensors, modules (which become their state dicts), and values of the graph.
 
     Returns:
-        The value itself where neither numpy nor torch is imported. Memory is shared, with offsets and strides of
-        torch's tensors; an array that is not contiguous is copied.
+        The value itself if neither numpy nor torch is imported. Memory is shared, with offsets and strides of torch's
+        tensors; an array that is not contiguous is copied.
 
     Raises:
-        UnsupportedError: an array or tensor has elements or a layout that no file holds.
+        UnsupportedError: no file can hold the elements or the layout of an array or tensor.
     """
     return Adopter().run(value)

@@ -1,8 +1,7 @@
-"""One file to another: the one place where a format meets a mapping.
+"""`convert`: the one place where a format meets a mapping.
 
-It asks what a format can hold, never which one it is: values of Lua, values of Python, or tensors under names, each of
-which has a module here. Only the records, each of which is in files of one kind and restores one of another, know
-`.t7` and `.pt`.
+It asks what a format can hold, never which one it is: Lua values, Python values, or named tensors; each has a module
+here. Only the records, each stored in files of one kind to restore another, know `.t7` and `.pt`.
 """
 
 from __future__ import annotations
@@ -54,48 +53,48 @@ def convert(
     Weights go from file to file without being loaded, whatever the formats.
 
     Args:
-        src: the file to read; its format is told by its content.
-        dst: the file to write; its format is told by its suffix: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
-        mode: what becomes of nn modules on the way from a `.t7`: `auto` puts each module's state dict under PyTorch's
-            names in its place, `tree` a dict that keeps class, version and every field.
-        to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, whatever the suffix.
+        src: the file to read; its format is detected by content.
+        dst: the file to write; its suffix selects the format: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
+        mode: how nn modules of a `.t7` are converted: `auto` replaces each module by its state dict with PyTorch's
+            names, `tree` by a dict that keeps class, version and every field.
+        to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, regardless of the suffix.
         force: replace an existing file.
-        encoding: of a `.t7` that is written: `binary` or `ascii`; that of the source where not stated.
-        byte_order: likewise: `little` or `big`.
-        long_size: likewise: bytes of a C long, 4 or 8.
+        encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
+        byte_order: of the `.t7` written: `little` or `big`.
+        long_size: of the `.t7` written: bytes of a C long, 4 or 8.
         keep_device: keep CUDA tensors on `cuda:0` in a `.pt`, and of Cuda classes in a `.t7` made from a
             `.pt`; otherwise they are on the CPU.
-        map_location: the device that tensors in a `.pt` name: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or
-            the same as a mapping, or a function of the name in the source. What it does not cover is as without it.
-        record: write the record from which the source can be made again into the target, and use the record of a
+        map_location: the device of tensors in a `.pt`: one for all (`"cuda:1"`), `"cuda:0=cuda:1,ipu=cpu"` or the same
+            as a mapping, or a function of the name in the source. Devices not covered are treated as without it.
+        record: write the round-trip record, from which the source can be restored, into the target, and use that of the
             source.
         nested: write `t.conv1.weight` instead of `t["conv1.weight"]` in a `.t7` made from another format.
-        pt_format: of a `.pt` that is written: `zip`, `legacy` for PyTorch 0.2 to 1.5, or
-            `torchscript` for `torch.jit.load` and C++, which holds named tensors only.
-        template: for a `.t7` made from another format: the `.t7` whose models get the state dicts of the source, under
-            the keys that `auto` mode assigns. All else, its encoding too, is taken from it; the file stays as it is.
-        partial: allow a state dict to lack keys of the template, and to have keys that the template does not.
-        compact: write to a `.pt` made in `auto` mode of each storage only what tensors use: views become tensors of
-            their own, and what overlaps or is tied stays so. The record is left out then.
-        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is run.
-        strict: fail if the target holds less than the source: a type that it does not have, numbers
-            that lose precision, memory that is shared no more, or anything else of which the report would warn.
-        sync: return only when the target is on the disk, so that it survives a power cut; one that replaces
-            a file always is by then.
+        pt_format: of the `.pt` written: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript` for `torch.jit.load`
+            and C++, which holds named tensors only.
+        template: for a `.t7` made from another format: the `.t7` whose models receive the state dicts of the source,
+            under the keys that `auto` mode assigns. Everything else, including its encoding, is copied from it.
+        partial: allow missing and extra keys in the state dict.
+        compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
+            tensors of their own; overlapping and tied tensors stay so. The record is omitted.
+        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is executed.
+        strict: fail if the target would hold less than the source: an element type that it does not have, lost
+            precision, lost sharing, or anything else that would be a warning in the report.
+        sync: return only when the target is on the disk, so that it survives a power cut; a target that replaces a file
+            always is.
         allow_foreign: name classes and functions of other packages in a `.pt` as the source does; otherwise objects of
             such classes become plain data that names the class.
         limits: resource limits for the source.
 
     Returns:
-        What was done, and what the user should know about it. A format that holds named tensors only gets what it can
-        hold; the notes name the rest.
+        The report, with notes for the user. A format that holds named tensors only receives those; the notes name the
+        rest.
 
     Raises:
-        FormatError: the source is damaged, or is something else.
+        FormatError: the source is damaged, or in no supported format.
         ModelError: the state dict does not fit the template; the message lists every key that does not.
         TargetExistsError: the target exists and `force` is not set, or it is the source or the template.
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
-        StrictError: with `strict`: the target would hold less; the error has all the notes.
+        StrictError: with `strict`: the target would hold less; the error lists all notes.
     """
     if classes is not None:
         from ..nn.own_classes import load_classes
@@ -111,7 +110,7 @@ def convert(
     check_choices(given)
     goal = formats.format_for(dst, to)
     if partial and template is None:
-        raise ModelError("partial says how a template is filled, and there is none", expected="template=…")
+        raise ModelError("partial requires a template", expected="template=…")
     with (
         formats.open(src, limits=limits) as document,
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
@@ -135,7 +134,7 @@ def convert(
         report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
-                "a template is filled with a .pt to make a .t7",
+                "a template requires a conversion from .pt to .t7",
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )

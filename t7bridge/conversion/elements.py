@@ -15,11 +15,11 @@ from ..values.widened import narrow, wider_types
 
 
 def restore_elements(value: Any, metadata: dict[str, str]) -> Any:
-    """Return the value of a file with the element types that its tensors had before they were written.
+    """Return the value of a file with the element types that its tensors had before widening.
 
     Args:
         value: dicts of tensors.
-        metadata: of the file; the string is taken out.
+        metadata: of the file; the entry is removed.
     """
     try:
         wanted = json.loads(metadata.pop(ELEMENTS_KEY, "{}"))

@@ -1,4 +1,4 @@
-"""Write a file of Lua's values: a copy, a filled template, the original of a record, or tables."""
+"""Write a file of Lua values: a copy, a filled template, the original of a record, or tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def write_lua_values(document: Document, output: Output, options: Options, report: Report) -> None:
-    """Write the values of a file as Lua's."""
+    """Write the values of a file as Lua values."""
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
         _copy_t7(document.content, output, options, report)
@@ -54,7 +54,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
     elif content.trailing:
         if layout != content.layout:
             raise WriteError(
-                f"{len(content.trailing)} bytes behind the last value are not values, and cannot be re-encoded",
+                f"{len(content.trailing)} bytes after the last value are not a value, and cannot be re-encoded",
                 file=report.source,
                 hint="Convert without changing encoding, byte order or size of long.",
             )
@@ -64,14 +64,14 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
 
 def _note_plain_nans(writer: T7Writer, report: Report) -> None:
     if writer.plain_nans:
-        what = f"{writer.plain_nans} NaNs have bits that text does not show"
+        what = f"{writer.plain_nans} NaNs have bits that text cannot express"
         report.note(
             "info", f"{what}; they are written as nan", loss="precision", code="precision", count=writer.plain_nans
         )
 
 
 def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
-    """Write Python's values as Lua tables, with the record that restores them."""
+    """Write Python values as Lua tables, with the record that restores them."""
     from ..formats.t7.layout import T7Layout
     from .lua_tree import to_lua
     from .pt_record import write_pt_record
@@ -91,11 +91,11 @@ def _write_tables(document: Document, output: Output, options: Options, report: 
 
 
 def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:
-    """Write a template with the weights of a state dict; what else is in its file, a record too, does not matter."""
+    """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
     from .template import fill_template
 
     if template.spec.values != LUA:
-        raise FormatError("is no .t7, as a template must be", file=template.path)
+        raise FormatError("is not a .t7, which a template must be", file=template.path)
     content = template.content
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")

@@ -1,4 +1,4 @@
-"""Write a file of tensors under names, with notes about the rest."""
+"""Write a file of named tensors, with notes about the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_named_tensors(
 
 
 def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
-    """The tensors of a file as a format of named tensors gets them, with notes about the rest."""
+    """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
     if document.spec.values == LUA:
         made = python_value(document.content, options, report)
         value = made.value
@@ -43,11 +43,11 @@ def named_value(document: Document, goal: FormatSpec, options: Options, report: 
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:
-    """Return the differences of an output from its input, as the format's own library reads it.
+    """Return the differences between an input and its output, as read by the format's own library.
 
     Args:
         source: the input.
-        target: a file of a format of named tensors that was made of it.
+        target: a file made from it, in a format of named tensors.
         limits: resource limits for both.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Write a file of Python's values: with state dicts in the place of modules, or as a tree."""
+"""Write a file of Python values: with state dicts in place of modules, or as a tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def write_python_values(document: Document, output: Output, options: Options, report: Report) -> None:
-    """Write the values of a file as Python's."""
+    """Write the values of a file as Python values."""
     from ..formats.pt.file import writer as pt_writer
 
     writer = pt_writer(
@@ -79,7 +79,7 @@ class Made:
 
     Attributes:
         value: the value.
-        modules: the modules that were replaced by their state dicts; `None` where there are none.
+        modules: the modules that were replaced by their state dicts; `None` if there are none.
     """
 
     value: Any
@@ -87,12 +87,12 @@ class Made:
 
 
 def python_value(content: T7File, options: Options, report: Report) -> Made:
-    """The Python-side value of a `.t7`: by its record, or with state dicts in the place of modules, or as a tree.
+    """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
     Args:
         content: the file.
-        options: what was asked for.
-        report: gets the mode, and notes.
+        options: the options of the conversion.
+        report: receives the mode and notes.
     """
     if options.record and options.mode == "auto" and content.has_pt_record:
         from .pt_record import original_pt
@@ -108,7 +108,7 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
         )
     from .tree import to_python
 
-    # What layers mean is not even loaded for a file without objects.
+    # The meaning of layers is not even loaded for a file without objects.
     has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
     if options.mode == "auto" and has_objects:

@@ -1,4 +1,4 @@
-"""Python-side values as Lua values: what a `.t7` made from a `.pt` holds, so that it reads naturally in Lua.
+"""Python-side values as Lua values: the content of a `.t7` made from a `.pt`, in a form natural to Lua.
 
 | Python | Lua |
 | --- | --- |
@@ -6,7 +6,7 @@
 | int, float, bool | number, boolean; an int beyond 2^53 is the nearest double |
 | str, bytes | string; text as UTF-8 |
 | list, tuple, set | table with the keys 1 to n |
-| dict | table; keys that Lua cannot look up (tuples) are their text, those beyond 2^53 as all numbers are |
+| dict | table; keys that Lua cannot look up (tuples) become text, integers beyond 2^53 the nearest double |
 | tensor | tensor of the same or the next wider type; one without dimensions has one of size 1 |
 | complex | FloatTensor or DoubleTensor with a last dimension of 2; a single number is a table of `re` and `im` |
 | quantized, sparse | table of the integers, scale and zero point; of indices, values and size |
@@ -14,7 +14,7 @@
 | dtype, device, class | its name |
 | object of a class | its state dict where it is a module, else a table of its attributes |
 
-Indices inside tensors count as they do in PyTorch, from 0: those of sparse tensors, too.
+Indices inside tensors are 0-based as in PyTorch, also those of sparse tensors.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NUMPY_ELEMENTS = {
 }
 _SCALARS = (bool, int, float, str, bytes, type(None))
 _CODES = {"": "name", "type": "type", "sharing": "unshared", "precision": "precision"}
-"""The codes of notes, by what was lost."""
+"""The codes of notes, by kind of loss."""
 _ALIKE_NOTES = 10
 _MOST_NOTES = 1000
 _MOST_DOTS = 100
@@ -64,9 +64,9 @@ class LuaTree:
 
     Attributes:
         value: the Lua value.
-        notes: what Lua's value does not say as the other did.
-        storages: for each storage of the other side, by identity: it, the Lua storage, and whether Lua's can be turned
-            back into it exactly.
+        notes: the differences between the Lua value and the original.
+        storages: for each original storage, by identity: it, the Lua storage, and whether Lua's can be turned back into
+            it exactly.
     """
 
     value: Value = None
@@ -75,7 +75,7 @@ class LuaTree:
 
 
 class _Builder:
-    """Builds the Lua side with an explicit stack; tables exist before what is in them."""
+    """Builds the Lua side with an explicit stack; tables are created before their content."""
 
     def __init__(self, nested: bool, keep_device: bool, limits: Limits) -> None:
         self._limits = limits
@@ -90,7 +90,7 @@ class _Builder:
         self._ratios: dict[int, int] = {}
         self._resolved: dict[tuple[int, bool, bool], Storage] = {}
         self._open: list[tuple[list[Any], int, Any, Location]] = []
-        """Left to convert: a list of values, the place in it, the value, its path; the next one last."""
+        """Stack of work: a list of values, the position in it, the value, its path; the next one last."""
 
     def run(self, root: Any) -> LuaTree:
         result: list[Any] = [None]
@@ -107,14 +107,14 @@ class _Builder:
     def _note(
         self, level: str, path: Location, message: str, about: str = "", *, loss: str = "", code: str = ""
     ) -> None:
-        """Add a note, unless there are enough of those that are `about` the same."""
+        """Add a note, unless there are enough `about` the same."""
         about = f"{level}: {loss}: {about or message}"
         self._alike[about] += 1
         if self._alike[about] <= _ALIKE_NOTES and len(self.tree.notes) < _MOST_NOTES:
             self.tree.notes.append(Note(level, path_text(path), message, loss, code=code or _CODES[loss]))
 
     def _count_notes(self) -> None:
-        """Say what was not said: how often more each thing was so."""
+        """Add the number of further notes of each kind."""
         for about, count in self._alike.items():
             if count > _ALIKE_NOTES and len(self.tree.notes) < 2 * _MOST_NOTES:
                 level, loss, message = about.split(": ", 2)
@@ -122,7 +122,7 @@ class _Builder:
                     Note(
                         level,
                         "",
-                        f"{message}: in {count - _ALIKE_NOTES} more places",
+                        f"{message}: {count - _ALIKE_NOTES} more",
                         loss,
                         code=_CODES[loss],
                         count=count - _ALIKE_NOTES,
@@ -167,7 +167,7 @@ class _Builder:
         return self._other(value, path)
 
     def _other(self, value: Any, path: Location) -> Value:
-        """Convert a value that neither Lua nor numpy has, to a table or to its name."""
+        """Convert a value that neither Lua nor numpy has to a table or its name."""
         if isinstance(value, UntypedStorage):
             return self._storage(value.storage)[0]
         if isinstance(value, complex):
@@ -222,7 +222,7 @@ class _Builder:
         if self._nested and (split := _split_keys(value)) is not None:
             return self._dict_entries(split, path)
         if self._nested and any(isinstance(key, str) and "." in key for key in value):
-            self._note("info", path, "the keys are not nested, as one of them is the start of another, or has no end")
+            self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
         return self._dict_entries(value, path)
 
     def _dict_entries(self, value: dict[Any, Any], path: Location) -> Table:
@@ -235,7 +235,10 @@ class _Builder:
             name = self._key(key, step)
             if name in table:
                 self._note(
-                    "warning", step, "a key that is another one's in Lua is left out; the record keeps it", loss="type"
+                    "warning",
+                    step,
+                    "a key that equals another one in Lua is left out; the record keeps it",
+                    loss="type",
                 )
                 continue
             table[name] = None
@@ -264,13 +267,15 @@ class _Builder:
             self._note("info", path, f"the {value.path} is written as its state dict", loss="type", code="state-dict")
             self._modules = self._modules or WholeModules(self._limits)
             return self._dict(self._modules.state_dict(value, path_text(path)), path)
-        self._note("warning", path, f"an object of class {value.path} is a table of what it holds", loss="type")
+        self._note(
+            "warning", path, f"an object of class {value.path} is written as a table of its content", loss="type"
+        )
         return self._dict_entries(plain_data(value), path)
 
     # Tensors
 
     def _storage(self, storage: Storage) -> tuple[Storage, int]:
-        """The Lua storage of a storage, and how many of its elements each element has become."""
+        """Return the Lua storage of a storage, and the number of its elements per original element."""
         known = self.tree.storages.get(id(storage))
         if known is None:
             lua, ratio, exact = storage, 1, True
@@ -286,7 +291,7 @@ class _Builder:
         return known[1], self._ratios[id(storage)]
 
     def _device(self, name: str) -> str:
-        """Lua's classes know the CPU and CUDA."""
+        """Return the Lua device of a tensor: Lua's classes know the CPU and CUDA."""
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Location) -> Tensor:
@@ -327,7 +332,7 @@ class _Builder:
         return Tensor(storage.element, storage, size, stride, tensor.offset * ratio, device=self._device(tensor.device))
 
     def _resolve(self, storage: Storage, conj: bool, neg: bool) -> Storage:
-        """The storage with its elements as the views read them; one for all such views."""
+        """Return the storage with its elements as the views read them; one for all such views."""
         from ..values.widened import resolved
 
         name = (id(storage), conj, neg)
@@ -361,7 +366,7 @@ def _text_bytes(text: str) -> bytes:
 
 
 def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """`{"a.b": 1}` as `{"a": {"b": 1}}`; `None` where nothing is to split, or a key is the start of another."""
+    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if nothing splits, or a key is a prefix of another."""
     if not any(isinstance(key, str) and "." in key for key in value):
         return None
     result: dict[Any, Any] = {}
@@ -381,17 +386,17 @@ def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
 
 
 class _Nested(dict[Any, Any]):
-    """A dict that splitting keys has made."""
+    """A dict created by splitting keys."""
 
 
 def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS) -> LuaTree:
     """Convert a Python-side value; see the module's docstring.
 
     Args:
-        value: what `PtReader.read` returns.
+        value: the result of `PtReader.read`.
         nested: whether keys with dots become tables in tables: `t.conv1.weight` instead of `t["conv1.weight"]`.
         keep_device: whether tensors on a CUDA device are `torch.CudaTensor`s and the like.
-        limits: how often modules that are shared may be repeated.
+        limits: bound how often shared modules are repeated.
 
     Raises:
         LimitError: modules are repeated too often.

@@ -1,8 +1,8 @@
 """Values as named tensors, for formats that hold nothing else.
 
-The value is what `convert` writes in `auto` mode, state dicts in the place of modules, and each tensor in it gets the
-path to it as its name: `model.0.weight`. Numbers and strings go into the file's metadata. The rest is left out, and
-named in the report by kind.
+The value is the one that `convert` writes in `auto` mode, with state dicts in place of modules; each tensor is named by
+its path: `model.0.weight`. Numbers and strings go into the file's metadata. The rest is left out, and listed in the
+report by kind.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SHOWN = 5
 _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
 _Place = Any
-"""The place around a value and its key there; `None` for the root. It becomes a name where the value has one."""
+"""A path as a chain: the enclosing value and the key; `None` for the root. Becomes a name where a tensor is found."""
 _REPEATED = 16
-"""Most bytes of all tensors, as a multiple of those of the storages."""
+"""Maximum bytes of all tensors, as a multiple of those of the storages."""
 
 
 @define(eq=False)
@@ -39,9 +39,9 @@ class Flat:
     """A value as named tensors.
 
     Attributes:
-        tensors: each tensor under the steps to it: `("model", "0.weight")`.
-        scalars: numbers, strings and truth values as JSON, likewise.
-        left_out: paths of what is neither, by kind.
+        tensors: each tensor under its steps: `("model", "0.weight")`.
+        scalars: numbers, strings and booleans as JSON, likewise.
+        left_out: paths of everything else, by kind.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
@@ -49,19 +49,19 @@ class Flat:
     left_out: dict[str, list[str]] = field(factory=dict)
 
     def leave_out(self, kind: str, steps: Name) -> None:
-        """Remember something that is left out."""
+        """Record something that is left out."""
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
 def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
-    """Name the tensors of a value of dicts and lists. Lists count from 0; a container that is met twice is one.
+    """Name the tensors of a value of dicts and lists. Lists count from 0; a shared container is flattened once.
 
     Raises:
-        LimitError: values stand so deep inside that their names are far longer than the file.
+        LimitError: values are nested so deeply that their names are far longer than the file.
     """
     flat = Flat()
     seen: set[int] = set()
-    budget = Budget(limits, "naming values so deep inside")
+    budget = Budget(limits, "naming deeply nested values")
     stack: list[tuple[_Place, int, Any]] = [(None, 0, value)]
     while stack:
         place, depth, item = stack.pop()
@@ -77,11 +77,11 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
         if isinstance(item, Tensor):
             name = steps or ("root",)
             if name in flat.tensors:
-                flat.leave_out("tensor under a name that is taken", steps)
+                flat.leave_out("tensor whose name is taken", steps)
             else:
                 flat.tensors[name] = item
         elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
-            flat.leave_out("container that is there under another name", steps)
+            flat.leave_out("container present under another name", steps)
         elif isinstance(item, (bool, int, float, str)):
             flat.scalars[steps or ("root",)] = json.dumps(item)
         else:
@@ -98,7 +98,7 @@ def _steps_to(place: _Place) -> Name:
 
 
 def _is_function(item: Any) -> bool:
-    """Return whether a dict is that of a Lua function, in `tree` mode."""
+    """Return whether a dict represents a Lua function, in `tree` mode."""
     return isinstance(item, dict) and item.get("__class__") == "function" and isinstance(item.get("code"), bytes)
 
 
@@ -121,18 +121,18 @@ def name_tensors(
     metadata: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> NamedTensors:
-    """A value as a format of named tensors can hold it.
+    """Return a value in the form that a format of named tensors can hold.
 
     Args:
         value: builtins with tensors in them.
         goal: the format.
-        report: gets a note for what is left out, written as another type, or shared.
-        metadata: strings of the source's file.
+        report: receives notes for what is left out, written as another type, or shared.
+        metadata: strings of the source file.
         limits: resource limits.
 
     Raises:
         ModelError: there is no tensor.
-        LimitError: the tensors show the same bytes again and again, or values stand too deep inside to be named.
+        LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
     flat = flatten(value, limits)
     for name, tensor in list(flat.tensors.items()):
@@ -145,7 +145,7 @@ def name_tensors(
     if len(flat.scalars) > _SCALARS:
         report.note(
             "warning",
-            f"{len(flat.scalars)} numbers and strings are too many for the metadata; left out",
+            f"{len(flat.scalars)} numbers and strings exceed the metadata, and are left out",
             code="left-out",
             count=len(flat.scalars),
         )
@@ -177,19 +177,19 @@ def name_tensors(
 
 
 def _check_size(tensors: dict[Name, Tensor]) -> None:
-    """Refuse tensors that show far more than there is, as a stride of 0 makes it possible."""
+    """Refuse tensors that repeat far more bytes than exist, as a stride of 0 allows."""
     held = sum({id(t.storage): t.storage.nbytes for t in tensors.values() if t.storage is not None}.values())
     shown = sum(tensor.numel * tensor.element.itemsize for tensor in tensors.values())
     if shown > _REPEATED * held + (1 << 26):
         raise LimitError(
-            "the tensors show the same elements again and again",
-            expected=f"at most {_REPEATED} times the {held} bytes that there are",
+            "the tensors repeat the same elements excessively",
+            expected=f"at most {_REPEATED} times the {held} bytes stored",
             found=f"{shown} bytes",
         )
 
 
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:
-    """The tensors with elements that the format has: bfloat16 and the float8s are exact as float32."""
+    """Return the tensors with elements that the format has: bfloat16 and the float8s are exact as float32."""
     result: dict[Name, Tensor] = {}
     wider: dict[int, Storage] = {}
     changed: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
 
 
 def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, report: Report) -> None:
-    """Say which tensors share memory, and what becomes of that."""
+    """Note which tensors share memory, and how it is preserved."""
     if named.views:
         count, shown = len(named.views), _listed(list(named.views))
         storages = len({view.storage for view in named.views.values()})
@@ -232,7 +232,7 @@ def _note_sharing(named: NamedTensors, apart: list[Name], goal: FormatSpec, repo
         )
     if apart:
         report.note(
-            "info", f"{len(apart)} tensors that share memory are written each for itself: {_listed(apart)}",
+            "info", f"{len(apart)} tensors that share memory are written separately: {_listed(apart)}",
             loss="sharing", code="unshared", count=len(apart))  # fmt: skip
 
 

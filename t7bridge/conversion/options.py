@@ -1,4 +1,4 @@
-"""The one table of options: the command line and the zoo are made from it, and `convert`'s signature agrees with it."""
+"""The table of options, from which the command line and the zoo are generated; `convert`'s signature agrees with it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..report import Report
 
 @define(frozen=True)
 class Option:
-    """Something that can be asked for.
+    """An option.
 
     Attributes:
         name: of the argument in Python; on the command line with `--` and dashes.
         help: one line.
-        verbs: the functions, and verbs of the command line, that take it.
-        default: what holds where it is not given.
-        choices: the values that there are, where these are few.
-        kind: type of the value: `flag`, `text`, `path`, `int`, `list` for what may be given several times.
-        metavar: what the help calls the value.
+        verbs: the functions, and verbs of the command line, that accept it.
+        default: its default value.
+        choices: the allowed values, if enumerable.
+        kind: type of the value: `flag`, `text`, `path`, `int`, `list` for a repeatable option.
+        metavar: name of the value in the help.
         flags: the spellings on the command line; empty for `--` and the name.
-        sources: kinds of formats for whose files it means something as an input.
-        targets: likewise as an output.
-        formats: the formats that it is about, where not all of these kinds.
+        sources: kinds of formats to which it applies as inputs.
+        targets: kinds of formats to which it applies as outputs.
+        formats: the formats to which it applies, if not all of these kinds.
         group: the heading in the help.
     """
 
@@ -43,44 +43,44 @@ class Option:
     group: str = ""
 
     def spellings(self) -> tuple[str, ...]:
-        """Return its spellings on the command line: `--no-record` for a flag that is on by default."""
+        """Return the spellings on the command line: `--no-record` for a flag that is on by default."""
         inverse = "no-" if self.kind == "flag" and self.default is True else ""
         return self.flags or (f"--{inverse}{self.name.replace('_', '-')}",)
 
     def applies(self, source: str, target: str) -> bool:
-        """Return whether it means something from one format to another."""
+        """Return whether it applies to a conversion between two formats."""
         one, other = FORMATS[source].values, FORMATS[target].values
         return one in self.sources and other in self.targets and (not self.formats or target in self.formats)
 
 
-_T7, _PT, _OUT = "options of a .t7 that is written", "options of a .pt that is written", "output"
+_T7, _PT, _OUT = ".t7 output", ".pt output", "output"
 _BOTH = ("convert", "zoo")
 _WRITING = ("convert", "module", "match")
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        "to", "format to write, whatever the suffix of DST", _BOTH,
+        "to", "output format, regardless of DST's suffix", _BOTH,
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group=_OUT,
     ),
     Option(
-        "force", "replace what is there already", (*_WRITING, "draw", "export", "lua", "prove"),
+        "force", "replace existing files", (*_WRITING, "draw", "export", "lua", "prove"),
         default=False, kind="flag", group=_OUT,
     ),
     Option(
-        "mode", "what nn modules become outside of a .t7: state dicts (auto), or dicts that keep every field (tree)",
+        "mode", "convert nn modules to state dicts (auto) or to dicts with every field (tree)",
         _BOTH, default="auto", choices=("auto", "tree"), flags=("--mode", "--as"),
         sources=(LUA, PYTHON), targets=(PYTHON, NAMED), group=_PT,
     ),
     Option(
-        "encoding", "of a .t7; that of SRC if not given", _BOTH,
+        "encoding", "encoding (default: that of SRC)", _BOTH,
         choices=("binary", "ascii"), targets=(LUA,), group=_T7,
     ),
     Option(
-        "byte_order", "of a binary .t7; that of SRC if not given", _BOTH,
+        "byte_order", "byte order of a binary file (default: that of SRC)", _BOTH,
         choices=("little", "big"), targets=(LUA,), group=_T7,
     ),
     Option(
-        "long_size", "bytes of a C long in a binary .t7; that of SRC if not given", _BOTH,
+        "long_size", "bytes of a C long in a binary file (default: as in SRC)", _BOTH,
         choices=(4, 8), kind="int", targets=(LUA,), group=_T7,
     ),
     Option(
@@ -92,7 +92,7 @@ OPTIONS: tuple[Option, ...] = (
         targets=(PYTHON,), group=_PT, metavar="DEVICE",
     ),
     Option(
-        "record", "neither write nor use the round-trip record", _BOTH,
+        "record", "do not write or use the round-trip record", _BOTH,
         default=True, kind="flag", group=_OUT,
     ),
     Option(
@@ -104,7 +104,7 @@ OPTIONS: tuple[Option, ...] = (
         default="zip", choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
     ),
     Option(
-        "template", "put the state dict of SRC into the models of this .t7, which is only read", _BOTH,
+        "template", "fill the models of this .t7 with the state dict of SRC", _BOTH,
         kind="path", metavar="FILE", sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
     ),
     Option(
@@ -112,24 +112,24 @@ OPTIONS: tuple[Option, ...] = (
         default=False, kind="flag", sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
     ),
     Option(
-        "compact", "write of each storage only what tensors use", (*_BOTH, "match"),
+        "compact", "write only the used part of each storage", (*_BOTH, "match"),
         default=False, kind="flag", sources=(LUA,), targets=(PYTHON,), group=_PT,
     ),
     Option(
-        "strict", "fail where the output would hold less: types, precision or sharing that it cannot have",
+        "strict", "fail if the output would lose a type, precision or sharing",
         (*_WRITING, "zoo"), default=False, kind="flag", group=_OUT,
     ),
     Option(
-        "allow_foreign", "name classes of other packages in a .pt as SRC does; otherwise they become plain data",
+        "allow_foreign", "keep references to classes of other packages (default: write plain data)",
         _BOTH, default=False, kind="flag", targets=(PYTHON,), group=_PT,
     ),
     Option("sync", "wait until the output is on the disk", (*_WRITING, "lua"), default=False, kind="flag", group=_OUT),
     Option(
-        "classes", "a program of yours that registers classes: see docs/own-layers.md",
+        "classes", "Python file that registers classes (docs/own-layers.md); it is executed",
         ("convert", "module", "zoo"), kind="path", metavar="FILE.py",
     ),
     Option(
-        "at", "the module that is meant, where there are several: root.protos.rnn",
+        "at", "path of the module, if there are several: root.protos.rnn",
         ("module", "draw", "match", "export", "prove"), metavar="PATH",
     ),
     Option(
@@ -137,7 +137,7 @@ OPTIONS: tuple[Option, ...] = (
         default=1, choices=(0, 1), kind="int",
     ),
     Option(
-        "input", "an input: 1x3x224x224, 2x7:int64, NAME=SHAPE, [1x4,1x8], or a .t7 file with one; may be repeated",
+        "input", "input: 1x3x224x224, 2x7:int64, NAME=SHAPE, [1x4,1x8], or a .t7 file with one; may be repeated",
         ("export", "lua", "prove"), default=(), kind="list", metavar="[NAME=]SHAPE[:TYPE]",
     ),
     Option(
@@ -149,48 +149,48 @@ OPTIONS: tuple[Option, ...] = (
         default=(), choices=("batch",), kind="list",
     ),
     Option(
-        "hub", "write the folder that model hubs take: model.safetensors, config.json, model.py, README.md",
+        "hub", "write a folder for model hubs: model.safetensors, config.json, model.py, README.md",
         ("export",), default=False, kind="flag",
     ),
     Option(
-        "allow", "a Lua package that may be needed: rnn, for nn.SeqLSTM", ("lua",),
+        "allow", "Lua package that the model may require: rnn, for nn.SeqLSTM", ("lua",),
         default=(), kind="list", metavar="NAME",
     ),
     Option(
-        "expect", "the output that Lua has for --input; one each", ("prove",),
+        "expect", "file with Lua's output for --input; one per --input", ("prove",),
         default=(), kind="list", metavar="Y.t7",
     ),
 )  # fmt: skip
-"""Every option, in the order of the help. What a verb alone has stands with the verb."""
+"""Every option, in the order of the help. Options of a single verb are declared there."""
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def options_for(verb: str) -> list[Option]:
-    """The options of the table that a verb takes."""
+    """Return the options of the table that a verb accepts."""
     return [option for option in OPTIONS if verb in option.verbs]
 
 
 def check_choices(given: dict[str, Any]) -> None:
-    """Check that the chosen value exists; `None` means not chosen.
+    """Check that a value is one of the choices; `None` means not given.
 
     Raises:
-        ModelError: it does not.
+        ModelError: it is not.
     """
     for name, choice in given.items():
         choices = BY_NAME[name].choices
         if choice is not None and choices and choice not in choices:
             raise ModelError(
-                f"there is no {'format' if name == 'to' else name} {choice!r}", expected=" or ".join(map(str, choices))
+                f"unknown {'format' if name == 'to' else name} {choice!r}", expected=" or ".join(map(str, choices))
             )
 
 
 def note_ignored(given: dict[str, Any], report: Report) -> None:
-    """Note the options that were given and mean nothing from this format to the other.
+    """Note the options that were given but do not apply to this conversion.
 
     Args:
         given: options of `convert` with their values.
-        report: names the formats, and gets the notes.
+        report: names the formats, and receives the notes.
     """
     source, target = report.source_format, report.target_format
     from_to = f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
@@ -212,6 +212,6 @@ def note_ignored(given: dict[str, Any], report: Report) -> None:
         if not applies:
             ignored.append("the layout of a .t7" if name in layout and FORMATS[target].values != LUA else name)
     for name in dict.fromkeys(ignored):
-        report.note("warning", f"{name} has no meaning {from_to} here, and is ignored", code="option")
+        report.note("warning", f"{name} does not apply {from_to}, and is ignored", code="option")
     if given.get("pt_format") == "legacy" and given.get("record", True) and (source, target) == ("t7", "pt"):
-        report.note("info", "the legacy format has no place for the round-trip record of the .t7", code="no-record")
+        report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")

@@ -1,7 +1,7 @@
 """Values as plain Python: `to_python` with numpy arrays, `to_torch` with PyTorch tensors.
 
-Lua's values become what `conversion/tree.py` lists: tables lists or dicts, objects dicts of `__class__`,
-`__version__` and their fields. What a `.pt` holds beside builtins:
+Lua values are converted as in `conversion/tree.py`: tables become lists or dicts, objects dicts of `__class__`,
+`__version__` and their fields. Other values of a `.pt` besides builtins:
 
 | value | plain |
 | --- | --- |
@@ -14,7 +14,7 @@ Lua's values become what `conversion/tree.py` lists: tables lists or dicts, obje
 | object of a class | dict of `__class__` and its attributes, or `__args__`, `__state__`, `__items__`, `__pairs__` |
 | defaultdict, `OrderedDict` | dict, `OrderedDict` |
 
-What is one object before is one afterwards, and cycles are cycles. Keys of dicts stay as they are.
+Identity is preserved: shared objects stay shared, and cycles stay cycles. Keys of dicts are unchanged.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MISSING = object()
 
 
 class _Plain(Tree):
-    """Builds plain values with an explicit stack. Tuples and sets are made when what is in them is there."""
+    """Builds plain values with an explicit stack. Tuples and sets are made after their content."""
 
     def __init__(self, torch: bool) -> None:
         super().__init__(None)
         self._torch = torch
         self._storages: dict[int, Any] = {}
         self._waiting: dict[int, list[tuple[Any, Any]]] = {}
-        """Places that a tuple which is being made belongs to, by its identity."""
+        """Places that refer to a tuple still being made, by its identity."""
 
     def _put(self, target: Any, place: Any, value: Value) -> None:
         if isinstance(value, _Finish):
@@ -160,7 +160,7 @@ class _Plain(Tree):
 
 
 class _Finish:
-    """A tuple or set that is made when its parts are."""
+    """A tuple or set to be made once its parts are."""
 
     def __init__(self, original: Any, parts: list[Any], torch: bool) -> None:
         self.original = original
@@ -172,7 +172,7 @@ class _Finish:
             kind = frozenset if isinstance(self.original, frozenset) else set
             try:
                 return kind(self.parts)
-            except TypeError:  # what is in it has become a list or dict
+            except TypeError:  # an item has become a list or dict
                 return kind(self.original)
         if isinstance(self.original, python.TorchSize) and self.torch:
             import torch
@@ -182,10 +182,10 @@ class _Finish:
 
 
 def to_python(value: Value) -> Any:
-    """A value as builtins and numpy arrays; the module's docstring has the table.
+    """Convert a value to builtins and numpy arrays; the module's docstring has the table.
 
     Args:
-        value: what `load` or a reader returns, or a part of it.
+        value: the result of `load` or a reader, or a part of it.
 
     Returns:
         Shared objects are shared, cycles are cycles, and arrays of one storage share memory. Arrays of a file are
@@ -198,14 +198,14 @@ def to_python(value: Value) -> Any:
 
 
 def to_torch(value: Value) -> Any:
-    """A value as builtins and PyTorch tensors; the module's docstring has the table.
+    """Convert a value to builtins and PyTorch tensors; the module's docstring has the table.
 
     Args:
-        value: what `load` or a reader returns, or a part of it.
+        value: the result of `load` or a reader, or a part of it.
 
     Returns:
-        As `to_python`; tensors of one storage share memory, with the strides that they have in the file, and can be
-        written to without changing the file.
+        As `to_python`; tensors of one storage share memory, with the strides of the file, and can be written to without
+        changing the file.
 
     Raises:
         ImportError: PyTorch is not installed.

@@ -1,8 +1,8 @@
-"""The other record: what a `.t7` cannot hold of a value that came from a `.pt`.
+"""The record in a `.t7` of what it cannot hold of a value that came from a `.pt`.
 
-It stands behind the value, where Lua's `torch.load` does not look, and is the pickle that `PtWriter` would have
-written: types, order, names and views, with the keys of storages. The elements of the storages are in the `.t7`
-itself; those that Lua has only inexactly, or not at all, stand behind the pickle.
+It follows the value, where Lua's `torch.load` does not look, and is the pickle that `PtWriter` would have
+written: types, order, names and views, with the keys of storages. The elements of the storages are in the `.t7` itself;
+those that Lua has only inexactly, or not at all, follow the pickle.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PtRecord:
 
     Attributes:
         structure: hash of the `.t7` that it belongs to, without the elements of storages.
-        storages: for each key, in order: element type, number of elements, and the place of its storage among those of
-            the `.t7`, or -1 for the next of those behind the pickle.
+        storages: for each key, in order: element type, number of elements, and the index of its storage among those of
+            the `.t7`, or -1 for the next of those after the pickle.
         pickle: the value.
         raw: the elements of the storages that the `.t7` does not have.
     """
@@ -50,19 +50,19 @@ class PtRecord:
 
 
 def structure_hash(value: Value) -> str:
-    """A hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
+    """Return a hash of a Lua value without the elements of its storages, whatever the encoding of its file."""
     stream = take_skeleton([value], T7Layout(), lambda storage: "").stream
     return sha256(stream).hexdigest()
 
 
 def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int, int]) -> None:
-    """Write the record of a value behind the `.t7` that was made from it.
+    """Append the record of a value to the `.t7` that was made from it.
 
     Args:
         output: the `.t7`, with everything else in it.
         value: the value of the `.pt`.
-        tree: what was made of it.
-        places: place of each Lua storage, by identity, among those of the `.t7`.
+        tree: the Lua value made from it.
+        places: index of each Lua storage, by identity, among those of the `.t7`.
     """
     keys = StorageKeys(keep_device=True)
     pickle = PickleWriter(keys.ref, allow_foreign=True).dumps(value)  # the record is never loaded by Python
@@ -87,10 +87,10 @@ def write_pt_record(output: Output, value: Any, tree: LuaTree, places: dict[int,
 
 
 def decode_pt_record(data: bytes) -> PtRecord:
-    """A record from its bytes.
+    """Parse a record.
 
     Raises:
-        CorruptError: they are not a record.
+        CorruptError: the bytes are not a record.
     """
     line, _, rest = data.partition(b"\n")
     try:
@@ -113,10 +113,10 @@ def decode_pt_record(data: bytes) -> PtRecord:
 def restore_value(
     record: PtRecord, storages: list[Storage], limits: Limits = DEFAULT_LIMITS, forbid: bool = True
 ) -> tuple[Any, list[str], dict[int, Storage]]:
-    """The value of the original `.pt`.
+    """Return the value of the original `.pt`.
 
     Args:
-        record: what `decode_pt_record` returned.
+        record: the result of `decode_pt_record`.
         storages: those of the `.t7`, in order.
         limits: resource limits.
         forbid: whether names that run code are refused.
@@ -126,7 +126,7 @@ def restore_value(
         elements are in the `.t7`, by identity, the storage there.
 
     Raises:
-        CorruptError: the storages do not fit.
+        CorruptError: the storages do not match.
     """
     found: dict[str, Storage] = {}
     lent: dict[int, Storage] = {}
@@ -146,20 +146,20 @@ def restore_value(
 
 
 def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> tuple[Any, list[str]] | None:
-    """The value of the `.pt` that a `.t7` with a record was made from.
+    """Return the value of the `.pt` from which a `.t7` with a record was made.
 
     Args:
-        content: the `.t7`, with the record behind its value.
+        content: the `.t7`, with the record after its value.
         limits: resource limits.
         forbid: whether names that run code are refused.
 
     Returns:
-        The value, and the globals in its pickle that have no meaning here. `None` where anything but weights of the
-        `.t7` was changed since, or the Lua value made from the record is not the one that the file shows: its storages
-        are known by their places, and those whose elements stand in the record by their elements.
+        The value, and the globals in its pickle that have no meaning here. `None` if anything but weights of the `.t7`
+        was changed since, or the Lua value made from the record is not the one in the file: its storages are identified
+        by position, and those whose elements are in the record by their elements.
 
     Raises:
-        CorruptError: the record cannot be read, or the storages do not fit.
+        CorruptError: the record cannot be read, or the storages do not match.
     """
     record = decode_pt_record(content.trailing)
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
@@ -191,4 +191,4 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
 
 
 def _misfit(place: int, count: int, name: str) -> CorruptError:
-    return CorruptError(f"storage {place} does not fit the record of the original .pt", expected=f"{count} of {name}")
+    return CorruptError(f"storage {place} does not match the record of the original .pt", expected=f"{count} of {name}")

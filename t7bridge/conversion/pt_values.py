@@ -1,4 +1,4 @@
-"""The values of a `.pt` on their way: whole modules as state dicts, and notes of what was read and written.
+"""The values of a `.pt` during conversion: whole modules as state dicts, and notes about what was read and written.
 
 Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`; `torch/_weights_only_unpickler.py`.
 """
@@ -26,7 +26,7 @@ _SHOWN = 200
 
 
 def note_foreign(names: list[str], report: Report) -> None:
-    """Note the classes and functions that a pickle names and that are not data."""
+    """Note the classes and functions named by a pickle that are not data."""
     for name in names[:_MOST_NOTES]:
         whose = "is PyTorch's, and not data" if is_torch(name) else "is not part of PyTorch"
         report.note(
@@ -48,9 +48,9 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
     """Note the objects that were written as plain data, and whether `torch.load(weights_only=True)` reads the file.
 
     Args:
-        writer: of the target, once it has taken the value.
-        value: that it has taken.
-        report: gets the notes.
+        writer: of the target, after it has written the value.
+        value: the value written.
+        report: receives the notes.
     """
     wanted = {id(item) for items in writer.plain.values() for item in items[:1]}
     wanted |= {id(item) for item in writer.blocking.values()}
@@ -59,7 +59,7 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
         more = f", and {len(items) - 1} more" if len(items) > 1 else ""
         report.note(
             "warning",
-            f"{name[:_SHOWN]} is not written as a name that a reader imports: plain data that names it{more}",
+            f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}",
             paths.get(id(items[0]), ""),
             "type",
             code="plain-data",
@@ -88,7 +88,7 @@ def _paths(value: Any, wanted: set[int]) -> dict[int, str]:
 
 
 def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield every value inside a value once, with the place where it is met first."""
+    """Yield every value inside a value once, with the first path to it."""
     stack: list[tuple[Location, Any]] = [(ROOT, value)]
     seen: set[int] = set()
     while stack:
@@ -113,23 +113,23 @@ def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
 
 
 def has_modules(value: Any) -> bool:
-    """Return whether whole modules stand in a value."""
+    """Return whether a value contains whole modules."""
     return any(isinstance(item, PythonObject) and item.is_module for item in objects(value))
 
 
 def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Replace the whole modules in a value by their state dicts; containers are changed in place.
 
-    A module that is met twice is one state dict, tied parameters stay tied, and buffers that are not persistent are
-    left out, as in PyTorch.
+    A shared module becomes one shared state dict, tied parameters stay tied, and non-persistent buffers are left out,
+    as in PyTorch.
 
     Args:
-        value: what `PtReader.read` returned.
-        report: gets a note for each module.
-        limits: how often what is shared may be repeated.
+        value: the result of `PtReader.read`.
+        report: receives a note for each module.
+        limits: bound how often shared values are repeated.
 
     Raises:
-        LimitError: modules hold one another without end.
+        LimitError: modules contain one another endlessly.
     """
     modules = WholeModules(limits)
     tuples: dict[int, Any] = {}
@@ -164,7 +164,7 @@ def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS
 
 
 def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield the dicts and lists of a value that are in no module."""
+    """Yield the dicts and lists of a value that are outside of modules."""
     stack: list[tuple[Location, Any]] = [(ROOT, value)]
     seen: set[int] = set()
     while stack:
@@ -184,13 +184,13 @@ def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:
 
 
 def _in_tuples(value: Any, path: Location, replaced: Callable[[Any, Location], Any], made: dict[int, Any]) -> Any:
-    """Return a value with its modules replaced, those in tuples of tuples, too; tuples without any stay as they are.
+    """Return a value with its modules replaced, also those in nested tuples; tuples without any stay the same.
 
     Args:
         value: anything.
         path: of the value.
-        replaced: returns what takes the place of a value, which is no tuple.
-        made: what each tuple has become so far, by `id`; a shared one is looked at once.
+        replaced: returns the replacement of a value that is not a tuple.
+        made: the replacement of each tuple so far, by `id`; a shared one is visited once.
     """
     if type(value) is not tuple:
         return replaced(value, path)

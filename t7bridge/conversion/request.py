@@ -22,8 +22,8 @@ class Options:
     """Options of one conversion; see `convert`.
 
     Attributes:
-        layout: the stated parts of a `.t7`'s layout.
-        template: the Lua model that a state dict is put into, open.
+        layout: the requested parts of a `.t7`'s layout.
+        template: the Lua model that receives a state dict, open.
     """
 
     mode: str = "auto"
@@ -41,7 +41,7 @@ class Options:
 
 
 def note_foreign_names(names: list[str], report: Report) -> None:
-    """Note the classes and functions that a pickle names and that are not data."""
+    """Note the classes and functions named by a pickle that are not data."""
     if names:
         from .pt_values import note_foreign
 
@@ -49,7 +49,7 @@ def note_foreign_names(names: list[str], report: Report) -> None:
 
 
 def value_of(document: Document, report: Report) -> Any:
-    """The value of a file that holds Python's values, or tensors under names."""
+    """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     if ELEMENTS_KEY in document.metadata:
         from .elements import restore_elements

@@ -1,4 +1,4 @@
-"""State dicts in the place of the nn modules of a `.t7`."""
+"""State dicts in place of the nn modules of a `.t7`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..report import Report
 
 
 class StateDicts:
-    """Makes the state dict of each outermost nn module, once for a module that is met twice."""
+    """Creates the state dict of each outermost nn module, once for a shared module."""
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
@@ -23,7 +23,7 @@ class StateDicts:
         self.found: list[tuple[TorchObject, StateDict]] = []
 
     def replace(self, obj: TorchObject) -> Any:
-        """Return the state dict of a module; `None` for an object of another kind."""
+        """Return the state dict of a module; `None` for any other object."""
         if not is_module(obj):
             return None
         result = state_dict(obj, self._paths.get(id(obj), "root"))
@@ -32,7 +32,7 @@ class StateDicts:
         return OrderedDict(result.tensors)
 
     def note_rest(self, value: Any, compact: bool) -> None:
-        """Note what the state dicts leave out, and what the storages hold beside what is used."""
+        """Note what the state dicts leave out, and what the storages hold beyond what is used."""
         note_left_out(self.found, self._report)
         note_lost_sharing([state for _, state in self.found], self._report)
         if not compact:
@@ -42,11 +42,11 @@ class StateDicts:
 def state_dict_of(
     obj: TorchObject, report: Report | None = None, path: str = "root"
 ) -> OrderedDict[str, Tensor] | None:
-    """The state dict of an nn module as `auto` mode writes it; `None` for an object of another kind.
+    """Return the state dict of an nn module as `auto` mode writes it; `None` for any other object.
 
     Args:
         obj: any Torch object.
-        report: takes the notes.
+        report: receives the notes.
         path: path of the object, for the notes.
     """
     if not is_module(obj):

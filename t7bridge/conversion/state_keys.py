@@ -1,4 +1,4 @@
-"""The keys of a state dict that comes back: without wrappers' prefixes, and from a `model.py` of ours."""
+"""Normalization of a returning state dict's keys: wrappers' prefixes, and the keys of a generated `model.py`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..nn.weights.recorded import ROOT_FIELD, recorded
 from ..nn.weights.state_dict import StateDict
 
 _PREFIXES = ("module.", "_orig_mod.")
-"""Prefixes that `DataParallel` and `torch.compile` put before every key."""
+"""Prefixes that `DataParallel` and `torch.compile` add to every key."""
 
 Note = Callable[[str, str], None]
 
 
 def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
-    """A state dict under the keys that `auto` mode assigns to a module, as far as they are known.
+    """Return a state dict under the keys that `auto` mode assigns to a module, as far as they are known.
 
     Args:
         obj: the module.
         wanted: its own state dict.
-        state: the state dict that comes back.
-        note: takes level and message of what the user should know.
+        state: the returning state dict.
+        note: receives level and message of notes.
     """
     for prefix in _PREFIXES:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
@@ -36,7 +36,7 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 
 def _of_record(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
-    """Rename the keys that `save_module` recorded in a model, where a state dict has no others."""
+    """Rename the keys that `save_module` recorded in a model, if a state dict has exactly those."""
     if not state or ROOT_FIELD not in obj or set(state) <= set(wanted.origins):
         return state
     record = recorded(obj, wanted)
@@ -47,12 +47,12 @@ def _of_record(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 
 def _of_model_py(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note: Note) -> dict[Any, Any]:
-    """Rename the keys of the `model.py` that is written for a module, where a state dict has just those."""
+    """Rename the keys of the `model.py` generated for a module, if a state dict has exactly those."""
     if not state or set(state) <= set(wanted.origins):
         return state
     try:
         keys = generate(obj).keys
-    except T7BridgeError:  # there is no model.py for it
+    except T7BridgeError:  # it has no model.py
         return state
     if set(state) != {name for names in keys.values() for name in names}:
         return state

@@ -1,4 +1,4 @@
-"""The `strict` option: any loss, which is a note in the report otherwise, is an error."""
+"""The `strict` option: any loss, otherwise a note in the report, is an error."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SHOWN = 5
 
 
 def check_strict(report: Report, strict: bool) -> None:
-    """Refuse a result that holds less than its source, where that was asked for.
+    """Refuse a result that holds less than its source, if `strict` is set.
 
     Called before the output takes its name, so that nothing is left behind.
 
     Raises:
-        StrictError: the report has a warning, or a note about a type, a precision or a sharing that was lost.
+        StrictError: the report has a warning, or a note about a lost type, precision or sharing.
     """
     lost = [note for note in report.notes if note.level == "warning" or note.loss] if strict else []
     if lost:

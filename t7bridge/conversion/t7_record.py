@@ -1,7 +1,7 @@
-"""The record: what one format cannot hold of a value that came from the other.
+"""The record of what one format cannot hold of a value that came from the other.
 
-In a `.pt` that was made from a `.t7` the record is that file without the elements of its storages: a stream that
-`T7Reader` reads once the storages are lent to it. So the way back restores the same bytes, whatever was in the file.
+In a `.pt` made from a `.t7` the record is that file without the elements of its storages: a stream that `T7Reader`
+reads with the storages supplied. So the way back restores the same bytes, whatever the file contained.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Skeleton:
     """A `.t7` file without the elements of its storages.
 
     Attributes:
-        layout: how the file was encoded; the stream has its encoding, but the objects of today.
+        layout: how the file was encoded; the stream has its encoding, but today's form of objects.
         roots: number of values in it.
         storages: key of each storage, in the order of the stream.
         stream: the bytes.
-        trailing: bytes behind the last value.
+        trailing: bytes after the last value.
     """
 
     layout: T7Layout
@@ -58,14 +58,14 @@ def take_skeleton(
 
     Args:
         roots: the values of the file.
-        layout: how to encode them.
+        layout: the encoding.
         key: returns the key under which the elements of a storage are kept.
-        trailing: bytes behind the last value.
+        trailing: bytes after the last value.
     """
     stream = io.BytesIO()
     payloads: list[Storage] = []
     output = Output(stream)
-    # Today's layout of objects and numbers: how the file laid them out is kept in `layout`.
+    # Today's form of objects and numbers: that of the file is kept in `layout`.
     writer = T7Writer(output, evolve(layout, vintage="", headless=False, numbers=()), payloads=payloads)
     for root in roots:
         writer.write_object(root)
@@ -77,12 +77,12 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     """Read the values of a skeleton.
 
     Args:
-        skeleton: what `take_skeleton` returned.
+        skeleton: the result of `take_skeleton`.
         storage: returns the storage of a key.
         limits: resource limits.
 
     Raises:
-        FormatError: the storages do not fit the stream.
+        FormatError: the storages do not match the stream.
     """
     lent: Iterator[Storage] = (storage(key) for key in skeleton.storages)
     layout = skeleton.layout
@@ -99,18 +99,18 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
 
 
 def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:
-    """The `.t7` that a `.pt` was made from.
+    """Return the `.t7` that a `.pt` was made from.
 
     Args:
         reader: of the `.pt`.
         limits: resource limits.
 
     Returns:
-        The file, `None` where there is no record that may be used; and whether there is a record at all. A record is
-        used only where the `tree` made from it is the value that the `.pt` shows, its storages by their places.
+        The file, `None` if there is no usable record; and whether there is a record at all. A record is used only if
+        the `tree` made from it is the value of the `.pt`, its storages identified by position.
 
     Raises:
-        FormatError: the record cannot be read, or the storages do not fit.
+        FormatError: the record cannot be read, or the storages do not match.
     """
     data = reader.extra(RECORD_MEMBER)
     if data is None:
@@ -130,11 +130,11 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
 
 
 def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
-    """A record as bytes: one line of JSON, then the stream, then what trailed the file.
+    """Return a record as bytes: one line of JSON, then the stream, then the trailing bytes of the file.
 
     Args:
         skeleton: of the `.t7`.
-        content_id: a hash of the value beside which the record is kept, by which a later change of it is noticed.
+        content_id: a hash of the value in the same file, by which a later change of it is noticed.
     """
     head: dict[str, Any] = {
         "record": _MAGIC,
@@ -150,10 +150,10 @@ def encode_record(skeleton: Skeleton, content_id: str) -> bytes:
 
 
 def decode_record(data: bytes) -> tuple[Skeleton, str]:
-    """A record from its bytes.
+    """Parse a record.
 
     Returns:
-        The skeleton, and the hash of the value beside which it was written.
+        The skeleton, and the hash of the value with which it was written.
 
     Raises:
         CorruptError: the bytes are not a record.

@@ -1,7 +1,6 @@
-"""A state dict put back into the Lua model that it was made from: `fill_template`.
+"""`fill_template`: put a state dict back into the Lua model that it was made from.
 
-Which tensor of the `.pt` belongs to which tensor of Lua is what `auto` mode says on the way there. The rest of the Lua
-value stays as it is.
+`auto` mode determines which tensor of the `.pt` belongs to which tensor of Lua. The rest of the Lua value is unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .state_keys import plain_keys
 from .tree import to_python
 
 MAX_LISTED = 50
-"""Most keys that an error or a note lists."""
+"""Maximum number of keys listed in an error or a note."""
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPERS = 4
 _BATCHES = "num_batches_tracked"
-"""PyTorch's count of batches; Lua has none."""
+"""PyTorch's batch counter; Lua has none."""
 _ABSENT: Any = object()
 
 
@@ -44,9 +43,9 @@ class _Model:
 
     Attributes:
         obj: the module.
-        result: its state dict: what is wanted.
-        path: its first place.
-        states: the state dicts that the `.pt` has for it; several where it stands at several places.
+        result: its state dict: the keys and shapes expected.
+        path: its first path.
+        states: the state dicts in the `.pt` for it; several if it occurs at several paths.
     """
 
     obj: TorchObject
@@ -55,7 +54,7 @@ class _Model:
     states: list[dict[str, Any]] = field(factory=list, repr=False)
 
     def label(self, key: str) -> str:
-        """A key as messages name it."""
+        """Return a key as messages name it."""
         return key if self.path == "root" else f"{self.path}: {key}"
 
     @property
@@ -65,26 +64,26 @@ class _Model:
 
 
 def fill_template(roots: list[Value], value: Any, partial: bool = False) -> list[Note]:
-    """Put the state dicts of a `.pt` into Lua's modules, whose storages are changed.
+    """Put the state dicts of a `.pt` into Lua's modules, changing their storages.
 
     Args:
         roots: the values of a `.t7`, with at least one module.
         value: of the `.pt`: state dicts where `auto` mode puts them, or one state dict, alone or under `state_dict`,
             `model_state_dict` or `model`.
-        partial: whether keys may be missing or have no place in Lua.
+        partial: whether missing and extra keys are allowed.
 
     Returns:
-        What the user should know.
+        Notes for the user.
 
     Raises:
-        ModelError: the keys or shapes do not fit, all of which the message names; tensors that share memory in Lua
+        ModelError: the keys or shapes do not match, all of which the message names; tensors that share memory in Lua
             get different values; there is no state dict, or no module.
     """
     return _Filling(partial).run(roots, value)
 
 
 def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
-    """The state dict that a value of a `.pt` is or wraps, or that of a pickled module; `None` where there is none.
+    """Return the state dict that a value of a `.pt` is or wraps, or that of a pickled module; `None` if there is none.
 
     Raises:
         ModelError: a checkpoint holds several.
@@ -104,7 +103,7 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
 
 @define(eq=False)
 class _Spot:
-    """A place in the structure of the template in `auto` mode, and what the `.pt` has there."""
+    """A position in the structure of the template in `auto` mode, and the value of the `.pt` there."""
 
     wanted: Any
     found: Any
@@ -114,7 +113,7 @@ class _Spot:
 
     @property
     def path(self) -> str:
-        """Its path in Lua."""
+        """The path in Lua."""
         steps: list[str] = []
         spot: _Spot | None = self
         while spot is not None:
@@ -123,7 +122,7 @@ class _Spot:
         return "root" + "".join(reversed(steps))
 
     def inside(self) -> Iterator[_Spot]:
-        """The places inside this one that may lead to modules."""
+        """Yield the positions inside this one that may lead to modules."""
         if isinstance(self.wanted, dict):
             found = self.found if isinstance(self.found, dict) else {}
             for key, item in self.wanted.items():
@@ -138,7 +137,7 @@ class _Spot:
 
 
 def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
-    """The modules of a template with the state dicts that stand at their places, and what else stands beside them."""
+    """Find the modules of a template with the state dicts at their positions, and the other content next to them."""
     models: dict[int, _Model] = {}
 
     def replace(obj: TorchObject) -> _Model | None:
@@ -173,7 +172,7 @@ def _find_places(roots: list[Value], value: Any) -> tuple[list[_Model], list[str
 
 
 class _Filling:
-    """One filling: what is to be assigned, what does not fit, what the user should know."""
+    """One filling: the assignments, the mismatches and the notes."""
 
     def __init__(self, partial: bool) -> None:
         self._partial = partial
@@ -186,10 +185,10 @@ class _Filling:
         self._sums: list[str] = []
         self._fitting = 0
         self._derived: list[tuple[str, Origin, Any, Tensor | None]] = []
-        """Of derived tensors: name, origin, the result from the old values, what the `.pt` has."""
+        """Derived tensors: name, origin, the result from the old values, the `.pt`'s value."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
-        """Do it."""
+        """Fill the template."""
         models, ignored = _find_places(roots, value)
         if not models:
             raise ModelError("the template holds no nn module")
@@ -200,7 +199,7 @@ class _Filling:
                 self._compare(model, state)
         self._check(any(model.has_tensors for model in models))
         if ignored:
-            self._note("info", f"what the .pt holds beside its state dicts is not taken: {_listed(ignored)}")
+            self._note("info", f"ignored besides the state dicts of the .pt: {_listed(ignored)}")
         clashes = assign(self._items)
         if clashes:
             lines = [
@@ -220,9 +219,9 @@ class _Filling:
         self._notes.append(Note(level, "", message, loss, code=code))
 
     def _take_flat(self, models: list[_Model], value: Any) -> list[str]:
-        """Take the `.pt`'s one state dict for the template's one module; return what is not taken."""
+        """Assign the `.pt`'s one state dict to the template's one module; return what is ignored."""
         candidates = [model for model in models if model.has_tensors] or models
-        if len(candidates) > 1:  # a criterion may have weights, too
+        if len(candidates) > 1:  # criterions may have weights too
             candidates = [model for model in candidates if not _is_criterion(model.obj)] or candidates
         state = state_dict_in(value)
         if state is None or len(candidates) > 1:
@@ -244,7 +243,7 @@ class _Filling:
     # Keys
 
     def _compare(self, model: _Model, state: dict[str, Any]) -> None:
-        """Find out what of a state dict goes where, and what does not fit."""
+        """Determine the target of each key of a state dict, and the mismatches."""
         origins, converted = model.result.origins, model.result.tensors
         state = plain_keys(model.obj, model.result, state, self._note)
         given: dict[str, Tensor] = {}
@@ -270,7 +269,7 @@ class _Filling:
         self._plan(model, given)
 
     def _fitting_tensor(self, name: str, value: Any, wanted: Tensor) -> Tensor | None:
-        """A value of the `.pt` as a tensor with elements of Lua's types, if it fits."""
+        """Return a value of the `.pt` as a tensor with one of Lua's element types, if it matches."""
         if not isinstance(value, Tensor) or value.shape != wanted.shape:
             self._wrong.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
             return None
@@ -284,7 +283,7 @@ class _Filling:
             return None
 
     def _check(self, has_tensors: bool) -> None:
-        """Raise the error, or add the notes, about keys that do not fit."""
+        """Raise the error, or add the notes, about mismatched keys."""
         wrong, missing, extra = self._wrong, self._missing, self._extra
         if wrong or ((missing or extra) and not self._partial):
             counts = (f"{len(missing)} missing", f"{len(extra)} extra", f"{len(wrong)} of another shape or kind")
@@ -292,19 +291,19 @@ class _Filling:
             if not self._partial:
                 lines += [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
             hint = "" if wrong or self._partial else " (--partial, partial=True, allows missing and extra keys)"
-            raise ModelError(_report(f"the keys do not fit the template: {', '.join(counts)}{hint}", lines))
+            raise ModelError(_report(f"the keys do not match the template: {', '.join(counts)}{hint}", lines))
         if has_tensors and not self._fitting and (missing or extra):
             lines = [f"missing {line}" for line in missing] + [f"extra {line}" for line in extra]
-            raise ModelError(_report("no key of the .pt is one of the template", lines))
+            raise ModelError(_report("no key of the .pt is in the template", lines))
         if missing:
-            self._note("warning", f"{len(missing)} keys are missing, Lua's values stay: {_listed(missing)}")
+            self._note("warning", f"{len(missing)} keys are missing and keep Lua's values: {_listed(missing)}")
         if extra:
-            self._note("warning", f"{len(extra)} keys have no place in Lua and are left out: {_listed(extra)}")
+            self._note("warning", f"{len(extra)} keys do not exist in Lua and are left out: {_listed(extra)}")
 
     # Values
 
     def _plan(self, model: _Model, given: dict[str, Tensor]) -> None:
-        """Say which of Lua's tensors get which values."""
+        """Plan which of Lua's tensors receive which values."""
         origins, converted = model.result.origins, model.result.tensors
         for key, origin in origins.items():
             param = origin.param
@@ -326,7 +325,7 @@ class _Filling:
                 self._items.append(assignment(f"{model.label(key)} (copy {path})", origin, given[key], copy))
 
     def _update_derived(self) -> None:
-        """Compute anew what Lua keeps although it follows from other tensors."""
+        """Recompute what Lua stores although it follows from other tensors."""
         items = []
         for name, origin, before, found in self._derived:
             after = recomputed(origin)
@@ -359,21 +358,21 @@ def _is_criterion(obj: TorchObject) -> bool:
 
 
 def _beside(value: Any, state: dict[str, Any]) -> list[str]:
-    """Return the keys of a checkpoint beside its state dict."""
+    """Return the keys of a checkpoint other than its state dict."""
     if not isinstance(value, dict) or value is state:
         return []
     return [_name(key) for key in value if key not in _WRAPPERS]
 
 
 def _name(key: Any) -> str:
-    """A key of a `.pt` as a message names it, whatever the file has for a key."""
+    """Return a key of a `.pt` as messages name it, whatever its type."""
     if isinstance(key, str):
         return key[:200] if key.isprintable() else repr(key[:200])
     return f"{key}" if isinstance(key, (int, float)) and abs(key) < 2**63 else f"<{type(key).__name__}>"
 
 
 def _shown(value: Any) -> str:
-    """Describe a value found where a tensor or state dict is wanted."""
+    """Describe a value found where a tensor or state dict is expected."""
     if isinstance(value, Tensor):
         return f"{list(value.shape)}"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Weights of a file as PyTorch's tensors, for modules that code of the user makes."""
+"""Weights of a file as PyTorch tensors, for modules created by the user's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch_weights(path: str, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
         PyTorch tensors by key.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: it holds no state dict, or several.
     """
     with formats.open(path, limits=limits) as document:

@@ -1,4 +1,4 @@
-"""Lua values as Python-side values: what a `.pt` made from a `.t7` holds in `tree` mode.
+"""Lua values as Python-side values: the content of a `.pt` made from a `.t7` in `tree` mode.
 
 | Lua | Python |
 | --- | --- |
@@ -9,7 +9,7 @@
 | table whose keys cannot be those of a dict | `{"__class__": "table", "pairs": [[key, value], …]}` |
 | Torch object | dict of `__class__`, `__version__` and its fields |
 | function | `{"__class__": "function", "code": bytes, "upvalues": […]}` |
-| tensor, storage | the same; a PyTorch storage for a storage that stands alone |
+| tensor, storage | the same; a PyTorch storage for a storage outside of tensors |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Replace = Callable[[TorchObject], Any]
 
 
 def plain(value: Value) -> Any:
-    """A Lua scalar as the Python value that prints and compares like it."""
+    """Return a Lua scalar as the equal Python value."""
     if type(value) is float:
         if value.is_integer() and abs(value) <= _EXACT and (value or str(value) == "0.0"):
             return int(value)
@@ -41,17 +41,17 @@ def plain(value: Value) -> Any:
 
 
 class Tree:
-    """Builds the Python side with an explicit stack; lists and dicts exist before what is in them."""
+    """Builds the Python side with an explicit stack; lists and dicts are created before their content."""
 
     def __init__(self, replace: Replace | None) -> None:
         self._replace = replace
         self._built: dict[int, Any] = {}
         self._kept: list[Value] = []
         self._open: list[tuple[Any, Any, Value]] = []
-        """Left to convert: a container, the key or index in it, the Lua value; the next one last."""
+        """Stack of work: a container, the key or index in it, the Lua value; the next one last."""
 
     def run(self, root: Value) -> Any:
-        """Convert a value with everything in it."""
+        """Convert a value and everything in it."""
         result: list[Any] = [None]
         self._open.append((result, 0, root))
         while self._open:
@@ -106,7 +106,7 @@ class Tree:
         return result
 
     def _dict(self, result: dict[Any, Any], table: Table) -> dict[Any, Any]:
-        """Add a table's entries to a dict, or, where it cannot have them as keys, as a list of pairs."""
+        """Add a table's entries to a dict, or as a list of pairs if they cannot be its keys."""
         keys = [plain(key) for key in table.raw_keys]
         own = set(result)
         try:
@@ -126,7 +126,7 @@ def to_python(value: Value, replace: Replace | None = None) -> Any:
     """Convert a Lua value; see the module's docstring.
 
     Args:
-        value: what `T7Reader.read_object` returns. Tensors and storages are taken over, not copied.
+        value: the result of `T7Reader.read_object`. Tensors and storages are reused, not copied.
         replace: returns the replacement of a Torch object, or `None` to use its fields.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Whole modules that `torch.save` pickled, on their way into state dicts; what these have no place for is named."""
+"""Whole modules pickled by `torch.save`, converted to state dicts; tensors that these cannot hold are named."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LETTERS = 100
 
 
 class WholeModules:
-    """Makes the state dicts of a file's modules, once for a module that is met twice.
+    """Creates the state dicts of a file's modules, once for a shared module.
 
     Args:
-        limits: how often what is shared may be repeated, over all modules.
+        limits: bound how often shared values are repeated, over all modules.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -34,14 +34,14 @@ class WholeModules:
         return id(module) in self._made
 
     def state_dict(self, module: Any, path: str) -> OrderedDict[str, Any]:
-        """The state dict of a module.
+        """Return the state dict of a module.
 
         Args:
             module: a pickled module.
-            path: of the place where it is met.
+            path: of its first occurrence.
 
         Raises:
-            LimitError: modules hold one another without end, or are repeated too often.
+            LimitError: modules contain one another endlessly, or are repeated too often.
         """
         made = self._made.get(id(module))
         if made is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _mixed(root: Any) -> bool:
-    """Tell whether Lua's objects are in dicts, lists or tuples of Python's."""
+    """Return whether Lua objects are inside Python dicts, lists or tuples."""
     seen: set[int] = set()
     waiting = [root] if isinstance(root, (dict, list, tuple)) else []
     while waiting:
@@ -30,16 +30,16 @@ def _mixed(root: Any) -> bool:
 
 
 def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layout | None = None) -> Report:
-    """Write a value of any kind in a format: Lua's as Python's where need be, and the other way round.
+    """Write a value of any kind in a format: Lua values as Python values where necessary, and vice versa.
 
     Args:
         output: the file.
-        value: what `load` returns, or builtins with tensors in them.
+        value: the result of `load`, or builtins with tensors in them.
         goal: the format.
         layout: of a `.t7`.
 
     Returns:
-        What the format could not hold, in its notes.
+        The report, whose notes name what the format could not hold.
     """
     report = Report(target=output.path, target_format=goal.name)
     if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):

@@ -2,8 +2,8 @@
 
 Numbers whose result is not certain, a few in a thousand, go through Python's own conversions, which are exact.
 
-Imports numpy, and is imported on first use. Source: W. Clinger, "How to read floating point numbers accurately"
-(1990), for exact powers of ten; `printf` of C17 7.21.6.1 for `%g`.
+Imports numpy, and is imported on first use. Source: W. Clinger, "How to read floating point numbers accurately" (1990),
+for exact powers of ten; `printf` of C17 7.21.6.1 for `%g`.
 """
 
 from __future__ import annotations

@@ -229,8 +229,7 @@ class TorchObject(_Entries):
         class_name: `nn.Linear`.
         version: the class version in the file, 0 where the file predates versions.
         fields: its fields. Most classes write just this table; `None` for an object that is not a table in Lua, such as
-        a
-            `torch.Generator`.
+            a `torch.Generator`.
         payload: what a class with a layout of its own wrote besides its fields: the header of an `nn.GPU`, the raw
             bytes of a `torch.Generator`. The class's entry in the registry interprets it.
     """

@@ -123,8 +123,7 @@ class PythonObject(Holder):
     Attributes:
         constructor: the callable: a `PythonGlobal`, or another value in a malicious file.
         how: the kind of construction: `reduce` (call with `args`), `newobj` (`cls.__new__(cls, *args)`), `newobj_ex`
-        (with `kwargs`
-            too), `inst` (protocols 0 and 1).
+            (with `kwargs` too), `inst` (protocols 0 and 1).
         args: the arguments: a tuple in any valid file.
         kwargs: keyword arguments of `newobj_ex`.
         state: the argument of `__setstate__`, or the attributes; `UNSET` where there is none.

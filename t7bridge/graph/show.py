@@ -1,7 +1,7 @@
 """One bounded line for any value: the `repr` of everything in the graph.
 
-Takes constant time whatever the value, and contains no control characters, bidirectional marks or other
-unprintable characters, whatever the file says.
+Takes constant time whatever the value, and contains no control characters, bidirectional marks or other unprintable
+characters, whatever the file says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values as Lua's `print` shows them: `str` of objects and tables. Bounded for shared and cyclic values.
 
-Source: nn 8726825, the `__tostring__` of each class. Lua prints a shared module again at each place, and never ends
-on a cycle; here lines and depth are limited, and `…` marks the cut.
+Source: nn 8726825, the `__tostring__` of each class. Lua prints a shared module again at each place, and never ends on
+a cycle; here lines and depth are limited, and `…` marks the cut.
 """
 
 from __future__ import annotations

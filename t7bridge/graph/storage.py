@@ -167,11 +167,11 @@ class Storage(Shown):
         count: number of elements.
         data: where the elements are: a span of an open file, numbers in a text file, a numpy array, or another storage.
         device: `cpu`, or the device that the file names (`cuda:0`); the bytes are in the file or in main memory in any
-        case.
+            case.
         version: Lua's class version, `None` if the file predates versions.
         alias: the Lua class name, if it is not the one for element and device.
-        base: the storage that this one is a part of, or the same memory seen as another element type; `None`
-            except for storages that only PyTorch has.
+        base: the storage that this one is a part of, or the same memory seen as another element type; `None` except for
+            storages that only PyTorch has.
         base_offset: where this begins in the memory of the base, in bytes.
     """
 

@@ -1,7 +1,7 @@
 """The static type of loaded values, for type checkers only: it does not exist at run time.
 
-The type of a field depends on the file. A checker may index a `Field`, as tables and objects are indexed, and use
-the methods of a tensor; `isinstance` narrows it to one of the classes.
+The type of a field depends on the file. A checker may index a `Field`, as tables and objects are indexed, and use the
+methods of a tensor; `isinstance` narrows it to one of the classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of the disk for bytes that are about to be written, where the file system can find them in advance."""
+"""Preallocation of disk blocks for bytes about to be written, where the file system supports it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _PROBE_BYTES = 1 << 16
 
 
 class Blocks:
-    """The blocks of a file that grows.
+    """The blocks of a growing file.
 
-    Writing to blocks that are found already is faster.
+    Writing to allocated blocks is faster.
 
     Args:
         file: its descriptor.
@@ -24,11 +24,11 @@ class Blocks:
         self._works = CAN_RESERVE
 
     def reserve(self, position: int, size: int) -> None:
-        """Find blocks for bytes behind all for which there are some.
+        """Allocate blocks beyond those allocated so far.
 
         Args:
             position: of the first, 0-based.
-            size: how many.
+            size: number of bytes.
         """
         if not self._works or position + size <= self._end:
             return
@@ -37,7 +37,7 @@ class Blocks:
                 self._works = self._probe(position, min(size, _PROBE_BYTES))
             if self._works:
                 os.posix_fallocate(self._file, position, size)
-        except OSError:  # no space, or no such call: writing will tell
+        except OSError:  # no space, or not supported: writing will report it
             self._works = False
         self._end = position + size
 

@@ -1,4 +1,4 @@
-"""Checksums: CRC-32 with the fastest implementation installed and a rule to combine parts, and SHA-256."""
+"""Checksums: CRC-32 by the fastest implementation installed, with a rule to combine parts, and SHA-256."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 try:
     from isal.isal_zlib import crc32
-except ImportError:  # no wheel for this platform: the same numbers, slower
+except ImportError:  # no wheel for this platform: the same results, slower
     from zlib import crc32
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["combine", "crc32", "sha256"]
 
 _POLYNOMIAL = 0xEDB88320
-"""That of CRC-32 (ISO 3309), lowest power first."""
+"""The polynomial of CRC-32 (ISO 3309), lowest power first."""
 
 
 def combine(first: int, second: int, length: int) -> int:
-    """The CRC-32 of two runs of bytes, one behind the other, from those of each.
+    """Return the CRC-32 of two consecutive runs of bytes from those of each.
 
     Args:
         first: CRC-32 of the first run.
@@ -31,7 +31,7 @@ def combine(first: int, second: int, length: int) -> int:
 
 
 def _product(first: int, second: int) -> int:
-    """The product of two polynomials over GF(2), modulo that of CRC-32."""
+    """Return the product of two polynomials over GF(2), modulo that of CRC-32."""
     product = 0
     bit = 1 << 31
     while bit:
@@ -44,7 +44,7 @@ def _product(first: int, second: int) -> int:
 
 @cache
 def _shift(length: int) -> int:
-    """x to the power of so many bytes: what a CRC-32 is multiplied by as they follow."""
+    """Return x to the power of this many bytes: the factor of a CRC-32 that they follow."""
     power, square = 1 << 31, 1 << 23  # 1 and x to the eighth
     while length:
         if length & 1:
@@ -55,7 +55,7 @@ def _shift(length: int) -> int:
 
 
 def sha256(data: bytes = b"") -> _Hash:
-    """Return a SHA-256 of `data`, to which more can be added."""
+    """Return a SHA-256 of `data` that can be updated."""
     import hashlib  # here, as loading it takes longer than converting most files
 
     return hashlib.sha256(data)

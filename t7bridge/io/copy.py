@@ -1,4 +1,4 @@
-"""Bytes from open files to places in another, by several threads while more is planned, in memory of one size."""
+"""Concurrent copying from open files into a target file: several threads and constant memory, while more is planned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .checksums import combine, crc32
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20
-"""Bytes that one thread takes at a time. Pieces begin at multiples of it in the target: then the system can hold each
+"""Bytes that one thread copies at a time. Pieces begin at multiples of it in the target: then the system can hold each
 chunk in one large page."""
 CHUNK_BYTES = 1 << 19
-"""Bytes read before they are written: they stay in the processor's cache."""
+"""Bytes read before they are written: they fit the processor's cache."""
 WORTH_BYTES = 1 << 20
-"""From how many bytes on a run is left to the threads."""
+"""Minimum size of a run that is left to the threads."""
 MAX_THREADS = 2
 """Threads with two megabytes between them saturate memory; more of them only wait for the file's lock."""
 
@@ -27,16 +27,16 @@ CAN_TRANSFER = hasattr(os, "pwrite") and hasattr(os, "preadv")
 
 Done = Callable[[int], None] | None
 _WORDS = {2: "H", 4: "I", 8: "Q"}
-"""The codes of arrays by the bytes of their elements."""
+"""The type codes of arrays by the size of their elements."""
 
 
 class Buffer:
-    """The memory through which bytes go, in which the bytes of each word can be reversed.
+    """The memory that copied bytes pass through, in which the bytes of each word can be reversed.
 
-    The standard library's arrays do that as fast as numpy, which takes longer to load than 200 MB to copy.
+    The standard library's arrays do this as fast as numpy, which takes longer to load than 200 MB to copy.
 
     Args:
-        word: bytes of a word: 2, 4 or 8, or 1 where nothing is to be reversed.
+        word: bytes of a word: 2, 4 or 8, or 1 if nothing is reversed.
     """
 
     def __init__(self, word: int = 1) -> None:
@@ -57,7 +57,7 @@ class Buffer:
 
 
 class _Run:
-    """Bytes that go from one place to another: where, how many, and the CRC-32 of the pieces that have arrived."""
+    """Bytes to copy from one place to another: position, length, and the CRC-32 of the pieces copied so far."""
 
     def __init__(self, source: ByteSource, offset: int, position: int, length: int, done: Done, word: int = 1) -> None:
         self.source = source
@@ -69,7 +69,7 @@ class _Run:
         self.crcs: dict[int, int] = {}
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each piece, in bytes from the run's first."""
+        """Yield start and end of each piece, in bytes from the beginning of the run."""
         start = 0
         while start < self.length:
             end = min(start + PIECE_BYTES - (self._aligned + start) % PIECE_BYTES, self.length)
@@ -78,15 +78,15 @@ class _Run:
 
     @property
     def _aligned(self) -> int:
-        """The position of the run, or 0 where pieces must not cut words."""
+        """Return the position of the run, or 0 where pieces must not cut words."""
         return self.position if self.word == 1 else 0
 
     def room(self, start: int) -> int:
-        """Count of bytes from a place in the run that are read at once."""
+        """Return the number of bytes read at once from an offset in the run."""
         return CHUNK_BYTES - (self._aligned + start) % CHUNK_BYTES
 
     def crc(self) -> int:
-        """The CRC-32 of the whole, from those of its pieces."""
+        """Return the CRC-32 of the whole from those of its pieces."""
         crc = 0
         for start, end in self.pieces():
             crc = combine(crc, self.crcs[start], end - start)
@@ -94,10 +94,10 @@ class _Run:
 
 
 class Transfers:
-    """Runs of bytes on their way into one target file.
+    """Pending copies into one target file.
 
-    A signal may end any step of the main thread. So nothing here is a lock that it could leave locked: pieces are taken
-    from a deque, and a helper says by a lock of its own when it has ended.
+    A signal may end any step of the main thread. So nothing here is a lock that could stay locked: pieces are taken
+    from a deque, and each helper signals its end by a lock of its own.
 
     Args:
         target: its descriptor.
@@ -109,26 +109,26 @@ class Transfers:
         self._name = name
         self._runs: list[_Run] = []
         self._pieces: deque[tuple[_Run, int, int]] = deque()
-        """Work that nobody has taken yet: runs, and where a piece of them starts and ends."""
+        """Pieces not yet started: runs, and the start and end of a piece of them."""
         self._error: BaseException | None = None
         self._started = 0
-        """Helpers that were started, or were about to be when a signal came."""
+        """Helpers that were started, or were about to be when a signal arrived."""
         self._ended: list[None] = []
         self._at_work: list[LockType] = []
-        """For each helper that may have a piece the lock that it holds. One that is not here has not begun, and finds
-        nothing to do after an error or where all is done."""
+        """For each helper that may have a piece the lock that it holds. One that is missing here has not begun, and
+        finds nothing to do after an error or when all is done."""
 
     def add(
         self, source: ByteSource, offset: int, position: int, length: int, done: Done = None, word: int = 1
     ) -> None:
-        """Begin to move bytes.
+        """Begin a copy.
 
         Args:
             source: an open file, which stays open until :meth:`wait`.
             offset: of the first byte there, 0-based.
             position: of the first byte in the target.
             length: in bytes.
-            done: is given their CRC-32 by :meth:`wait`; without it none is computed.
+            done: called with the CRC-32 by :meth:`wait`; without it none is computed.
             word: bytes of the words whose bytes are reversed on the way.
         """
         run = _Run(source, offset, position, length, done, word)
@@ -139,11 +139,11 @@ class Transfers:
             threading.Thread(target=self._help).start()
 
     def wait(self) -> None:
-        """Move what is left, and return when everything has arrived.
+        """Finish all copies.
 
         Raises:
             TruncatedError: a source has become shorter.
-            WriteError: the target does not take the bytes.
+            WriteError: the target does not accept the bytes.
         """
         try:
             self._work()
@@ -205,16 +205,16 @@ class Transfers:
 
 
 def write_at(target: int, data: bytes | memoryview, position: int, name: str) -> None:
-    """Put bytes at a place of an open file.
+    """Write bytes at a position of an open file.
 
     Args:
         target: its descriptor.
         data: the bytes.
-        position: of the first, 0-based.
+        position: of the first byte, 0-based.
         name: the file's, for messages.
 
     Raises:
-        WriteError: the file does not take them.
+        WriteError: the file does not accept them.
     """
     written, view = 0, memoryview(data)
     try:

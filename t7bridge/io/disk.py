@@ -8,12 +8,12 @@ import sys
 
 
 def temporary_name() -> str:
-    """A new name for an output that is not complete."""
+    """Return a new name for an output that is not complete."""
     return f".t7bridge-{os.urandom(8).hex()}.tmp"
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name is one of those."""
+    """Return whether a file's name is a temporary one."""
     return re.fullmatch(r"\.t7bridge-[0-9a-f]{16}\.tmp", name) is not None
 
 
@@ -21,7 +21,7 @@ def flush_to_disk(path: str) -> None:
     """Wait until a file, or the files of a folder, and their names are on the disk.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk reports an error.
     """
     inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
     for name in (*inside, path, os.path.dirname(path) or os.curdir):
@@ -29,18 +29,18 @@ def flush_to_disk(path: str) -> None:
 
 
 def flush_file_system(folder: str) -> bool:
-    """Wait until everything on a folder's file system is on the disk: for many files far less than to wait for each.
+    """Sync a folder's file system: for many files far cheaper than syncing each.
 
     Returns:
-        Whether the system can do that. Linux can, by `syncfs`, which unlike `sync` leaves other disks alone and says
-        when something could not be written (man 2 syncfs).
+        Whether the system supports it. Linux does, by `syncfs`, which unlike `sync` leaves other disks alone and
+        reports write errors (man 2 syncfs).
 
     Raises:
-        OSError: something could not be written, or there is no such folder.
+        OSError: something could not be written, or the folder does not exist.
     """
     if sys.platform != "linux":
         return False
-    import ctypes  # os has no such function
+    import ctypes  # not in os
 
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "syncfs"):
@@ -59,7 +59,7 @@ def flush(path: str) -> None:
     """Wait until the bytes of a file, or the names in a folder, are on the disk.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the disk reports an error.
     """
     if os.path.isdir(path) and os.name == "nt":
         return  # there, folders cannot be opened, and names are written with the files

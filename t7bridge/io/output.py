@@ -1,4 +1,4 @@
-"""Output that appears whole or not at all, and that takes bytes from a source without holding them in memory."""
+"""Output that appears whole or not at all, and that accepts bytes from a source without holding them in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Output:
         self._flushed = 0
         self._blocks: Blocks | None = None
         self._transfers: Transfers | None = None
-        """Moves bytes to any place of the file, where it can."""
+        """Copies bytes to any position of the file, if it is seekable."""
         self.name = name or str(getattr(file, "name", ""))
 
     @property
@@ -54,10 +54,10 @@ class Output:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything written so far to the file.
+        """Write everything so far to the file.
 
         Raises:
-            WriteError: the file does not take it (disk full, no permission, file size limit).
+            WriteError: the file does not accept it (disk full, no permission, file size limit).
         """
         if self._pending:
             self._write_all(self._pending)
@@ -65,7 +65,7 @@ class Output:
             self._pending.clear()
 
     def _reserve(self, size: int) -> None:
-        """Find blocks for the next bytes, unless the file is small."""
+        """Preallocate blocks for the next bytes, unless the file is small."""
         if self._blocks is not None and self._flushed + size >= _FLUSH_BYTES:
             self._blocks.reserve(self._flushed, size)
 
@@ -83,19 +83,19 @@ class Output:
     def copy(self, source: ByteSource, offset: int, length: int, done: Done = None, word: int = 1) -> None:
         """Append `length` bytes of `source` from `offset`.
 
-        Many of them may still be on their way when this returns, to a file whose bytes can be put at any place: until
-        :meth:`wait`, the source stays open and as it is.
+        Copies may still be pending when this returns, if the file is seekable: until :meth:`wait`, the source must stay
+        open and unchanged.
 
         Args:
-            source: where the bytes are.
+            source: the source of the bytes.
             offset: first byte, 0-based.
             length: in bytes.
-            done: is given the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
+            done: called with the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
             word: bytes of the words whose bytes are reversed on the way: 2, 4 or 8; 1 for none.
 
         Raises:
-            TruncatedError: the source has become shorter than it was.
-            WriteError: the file does not take the bytes.
+            TruncatedError: the source has become shorter.
+            WriteError: the file does not accept the bytes.
         """
         if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
             self._reserve(len(self._pending) + length)
@@ -146,47 +146,47 @@ class Output:
             done(crc)
 
     def wait(self) -> None:
-        """Return when everything that is copied has arrived, and each `done` was called.
+        """Return when all copies are complete, and each `done` was called.
 
         Raises:
-            TruncatedError: a source has become shorter than it was.
-            WriteError: the file does not take the bytes.
+            TruncatedError: a source has become shorter.
+            WriteError: the file does not accept the bytes.
         """
         if self._transfers is not None:
             self._transfers.wait()
 
     def put(self, position: int, data: bytes | memoryview) -> None:
-        """Replace bytes that were written before, where :meth:`copy` has left its `done` for later.
+        """Replace bytes written before, when :meth:`copy` left its `done` for later.
 
         Args:
             position: of the first, 0-based.
             data: the bytes.
 
         Raises:
-            WriteError: the file does not take the bytes.
+            WriteError: the file does not accept the bytes.
         """
         self.flush()
         write_at(self._file.fileno(), data, position, self.name)
 
 
 class FileOutput(Output):
-    """An output file that takes its name only when it is complete.
+    """An output file that appears under its name only when complete.
 
     The bytes go to a temporary file in the target's folder, which is renamed on success and removed otherwise. A
-    symbolic link is followed, and a file that is replaced passes on its owner, where the system allows that, and its
-    mode, without setuid and setgid where the owner is another. Use it as a context manager.
+    symbolic link is followed; a replaced file passes on its owner, where the system allows it, and its mode, without
+    setuid and setgid if the owner differs. Use it as a context manager.
 
     Args:
         path: the target.
         force: whether an existing file is replaced.
         inputs: files that must never be the target.
         sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
-            writes it there in its own time, as it does for `cp`; unless a file is replaced: then the new one is on the
-            disk before the rename, so that a power cut leaves one of the two.
+            writes it in its own time, as for `cp`; except where a file is replaced: then the new one is fsynced before
+            the rename, so that a power cut leaves one of the two.
 
     Raises:
         TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
-        WriteError: the temporary file cannot be made.
+        WriteError: the temporary file cannot be created.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class FileOutput(Output):
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
         try:
-            # Mode 0o666 less the umask: what any other program's new file would get.
+            # Mode 0o666 minus the umask, as any other program's new file.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
             if replaced is not None:
                 os.chmod(self._temporary, _inherit(fd, replaced))
@@ -217,22 +217,22 @@ class FileOutput(Output):
 
     @property
     def temporary(self) -> str:
-        """The path of the file as long as it is not complete."""
+        """The path of the incomplete file."""
         return self._temporary
 
     def place(self, position: int, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
-        """Put `length` bytes of `source` from `offset` at any place of the file, by :meth:`wait` at the latest.
+        """Copy `length` bytes of `source` from `offset` to any position of the file, by :meth:`wait` at the latest.
 
         Args:
             position: of the first in the file, 0-based.
-            source: where the bytes are.
+            source: the source of the bytes.
             offset: first byte, 0-based.
             length: in bytes.
-            done: is given the CRC-32 of the bytes; without it none is computed.
+            done: called with the CRC-32 of the bytes; without it none is computed.
 
         Raises:
-            TruncatedError: the source has become shorter than it was.
-            WriteError: the file does not take the bytes.
+            TruncatedError: the source has become shorter.
+            WriteError: the file does not accept the bytes.
         """
         if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
             self._transfers.add(source, offset, position, length, done)
@@ -246,7 +246,7 @@ class FileOutput(Output):
             done(crc)
 
     def _check_target(self, inputs: tuple[ByteSource, ...]) -> os.stat_result | None:
-        """Refuse a target that must not be replaced; the status of one that will be."""
+        """Refuse a target that must not be replaced; return the status of one that will be."""
         if not os.path.lexists(self.path):
             return None
         status = os.lstat(self.path)
@@ -255,7 +255,7 @@ class FileOutput(Output):
                 "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
             )
         if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
         if not self._force:
             raise self._exists()
@@ -269,11 +269,11 @@ class FileOutput(Output):
         )
 
     def commit(self) -> None:
-        """Flush, with fsync if that was asked for, and rename the file to its name.
+        """Flush, fsync if requested, and rename the file to its name.
 
         Raises:
-            TargetExistsError: somebody else has made the file meanwhile, and `force` is not set.
-            WriteError: the disk or the folder refuses.
+            TargetExistsError: the name was taken meanwhile, and `force` is not set.
+            WriteError: the disk or the folder reports an error.
         """
         self.flush()
         self.wait()
@@ -293,7 +293,7 @@ class FileOutput(Output):
     def _take_name(self) -> None:
         if not self._force:
             try:
-                os.link(self._temporary, self.path)  # fails where the name is taken, which a rename does not
+                os.link(self._temporary, self.path)  # unlike a rename, fails if the name is taken
             except FileExistsError:
                 raise self._exists() from None
             except OSError:  # file systems without links: the name was free when we began
@@ -328,10 +328,10 @@ class FileOutput(Output):
 
 
 def _inherit(fd: int, replaced: os.stat_result) -> int:
-    """Set the owner and group of a new file to those of the file it will replace, where the system allows it.
+    """Copy owner and group of the file to be replaced to the new one, where the system allows it.
 
     Returns:
-        The mode for the new file: that of the other, without setuid and setgid where the owner or group is not.
+        The mode for the new file: that of the other, without setuid and setgid if owner or group differ.
     """
     mode = stat.S_IMODE(replaced.st_mode)
     own = os.fstat(fd)

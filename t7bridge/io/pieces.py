@@ -1,4 +1,4 @@
-"""Bytes that stand at several places, as one source."""
+"""Consecutive pieces of other sources as one source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Piece = tuple[ByteSource, int, int]
 
 
 class PiecesSource(ByteSource):
-    """A source made of pieces of others, one behind the other.
+    """A source made of consecutive pieces of others.
 
     Args:
         name: for messages.
@@ -50,7 +50,7 @@ class PiecesSource(ByteSource):
         return done
 
     def mapped(self, offset: int, length: int) -> memoryview:
-        """The bytes; in memory, unless they stand in one piece."""
+        """Return the bytes; copied, unless they are in one piece."""
         parts = self._parts(offset, length)
         if len(parts) == 1 and parts[0][2] == length:
             source, start, count = parts[0]
@@ -58,7 +58,7 @@ class PiecesSource(ByteSource):
         return memoryview(self.read_exact(offset, length, "its data"))
 
     def _parts(self, offset: int, length: int) -> list[Piece]:
-        """The pieces of a range."""
+        """Yield the parts of pieces that cover a range."""
         parts = []
         number = bisect_right(self._starts, offset) - 1
         while length > 0 and 0 <= number < len(self._pieces):
@@ -76,4 +76,4 @@ class PiecesSource(ByteSource):
             source.close()
 
     def _open_fd(self, offset: int) -> int:
-        raise T7BridgeError("has no file of its own", file=self.name, offset=offset)
+        raise T7BridgeError("is not a single file", file=self.name, offset=offset)

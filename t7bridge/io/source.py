@@ -21,8 +21,8 @@ Readable = PathLike | bytes | bytearray | memoryview | IO[bytes]
 class ByteSource:
     """A readable run of bytes at known offsets: an open file, or a buffer in memory.
 
-    Files are read with `pread`, never through the file's own position, and are mapped into memory only when
-    somebody asks for a mapped view: a file that shrinks while it is read then raises an error, not a signal.
+    Files are read with `pread`, never through the file's own position, and are mapped into memory only when a mapped
+    view is requested: a file that shrinks while it is read then raises an error, not a signal.
 
     Attributes:
         name: the path, or a description for messages.
@@ -43,12 +43,12 @@ class ByteSource:
         """Open a file for reading.
 
         Raises:
-            MissingFileError: there is no such file.
+            MissingFileError: the file does not exist.
             T7BridgeError: the file cannot be opened.
         """
         name = os.fspath(path)
         try:
-            # Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+            # Without O_NONBLOCK, opening a named pipe would wait for a writer.
             flags = [getattr(os, flag, 0) for flag in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK")]
             fd = os.open(name, os.O_RDONLY | sum(flags))
         except FileNotFoundError as error:
@@ -74,7 +74,7 @@ class ByteSource:
         """Open a path, bytes or a binary file object.
 
         Returns:
-            The source, and the offset in bytes at which reading starts: 0, or a file object's position.
+            The source, and the offset in bytes at which reading starts: 0, or the file object's position.
         """
         if isinstance(source, ByteSource):
             return source, 0
@@ -88,9 +88,10 @@ class ByteSource:
     def _from_file(cls, file: IO[bytes]) -> tuple[ByteSource, int]:
         name = getattr(file, "name", None)
         name = name if isinstance(name, str) else f"<{type(file).__name__}>"
-        inner = getattr(file, "file", file)  # what a temporary file of `tempfile` wraps
+        inner = getattr(file, "file", file)  # a temporary file of `tempfile` is a wrapper
         if isinstance(getattr(inner, "raw", inner), io.FileIO):
-            # Only here does the descriptor hold the bytes that `read` returns: that of a GzipFile has the packed ones.
+            # Only for these does the descriptor yield the bytes that `read` returns: a GzipFile's yields compressed
+            # ones.
             try:
                 start, fd = file.tell(), os.dup(file.fileno())
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
@@ -101,7 +102,7 @@ class ByteSource:
 
     @classmethod
     def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
-        """Read everything from a file object without a descriptor of its own; keep its position where possible."""
+        """Read everything from a file object without a descriptor of its own; restore its position if possible."""
         try:
             start = file.tell() if file.seekable() else 0
             if start:
@@ -154,7 +155,7 @@ class ByteSource:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=self.name, offset=offset) from error
 
     def read_exact(self, offset: int, length: int, what: str) -> bytes:
-        """Like `read`, but a missing byte is an error.
+        """Like `read`, but raise an error if bytes are missing.
 
         Raises:
             TruncatedError: the source ends before `offset + length`.
@@ -171,7 +172,7 @@ class ByteSource:
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset`; returns the number of bytes, fewer than its length only at the end."""
+        """Fill `buffer` from `offset`; return the number of bytes, fewer than its length only at the end."""
         if self._buffer is not None:
             part = self._buffer[offset : offset + len(buffer)]
             buffer[: len(part)] = part
@@ -189,7 +190,7 @@ class ByteSource:
         return got
 
     def mapped(self, offset: int, length: int) -> memoryview:
-        """Return a read-only view of the bytes, of the memory they are in or of a memory map of the file.
+        """Return a read-only view of the bytes, of memory or of a memory map of the file.
 
         Raises:
             TruncatedError: the source does not hold `offset + length` bytes.
@@ -209,22 +210,22 @@ class ByteSource:
 
     @property
     def fd(self) -> int | None:
-        """The descriptor for calls that move bytes inside the kernel; `None` for a buffer in memory."""
+        """The descriptor for system calls that copy bytes; `None` for a buffer in memory."""
         return self._fd
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        """Return the source that holds the bytes themselves, and the offset of a byte in it: for a window, its file."""
+        """Return the underlying source, and the offset of a byte in it: for a window, its file."""
         return self, offset
 
     def window(self, offset: int, size: int, name: str = "") -> ByteSource:
-        """Return a part of the source as a source of its own, whose offsets count from the part's first byte.
+        """Return a part of the source as a source of its own, with offsets from the part's first byte.
 
-        The part shares the file: it can be read as long as this source is open, and closing it does nothing.
+        The part shares the file: it is readable as long as this source is open, and closing it does nothing.
 
         Args:
             offset: first byte of the part, 0-based.
             size: of the part, in bytes.
-            name: of the part, for messages; that of the source by default.
+            name: of the part, for messages; the source's by default.
 
         Raises:
             TruncatedError: the source has fewer bytes.
@@ -240,7 +241,7 @@ class ByteSource:
         return _Window(self, offset, size, name or self.name)
 
     def same_file(self, path: PathLike) -> bool:
-        """Return whether `path` names the very file that is read here."""
+        """Return whether `path` is the file being read."""
         if self._fd is None:
             return False
         try:

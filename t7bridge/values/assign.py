@@ -24,8 +24,8 @@ class Assignment:
         name: what messages call it.
         target: the tensor whose elements change; its storage is the one that is written to.
         source: the new elements: the same shape, an element type supported by numpy.
-        loss: after `assign`: empty where the target's element type holds every new element exactly, `rounded` where
-            the nearest value was taken, `changed` where values were altered: infinite, truncated, wrapped around.
+        loss: after `assign`: empty where the target's element type holds every new element exactly, `rounded` where the
+            nearest value was taken, `changed` where values were altered: infinite, truncated, wrapped around.
     """
 
     name: str

@@ -3,9 +3,9 @@
 Every node is a dict with its kind under `t`: none, bool, int, float, str, bytes, list, tuple, dict, odict, tensor,
 module, or other with the name of the class under `v`. Of a pickled module `parameters`, `buffers`, `modules` and
 `attributes` are pairs of name and node; of another object `args`, `kwargs`, `state`, `items` and `pairs` are the nodes
-that it is constructed from, if not empty. A storage's number is its order of appearance; tensors whose
-storages begin at the same address have the same number. Shared values are described at each occurrence; a value that
-contains itself is `{"t": "cycle", "up": levels}` where it would begin again.
+that it is constructed from, if not empty. A storage's number is its order of appearance; tensors whose storages begin
+at the same address have the same number. Shared values are described at each occurrence; a value that contains itself
+is `{"t": "cycle", "up": levels}` where it would begin again.
 """
 
 from __future__ import annotations

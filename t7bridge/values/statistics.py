@@ -19,8 +19,8 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         bins: number of bins of the histogram; 0 for none.
 
     Returns:
-        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all
-        elements were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
+        `min`, `max`, `mean`, `std` of the finite elements, counts `nan`, `inf` and `zeros`, `read` if not all elements
+        were read, and `bins`, a list of counts between `min` and `max`. Empty for types without order.
     """
     import numpy as np
 

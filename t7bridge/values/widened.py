@@ -12,8 +12,8 @@ Each widening is exact and reversible, except for unsigned 64-bit integers from 
 | uint16, uint32 | int32, int64 |
 | uint64 | int64, or float64 where a number does not fit |
 
-A NaN of a float8 keeps its bits in the payload of the float32's NaN. Numbers changed since are rounded to the
-nearest value of the narrower type, ties to even.
+A NaN of a float8 keeps its bits in the payload of the float32's NaN. Numbers changed since are rounded to the nearest
+value of the narrower type, ties to even.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Many files at once: plan, journal, engines and report. `convert_zoo` is what a user calls."""
+"""Conversion of many files: plan, journal, engines and report. `convert_zoo` is the entry point."""

@@ -1,8 +1,8 @@
-"""The engine for a cluster that Dask runs, an existing one or one on this machine. The only importer of Dask.
+"""The engine for a Dask cluster, an existing one or one on this machine. The only importer of Dask.
 
-Files go to the cluster in groups. On each of its threads stands a worker process of our own, which does the work under
-the same protection as on one machine: a file that hangs or takes all memory loses only itself. Where a machine of the
-cluster is lost, Dask reassigns its groups to another one.
+Files go to the cluster in groups. Each of its threads has a worker process of our own, which does the work under the
+same protection as on one machine: a file that hangs or exhausts memory loses only itself. If a machine of the cluster
+is lost, Dask reassigns its groups.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _TICK_SECONDS = 0.25
 _PATIENCE_SECONDS = 30.0
 
 _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
-"""The engine of each thread of this machine, and what it was made for."""
+"""The engine of each thread of this machine, and its settings."""
 
 
 def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
-    """Convert a group of files on a machine of the cluster. Inputs and outputs are plain text, as JSON."""
+    """Convert a group of files on a machine of the cluster. Inputs and outputs are JSON text."""
     wanted, thread = (settings, timeout), threading.get_ident()
     made_for, engine = _engines.get(thread, (None, None))
     if engine is None or made_for != wanted:
@@ -44,7 +44,7 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
 
 
 def end_workers() -> None:
-    """End the worker processes of this machine that have nothing to do."""
+    """End the idle worker processes of this machine."""
     for thread in list(_engines):
         _, engine = _engines[thread]
         if not engine.current():
@@ -55,10 +55,10 @@ class DaskEngine:
     """Converts files on a Dask cluster.
 
     Args:
-        settings: how each file is converted.
+        settings: settings of each conversion.
         scheduler: address of the scheduler, `tcp://host:8786`; without one a cluster is started on this machine.
-        workers: how many processes the cluster of this machine has; one a core if not given.
-        timeout: seconds that one file may take.
+        workers: number of processes of the local cluster; by default one a core.
+        timeout: time limit for one file, in seconds.
 
     Raises:
         UnsupportedError: Dask is not installed.
@@ -72,7 +72,7 @@ class DaskEngine:
             raise UnsupportedError("Dask is not installed", hint="pip install 't7bridge[dask]'") from error
         self._settings = settings.as_json()
         self._timeout = timeout
-        library: Any = distributed  # parts of it have no types
+        library: Any = distributed  # partly untyped
         self._cluster: Any = None
         try:
             if scheduler is None:
@@ -89,14 +89,14 @@ class DaskEngine:
         self._threads = 1
 
     def current(self) -> list[Job]:
-        """The first files of the groups that went out first; which are worked on only the cluster knows."""
+        """Return the first files of the oldest groups; only the cluster knows which are in progress."""
         return [jobs[0] for _, jobs in list(self._running.values())[: self._threads]]
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
-        """Convert files; their outcomes come by groups, and `None` now and then when none does.
+        """Convert files; yield their outcomes by groups, and `None` now and then when there are none.
 
         Raises:
-            T7BridgeError: the cluster has had no worker for a while, or is gone.
+            T7BridgeError: the cluster has had no worker for a while, or has disappeared.
         """
         waiting, lonely = iter(jobs), time.monotonic()
         while True:
@@ -132,7 +132,7 @@ class DaskEngine:
             yield from (Outcome(*json.loads(line)) for line in future.result())
             return
         error = future.exception() if future.status == "error" else None
-        if len(jobs) > 1:  # one of them kills machines, and the others are not to suffer for it
+        if len(jobs) > 1:  # one of them kills machines: isolate it
             for job in jobs:
                 self._submit([job])
             return
@@ -141,10 +141,10 @@ class DaskEngine:
         yield Outcome(jobs[0].number, FAILED, kind, "could not be converted on the cluster", reason)
 
     def close(self) -> None:
-        """Take back what is still to be done, and end the cluster if it was started here."""
+        """Cancel pending work, and end the cluster if it was started here."""
         for future, _ in self._running.values():
             future.cancel()
-        with contextlib.suppress(Exception):  # a cluster that is gone has no workers either
+        with contextlib.suppress(Exception):  # the cluster may already be gone
             self._client.run(end_workers)
         self._client.close()
         if self._cluster is not None:
@@ -152,7 +152,7 @@ class DaskEngine:
 
 
 def _next_group(waiting: Iterator[Job]) -> list[Job]:
-    """The next files, not more than a group should have."""
+    """Return the next files, up to the size of a group."""
     group: list[Job] = []
     for job in waiting:
         group.append(job)

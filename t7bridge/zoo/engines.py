@@ -1,4 +1,4 @@
-"""Interface of engines, and the table of them."""
+"""The interface of engines, and the table of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ENGINES = ("local", "dask")
 
 
 class Engine(Protocol):
-    """Converts files somewhere."""
+    """Converts files in some set of processes."""
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
-        """Convert files; outcomes come in any order, and `None` now and then when there is none."""
+        """Convert files; yield outcomes in any order, and `None` now and then when there are none."""
 
     def current(self) -> list[Job]:
         """Return the jobs in progress, as far as they are known."""
 
     def close(self) -> None:
-        """End what was started."""
+        """End all processes that were started."""
 
 
 def open_engine(
@@ -39,22 +39,22 @@ def open_engine(
 
     Args:
         name: `local` or `dask`.
-        settings: how each file is converted.
+        settings: settings of each conversion.
         places: of inputs and outputs.
-        workers: how many processes; 0 for none but this one, `None` for one a core.
-        timeout: seconds that one file may take.
+        workers: number of processes; 0 for none but this one, `None` for one a core.
+        timeout: time limit for one file, in seconds.
         scheduler: address of a Dask scheduler.
 
     Raises:
-        ModelError: there is no such engine, or it cannot do what is asked for.
+        ModelError: the engine does not exist, or does not support the request.
         UnsupportedError: its library is not installed.
     """
     if name not in ENGINES:
-        raise ModelError(f"there is no engine {name!r}", expected=" or ".join(ENGINES))
+        raise ModelError(f"unknown engine {name!r}", expected=" or ".join(ENGINES))
     in_memory = is_in_memory(places)
     if name == "dask":
         if in_memory:
-            raise ModelError("other processes do not see memory://", hint="Use the local engine.")
+            raise ModelError("other processes cannot access memory://", hint="Use the local engine.")
         from .dask import DaskEngine
 
         return DaskEngine(settings, scheduler, workers, timeout)
@@ -63,8 +63,8 @@ def open_engine(
     if workers == 0 or in_memory:
         if timeout or settings.memory:
             raise ModelError(
-                "time and memory of a file are limited in worker processes only",
-                hint="Take --workers 1 or more, and no memory:// places.",
+                "time and memory limits need worker processes",
+                hint="Use --workers 1 or more, and no memory:// URLs.",
             )
         from .local import InlineEngine
 

@@ -1,7 +1,7 @@
 """File systems of inputs and outputs: local paths, and all those of fsspec. The only importer of fsspec.
 
-A place is a path or a URL. Local paths are used as they are. Everything else comes and goes through a file in a
-temporary folder, since readers need random access and writers need a whole file.
+A place is a path or a URL. Local paths are used directly. Everything else is copied to or from a file in a temporary
+folder, since readers need random access and writers need a whole file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..io.disk import temporary_name
 
 READ_ONLY = ("zip", "tar", "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
-"""File systems on which an object appears whole or not at all, so that it needs no temporary name."""
+"""File systems on which an object appears whole or not at all, so that no temporary name is needed."""
 _AT_ONCE = 32
 _HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -31,9 +31,9 @@ class Entry:
 
     Attributes:
         place: its path or URL.
-        inside: its path below the folder that was listed, with `/`.
-        bytes: its size, 0 where that is not known.
-        stamp: what changes when the file does: a time, a tag of the store; empty where there is nothing of the kind.
+        inside: its path relative to the folder that was listed, with `/`.
+        bytes: its size, 0 if unknown.
+        stamp: a value that changes when the file does: a time, a tag of the store; empty if there is none.
     """
 
     place: str
@@ -43,29 +43,29 @@ class Entry:
 
 
 def local_path(place: str) -> str | None:
-    """The path of a local place, `None` for a remote one."""
+    """Return the path of a local place, `None` for a remote one."""
     if place.startswith("file://"):
         return place.removeprefix("file://")
     return None if "://" in place or "::" in place else place
 
 
 def protocol_of(place: str) -> str:
-    """`s3` of `s3://bucket/key`, `zip` of `zip://member::s3://bucket/key`; `file` of a path."""
+    """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; `file` for a path."""
     return place.split("::")[0].split("://")[0] if local_path(place) is None else "file"
 
 
 def join(folder: str, inside: str) -> str:
-    """The place of what is at `inside`, a path with `/`, in a folder."""
+    """Return the place of `inside`, a path with `/`, in a folder."""
     path = local_path(folder)
     return f"{folder.rstrip('/')}/{inside}" if path is None else os.path.join(path, *inside.split("/"))
 
 
 def connect(place: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
+    """Return the fsspec file system of a URL, and the path in it.
 
     Raises:
         UnsupportedError: fsspec, or the library for this kind of file system, is not installed.
-        T7BridgeError: the URL makes no sense.
+        T7BridgeError: the URL is invalid.
     """
     try:
         from fsspec.core import url_to_fs
@@ -86,10 +86,10 @@ def _said(error: Exception) -> str:
 
 
 def list_remote(place: str) -> tuple[list[Entry], bool]:
-    """The files at a URL, and whether it is one file itself: a folder's, those that match a pattern, or one.
+    """Return the files at a URL, and whether it is a single file: a folder's, those matching a pattern, or one.
 
     Raises:
-        T7BridgeError: there is nothing, or it cannot be listed.
+        T7BridgeError: nothing was found, or it cannot be listed.
     """
     system, path = connect(place)
     try:
@@ -108,20 +108,20 @@ def list_remote(place: str) -> tuple[list[Entry], bool]:
     except Exception as error:  # each file system has errors of its own
         raise T7BridgeError(f"cannot be listed: {_said(error)}", file=place) from error
     if not infos:
-        raise T7BridgeError("holds no file", file=place, hint="Give the place of a file or a folder.")
+        raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
     entries = [_entry(system, place, start, name, info) for name, info in sorted(infos.items())]
     return entries, not magic and is_file
 
 
 def _is_file(system: Any, path: str) -> bool:
-    """Return whether a path is a file. A web page may be both: what ends in `/` is then a folder."""
+    """Return whether a path is a file. A web page may be both: a path that ends in `/` is then a folder."""
     if system.protocol in ("http", "https") or "http" in tuple(system.protocol):
         return bool(path.rpartition("/")[2])
     return bool(system.isfile(path))
 
 
 def _complete(system: Any, infos: dict[str, Any]) -> None:
-    """Ask for what a listing does not say: sizes and times on web servers."""
+    """Query what a listing lacks: sizes and times on web servers."""
     poor = [name for name, info in infos.items() if info.get("size") is None]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for name, info in zip(poor, pool.map(system.info, poor)):
@@ -138,11 +138,11 @@ def _entry(system: Any, place: str, start: str, name: str, info: dict[str, Any])
 
 
 def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
-    """The first bytes of each of many files; `None` for one that cannot be read.
+    """Return the first bytes of each of many files; `None` for one that cannot be read.
 
     Args:
         places: paths or URLs.
-        count: how many bytes of each.
+        count: number of bytes of each.
     """
     paths = [path for path in map(local_path, places) if path is not None]
     if len(paths) == len(places):
@@ -159,7 +159,7 @@ def _local_head(path: str, count: int) -> bytes | None:
             return os.read(fd, count)
         finally:
             os.close(fd)
-    except Exception:  # reading the whole file will say what is wrong
+    except Exception:  # the error is reported when the whole file is read
         return None
 
 
@@ -177,7 +177,7 @@ def _head(place: str, count: int) -> bytes | None:
 
 @contextmanager
 def as_local_input(place: str) -> Iterator[str]:
-    """The path of a file with the bytes of `place`, as long as the context lasts.
+    """Provide the path of a local file with the bytes of `place` during the context.
 
     Raises:
         T7BridgeError: it cannot be fetched.
@@ -198,10 +198,10 @@ def as_local_input(place: str) -> Iterator[str]:
 
 @contextmanager
 def as_local_output(place: str) -> Iterator[str]:
-    """A path to write the file or folder `place` to; it goes there when the context ends without an error.
+    """Provide a path to write the file or folder `place` to; it is uploaded when the context ends without an error.
 
     Raises:
-        WriteError: it cannot be put there.
+        WriteError: the upload fails.
     """
     path = local_path(place)
     if path is not None:
@@ -222,12 +222,12 @@ _made: set[str] = set()
 
 
 def _make_folder(folder: str) -> None:
-    """Make a folder unless it was there when last looked."""
+    """Make a folder unless it existed when last checked."""
     if folder and folder not in _made:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
+            raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
         _made.add(folder)
 
 
@@ -244,7 +244,7 @@ def put(path: str, place: str) -> None:
     """Copy a local file to a URL, where it appears whole or not at all.
 
     Raises:
-        WriteError: it cannot be put there.
+        WriteError: the upload fails.
     """
     system, inside = connect(place)
     try:
@@ -262,11 +262,11 @@ def put(path: str, place: str) -> None:
                 system.rm_file(temporary)
             raise
     except Exception as error:  # each file system has errors of its own
-        raise WriteError(f"cannot be put there: {_said(error)}", file=place) from error
+        raise WriteError(f"cannot be written: {_said(error)}", file=place) from error
 
 
 def sizes_below(folder: str) -> dict[str, int]:
-    """The size of every file in a remote folder, by its path in it; empty where there is no such folder."""
+    """Return the size of every file in a remote folder, by its relative path; empty if the folder does not exist."""
     system, path = connect(folder)
     try:
         found = system.find(path, detail=True)
@@ -279,7 +279,7 @@ def sizes_below(folder: str) -> dict[str, int]:
 
 
 def fetch(place: str, path: str) -> bool:
-    """Copy a remote file to a local one; whether there was one."""
+    """Copy a remote file to a local one; return whether it existed."""
     system, inside = connect(place)
     try:
         if not system.exists(inside):
@@ -291,17 +291,17 @@ def fetch(place: str, path: str) -> bool:
 
 
 def check_output(folder: str) -> None:
-    """Refuse a place that nothing can be written to.
+    """Refuse a place that cannot be written to.
 
     Raises:
-        UnsupportedError: archives and web servers can be read only.
+        UnsupportedError: archives and web servers are read-only.
     """
     if protocol_of(folder) in READ_ONLY or "::" in folder:
         raise UnsupportedError(
-            "can only be read from", file=folder, hint="Write to a folder, or to a bucket of a store such as s3://."
+            "is read-only", file=folder, hint="Write to a folder, or to a bucket of a store such as s3://."
         )
 
 
 def is_in_memory(places: Iterable[str]) -> bool:
-    """Return whether one of the places is in the memory of this process, which no other process sees."""
+    """Return whether one of the places is in the memory of this process, which other processes cannot access."""
     return any(protocol_of(place) == "memory" for place in places)

@@ -1,4 +1,4 @@
-"""The output folder: the journal in it, what is there already, what is left over, and how bytes get to the disk."""
+"""The output folder: its journal, existing and leftover files, and flushing to the disk."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ class Folder(Protocol):
     journal_path: str
 
     def size(self, output: str) -> int | None:
-        """Bytes of an output as it is there, `None` where it is not."""
+        """Return the size of an existing output, `None` if it is missing."""
 
     def sweep(self) -> None:
-        """Remove what killed workers left behind."""
+        """Remove leftovers of killed workers."""
 
     def settle(self, outputs: Iterable[str]) -> None:
         """Wait until outputs are on the disk.
 
         Raises:
-            WriteError: they cannot be put there.
+            WriteError: they cannot be written.
         """
 
     def keep_journal(self, *, last: bool) -> None:
-        """See to it that the journal is in the folder; now if it is the last time, else when it is time to."""
+        """Upload the journal if it is due, or `last` is set."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file beside the outputs, in place of an older one."""
+        """Write a file next to the outputs, replacing an older one."""
 
     def close(self) -> None:
-        """Remove what was only needed meanwhile."""
+        """Remove temporary files."""
 
 
 class LocalFolder:
-    """An output folder on this machine, or on a file system that is mounted here."""
+    """An output folder on this machine, or on a mounted file system."""
 
     def __init__(self, path: str, *, make: bool) -> None:
         self.place = os.path.abspath(path)
@@ -63,10 +63,10 @@ class LocalFolder:
             try:
                 os.makedirs(self.place, exist_ok=True)
             except OSError as error:
-                raise WriteError(f"the folder cannot be made: {error.strerror}", file=path) from error
+                raise WriteError(f"the folder cannot be created: {error.strerror}", file=path) from error
 
     def size(self, output: str) -> int | None:
-        """See `Folder`; in a folder that was empty there is nothing as long as it is asked."""
+        """See `Folder`; a folder that was empty at the start has no outputs."""
         if self._was_empty:
             return None
         path = join(self.place, output)
@@ -95,10 +95,10 @@ class LocalFolder:
             for path in paths:
                 flush_to_disk(path)
         except OSError as error:
-            raise WriteError(f"outputs cannot be put on the disk: {error.strerror}", file=self.place) from error
+            raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
     def keep_journal(self, *, last: bool) -> None:
-        """It is there."""
+        """Do nothing: it is in place."""
 
     def write(self, name: str, data: bytes) -> None:
         """See `Folder`."""
@@ -106,11 +106,11 @@ class LocalFolder:
             output.write(data)
 
     def close(self) -> None:
-        """Nothing to remove."""
+        """Do nothing."""
 
 
 class RemoteFolder:
-    """An output folder in a store. The journal is worked on in a copy here, which goes there from time to time."""
+    """An output folder in a store. The journal is a local copy, uploaded from time to time."""
 
     def __init__(self, place: str) -> None:
         check_output(place)
@@ -123,7 +123,7 @@ class RemoteFolder:
         self._pause, self._kept = 0.0, time.monotonic()
 
     def size(self, output: str) -> int | None:
-        """See `Folder`; as it was when the run began."""
+        """See `Folder`; as of the beginning of the run."""
         inside = [size for name, size in self._sizes.items() if name.startswith(output + "/")]
         return sum(inside) if inside else self._sizes.get(output)
 
@@ -139,7 +139,7 @@ class RemoteFolder:
         """Do nothing: what a store has accepted is durable."""
 
     def keep_journal(self, *, last: bool) -> None:
-        """See `Folder`. Copying takes a twentieth of the time at most."""
+        """See `Folder`. Copying takes at most a twentieth of the time."""
         began = time.monotonic()
         if last or began - self._kept > self._pause:
             put(self.journal_path, f"{self.place}/{NAME}")
@@ -159,15 +159,15 @@ class RemoteFolder:
 
 
 def open_folder(place: str, *, make: bool = True) -> Folder:
-    """The output folder at a path or URL.
+    """Return the output folder at a path or URL.
 
     Args:
         place: path or URL.
-        make: whether a folder is made where there is none.
+        make: whether to create a missing folder.
 
     Raises:
-        UnsupportedError: nothing can be written there, or a library is not installed.
-        WriteError: the folder cannot be made.
+        UnsupportedError: the place is read-only, or a library is not installed.
+        WriteError: the folder cannot be created.
     """
     path = local_path(place)
     return RemoteFolder(place) if path is None else LocalFolder(path, make=make)

@@ -24,13 +24,13 @@ class Settings:
     Attributes:
         to: the name of the format to write; `None` for a `.pt` of a `.t7`, and a `.t7` of everything else.
         module: whether each model becomes a folder with `model.py` and `model.pt`.
-        verify: whether each output is read again and compared with its input.
-        draw: whether each output gets a picture of its model beside it.
+        verify: whether each output is read back and compared with its input.
+        draw: whether each model is drawn next to its output.
         prove: whether each layer is compared with what Lua Torch recorded in the same file.
         options: of `convert`, or of `write_module`.
         limits: resource limits.
         memory: bytes that the work on one file may allocate; `None` for no limit.
-        flush: whether each output is on the disk before it is reported, as it must be on machines of others.
+        flush: whether each output is flushed to the disk before it is reported, as remote machines must.
     """
 
     to: str | None = None
@@ -44,17 +44,17 @@ class Settings:
     flush: bool = False
 
     def as_json(self) -> str:
-        """The settings as one line."""
+        """Return the settings as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Settings:
-        """The settings from that line."""
+        """Parse that line."""
         data = json.loads(line)
         return cls(**{**data, "limits": Limits(**data["limits"])})
 
     def asked(self) -> dict[str, Any]:
-        """Return the settings on which the bytes of the outputs depend, beside the inputs."""
+        """Return the settings on which the bytes of the outputs depend, besides the inputs."""
         asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
         if self.draw:
             asked["draw"] = True
@@ -73,9 +73,9 @@ class Job:
         number: of its row in the journal.
         source: path or URL of the input.
         target: path or URL of the output; of a folder for modules.
-        bytes: size of the input, as far as it is known.
-        claimed: whether somebody says that it is a model, by its name or by naming it; otherwise a file that turns out
-            to be something else is not a failure.
+        bytes: size of the input, if known.
+        claimed: whether the file is declared to be a model, by suffix or by name on the command line; otherwise a file
+            that turns out to be something else is not a failure.
     """
 
     number: int
@@ -86,16 +86,16 @@ class Job:
 
 
 def picture_of(target: str) -> str:
-    """Path or URL of the picture beside an output."""
+    """Return the path or URL of the picture next to an output."""
     return f"{target}.html"
 
 
 NO_PICTURE = "no picture: "
-"""Begin of the note of a file that cannot be drawn."""
+"""Prefix of the note on a file that cannot be drawn."""
 
 
 def as_line(jobs: list[Job]) -> str:
-    """Some jobs as one line: of each its values, in the order of its fields."""
+    """Return jobs as one line: of each its values, in the order of its fields."""
     return json.dumps([[*vars(job).values()] for job in jobs])
 
 
@@ -105,19 +105,19 @@ class Outcome:
 
     Attributes:
         number: of its row in the journal.
-        status: `done`, `failed`, or `foreign` for what is not a model.
+        status: `done`, `failed`, or `foreign` for a file that is not a model.
         kind: class of the error.
-        message: the error in general, without place: what failures are grouped by.
-        reason: the error as it is shown.
+        message: the error in general, without position: the key by which failures are grouped.
+        reason: the full error.
         input_bytes: size of the input.
-        input_hash: SHA-256 of the input; empty where it could not be read.
+        input_hash: SHA-256 of the input; empty if it could not be read.
         output_bytes: size of the output.
         output_hash: SHA-256 of the output; for a folder, of the names and hashes in it.
-        mode: what was done, as in `Report`.
+        mode: how it was converted, as in `Report`.
         tensors: number of tensors in the output.
         notes: level, path in the value, message and loss of each note.
         layers: path, class and reason of each layer without a PyTorch equivalent.
-        seconds: of work.
+        seconds: time taken.
     """
 
     number: int
@@ -136,12 +136,12 @@ class Outcome:
     seconds: float = 0.0
 
     def as_json(self) -> str:
-        """The outcome as one line: its values, in the order of its fields."""
+        """Return the outcome as one line: its values, in the order of its fields."""
         return json.dumps([*vars(self).values()])
 
 
 def digest(path: str) -> tuple[str, int]:
-    """SHA-256 in hexadecimal, and size in bytes, of a file; of a folder, of its files by name.
+    """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
 
     Raises:
         OSError: it cannot be read.
@@ -154,7 +154,7 @@ def digest(path: str) -> tuple[str, int]:
             size += count
         return found.hexdigest(), size
     with open(path, "rb", buffering=0) as file:
-        # A small first piece: most files are small, and the memory of a large one would come from the system each time.
+        # A small first piece: most files are small, and a large buffer would be allocated anew each time.
         while piece := file.read(CHUNK_BYTES if size else _FIRST_BYTES):
             found.update(piece)
             size += len(piece)

@@ -1,8 +1,8 @@
 """Journal of planned files and their outcomes: an SQLite file in the output folder, written by the planner alone.
 
-A file is marked as done only after its bytes are on the disk, so that what the journal says holds after a power cut
-too. Outcomes are written in groups, each a transaction; a run that is killed loses its last group, and those files
-are simply converted again.
+A file is marked as done only after its bytes are on the disk, so that the journal is correct even after a power cut.
+Outcomes are written in groups, each a transaction; a killed run loses its last group, and those files are simply
+converted again.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ class Row:
     """A file of the zoo.
 
     Attributes:
-        number: of the row; 0 before it has one.
+        number: of the row; 0 if not yet assigned.
         name: of the input in the zoo.
         place: path or URL of the input.
         bytes: size of the input.
-        stamp: what changes when the input does.
-        claimed: whether the input is said to be a model.
-        output: path of the output in the output folder; empty where there is to be none.
-        ours: whether nobody else had a file there when it was planned.
-        status: `planned`, `done`, `failed`, `foreign`, or `gone` where the input is there no more.
+        stamp: a value that changes when the input does.
+        claimed: whether the input is declared to be a model.
+        output: path of the output in the output folder; empty if there will be none.
+        ours: whether no foreign file had that path when it was planned.
+        status: `planned`, `done`, `failed`, `foreign`, or `gone` if the input no longer exists.
         kind: class of the error.
         message: the error in general.
-        reason: the error as it is shown, or what a foreign file is.
+        reason: the full error, or a description of a foreign file.
         hash: SHA-256 of the input.
         output_bytes: size of the output.
         output_hash: SHA-256 of the output.
-        mode: what was done.
+        mode: how it was converted.
         tensors: number of tensors in the output.
         notes: level, path, message and loss of each note; journals of older versions have no loss.
         layers: path, class and reason of each layer without a PyTorch equivalent.
-        seconds: of work.
+        seconds: time taken.
         version: of t7bridge.
     """
 
@@ -110,14 +110,14 @@ class Row:
     version: str = ""
 
     def take(self, outcome: Outcome, version: str) -> None:
-        """Remember what became of the file."""
+        """Store the outcome of the file."""
         for name, value in zip(_TAKEN, _taken(outcome)):
             setattr(self, name, value)
         self.bytes, self.hash, self.version = max(self.bytes, outcome.input_bytes), outcome.input_hash, version
 
 
 def _pack(text: str) -> str | bytes:
-    """Text as SQLite takes it: names of files that are not UTF-8 are bytes there."""
+    """Encode text for SQLite: names of files that are not UTF-8 become bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -130,7 +130,7 @@ def _is_escaped(text: str) -> bool:
 
 
 def _lines(rows: Iterable[Row], names: Sequence[str]) -> list[list[Any]]:
-    """Columns of rows as SQLite takes them."""
+    """Return columns of rows for SQLite."""
     values_of = attrgetter(*names)
     texts = [place for place, name in enumerate(names) if name in _TEXT_NAMES]
     lists = [place for place, name in enumerate(names) if name in _LIST_NAMES]
@@ -152,13 +152,13 @@ def _unpack(value: str | bytes) -> str:
 
 
 class Journal:
-    """The journal of an output folder, which one run at a time may have open.
+    """The journal of an output folder, opened by one run at a time.
 
     Args:
-        path: of the file; it is made if need be.
+        path: of the file; created if missing.
 
     Raises:
-        T7BridgeError: another run is at work with it, or it is of another release of t7bridge.
+        T7BridgeError: another run has it open, or it was written by another release of t7bridge.
         CorruptError: it is not a journal, or damaged.
     """
 
@@ -186,28 +186,28 @@ class Journal:
         schema = self.fact("schema")
         if schema not in (None, SCHEMA):
             raise T7BridgeError(
-                f"the journal has layout {schema}, and this release knows {SCHEMA}",
+                f"the journal has layout {schema}, and this release supports {SCHEMA}",
                 file=path,
-                hint="Take the release that began the zoo, or another folder.",
+                hint="Use the release that began the zoo, or another folder.",
             )
         self.set_facts({"schema": SCHEMA})
 
     def close(self) -> None:
-        """Close the file; another run may begin."""
+        """Close the file, so that another run may begin."""
         self._base.close()
 
     def fact(self, name: str) -> Any:
-        """A fact about the zoo as a whole, `None` where it is not known."""
+        """Return a fact about the zoo as a whole, `None` if it is unknown."""
         found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return json.loads(found[0]) if found else None
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Remember facts about the zoo as a whole."""
+        """Store facts about the zoo as a whole."""
         rows = [(name, json.dumps(value)) for name, value in facts.items()]
         self._change("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
 
     def rows(self) -> Iterator[Row]:
-        """All files, by name."""
+        """Yield all files, by name."""
         try:
             for found in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
                 values = list(found)
@@ -222,7 +222,7 @@ class Journal:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
     def plan(self, rows: Sequence[Row]) -> None:
-        """Put files into the journal: new ones, which get their numbers, and ones that are there as they are now."""
+        """Insert new files, which get their numbers, and update existing ones."""
         (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
         for row in rows:
             if not row.number:
@@ -231,12 +231,12 @@ class Journal:
         self._change(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(rows, _NAMES))
 
     def record(self, rows: Iterable[Row]) -> None:
-        """Write down what became of files that were planned; what they are has to be on the disk before."""
+        """Record the outcomes of planned files; their outputs must be on the disk before."""
         changes = ", ".join(f"{name} = ?" for name in _RESULT_NAMES[:-1])
         self._change(f"UPDATE files SET {changes} WHERE {_RESULT_NAMES[-1]} = ?", _lines(rows, _RESULT_NAMES))
 
     def forget(self) -> None:
-        """Empty the journal of files."""
+        """Remove all files from the journal."""
         self._change("DELETE FROM files", [()])
 
     def _change(self, statement: str, values: list[Any]) -> None:

@@ -1,7 +1,7 @@
-"""The engine for this machine: worker processes of which each may die or hang without taking more than its file along.
+"""The engine for this machine: worker processes, each of which may die or hang at the cost of its current file only.
 
-Workers are started anew, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no
-wait. Jobs are done in order, so the first one without an answer is the one that a dead worker worked on.
+Workers are spawned, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no wait.
+Jobs are done in order, so the first one without an answer is the one a dead worker was working on.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.worker impor
 _AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
 _TICK_SECONDS = 0.1
 _PAUSE_SECONDS = 0.01
-"""Seconds for which answers gather: to wake up for each of a thousand a second would take a core from the workers."""
+"""Seconds for which answers are collected: waking up for each of a thousand a second would take a core."""
 
 Inbox = queue.SimpleQueue["tuple[_Worker, list[bytes] | None]"]
 """Lines from a worker; `None` is its end."""
 
 
 def _weight(job: Job) -> int:
-    """Bytes that count for what is sent ahead. A remote file may take long, however small it is: few wait behind it."""
+    """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
     is_remote = local_path(job.source) is None or local_path(job.target) is None
     return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
 
@@ -43,10 +43,10 @@ class _Worker:
     """A worker process as its supervisor sees it.
 
     Attributes:
-        jobs: what it was given and has not answered, in order.
-        weight: of these jobs together.
-        began: when it began the first of them; `None` before it is ready.
-        late: whether it was ended because a file took too long.
+        jobs: jobs assigned and not yet answered, in order.
+        weight: their total weight.
+        began: when the first of them began; `None` before the worker is ready.
+        late: whether it was killed because a file took too long.
     """
 
     def __init__(self, settings: Settings, inbox: Inbox) -> None:
@@ -60,7 +60,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=quiet,
-            start_new_session=True,  # Ctrl-C is for the one who started it all
+            start_new_session=True,  # Ctrl-C goes to the supervisor only
         )
         assert self._process.stdin is not None
         self._input = self._process.stdin
@@ -78,7 +78,7 @@ class _Worker:
         inbox.put((self, None))
 
     def send(self, line: str) -> None:
-        """Send a line; a worker that is gone says so by itself."""
+        """Send a line; a dead worker is noticed elsewhere."""
         with contextlib.suppress(OSError):
             self._input.write(line.encode() + b"\n")
             self._input.flush()
@@ -92,17 +92,17 @@ class _Worker:
         self.send(as_line(jobs))
 
     def answered(self) -> Job:
-        """The first of its jobs is done."""
+        """Mark the first of its jobs as done."""
         job = self.jobs.popleft()
         self.weight -= _weight(job)
         return job
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
 
     def end(self) -> str:
-        """Wait for its end; how it came about, for people."""
+        """Wait for its end, and return a description of the cause."""
         with contextlib.suppress(OSError):
             self._input.close()
         code = self._process.wait()
@@ -116,9 +116,9 @@ class LocalEngine:
     """Converts files in worker processes on this machine.
 
     Args:
-        settings: how each file is converted.
-        workers: how many processes.
-        timeout: seconds that one file may take.
+        settings: settings of each conversion.
+        workers: number of processes.
+        timeout: time limit for one file, in seconds.
     """
 
     def __init__(self, settings: Settings, workers: int, timeout: float | None = None) -> None:
@@ -132,7 +132,7 @@ class LocalEngine:
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
-        """Convert files; their outcomes come as they are done, and `None` now and then when nothing is.
+        """Convert files; yield outcomes as they arrive, and `None` now and then when there are none.
 
         Raises:
             T7BridgeError: no worker can be started.
@@ -167,7 +167,7 @@ class LocalEngine:
 
     @staticmethod
     def _feed(worker: _Worker, waiting: Iterator[Job], returned: deque[Job]) -> None:
-        """Fill a worker up when half of what was sent ahead is done, or at once with a large file."""
+        """Refill a worker when half of its queue is done, or at once with a large file."""
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
         room = _AHEAD_BYTES - worker.weight
@@ -178,7 +178,7 @@ class LocalEngine:
                 break
             weight = _weight(job)
             if weight > room and (worker.jobs or more):
-                returned.appendleft(job)  # a large file waits for a worker that is free
+                returned.appendleft(job)  # a large file waits for an idle worker
                 break
             more.append(job)
             room -= weight
@@ -193,7 +193,7 @@ class LocalEngine:
                 worker.kill()
 
     def _replace(self, worker: _Worker, returned: deque[Job]) -> Outcome | None:
-        """Put a new worker in the place of a dead one, and blame the file that it worked on."""
+        """Replace a dead worker, and mark the file that it was working on as failed."""
         how = worker.end()
         if worker.began is None:
             raise T7BridgeError(
@@ -210,11 +210,11 @@ class LocalEngine:
             return Outcome(job.number, FAILED, "Timeout", "took longer than --timeout", reason)
         reason = f"the process that worked on it ended with {how}"
         if how == "signal SIGKILL":
-            reason += ", perhaps for want of memory"
+            reason += ", possibly out of memory"
         return Outcome(job.number, FAILED, "WorkerDied", reason, reason)
 
     def close(self) -> None:
-        """End all workers, at once."""
+        """Kill all workers."""
         for worker in self._workers:
             worker.kill()
             worker.end()
@@ -222,7 +222,7 @@ class LocalEngine:
 
 
 class InlineEngine:
-    """Converts files one after another in this process: nothing to start, but nothing to protect it from a file."""
+    """Converts files one after another in this process: no startup cost, but no isolation either."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -233,7 +233,7 @@ class InlineEngine:
         return [self._job] if self._job else []
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
-        """Convert files; each outcome comes when it is there."""
+        """Convert files; yield each outcome when it is complete."""
         from .one_file import convert_one
 
         for job in jobs:
@@ -241,4 +241,4 @@ class InlineEngine:
             yield convert_one(job, self._settings)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""

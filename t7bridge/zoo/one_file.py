@@ -1,4 +1,4 @@
-"""The work on one file, in whatever process: fetch, convert, verify, hash, put away. Never raises for a file's sake."""
+"""The work on one file, in any process: fetch, convert, verify, hash, store. Errors become outcomes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NOTES_KEPT = 50
 
 
 class VerifyError(T7BridgeError):
-    """An output does not hold what its input holds."""
+    """An output differs from its input."""
 
 
 def convert_one(job: Job, settings: Settings) -> Outcome:
-    """Convert one file; whatever goes wrong becomes part of the outcome."""
+    """Convert one file; any error becomes part of the outcome."""
     outcome = Outcome(job.number)
     began = time.perf_counter()
     try:
@@ -35,7 +35,7 @@ def convert_one(job: Job, settings: Settings) -> Outcome:
         _explain(outcome, error, job)
     except MemoryError:
         limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
-        _fail(outcome, "OutOfMemory", f"needs more than the {limit} that there is")
+        _fail(outcome, "OutOfMemory", f"needs more than the {limit} available")
     except OSError as error:
         _fail(outcome, type(error).__name__, f"cannot be read or written: {error.strerror or error}")
     except Exception as error:  # one file must never stop the others
@@ -55,7 +55,7 @@ def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) 
             if settings.draw:
                 _draw(settings, source, picture_of(job.target), outcome)
         except BaseException:
-            _remove(target)  # an older output of ours, or one that is wrong: a file that failed has none
+            _remove(target)  # an older or faulty output of ours: a failed file has none
             raise
         if settings.flush:
             flush_to_disk(target)
@@ -63,7 +63,7 @@ def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) 
 
 
 def _remove(target: str) -> None:
-    """Take away an output."""
+    """Remove an output."""
     names = ("model.py", "model.pt") if os.path.isdir(target) else ("",)
     for name in names:
         with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def _remove(target: str) -> None:
 
 
 def _write(settings: Settings, source: str, target: str) -> Report:
-    """Write the output in the format that was asked for. What is there under its name is an older try of ours."""
+    """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
     if settings.module:
         from ..tools.export_module import write_module
 
@@ -84,31 +84,31 @@ def _write(settings: Settings, source: str, target: str) -> Report:
 
 
 def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None:
-    """Draw a model. What cannot be drawn is converted all the same, and noted."""
+    """Draw a model. A failure is noted, and does not affect the conversion."""
     from ..tools.draw.draw import draw
     from ..tools.draw.page import is_page
 
     try:
         with as_local_output(place) as target:
             if os.path.exists(target) and not is_page(target):
-                raise T7BridgeError("there is a file that is no picture of ours")
+                raise T7BridgeError("a foreign file has the name of the picture")
             draw(source, target, force=True, limits=settings.limits)
             if settings.flush:
                 flush_to_disk(target)
     except (T7BridgeError, MemoryError) as error:
-        reason = error.message if isinstance(error, T7BridgeError) else "it needs more memory than there is"
+        reason = error.message if isinstance(error, T7BridgeError) else "out of memory"
         outcome.notes.append(["info", "", NO_PICTURE + reason, ""])
 
 
 def _prove(settings: Settings, source: str, outcome: Outcome) -> None:
-    """Add what Lua's own numbers say of a model; of what is not a .t7 there are none."""
+    """Add the result of `prove`, which applies to `.t7` only."""
     from ..tools.prove.note import BEGIN, prove_note
 
     try:
         note = prove_note(source, limits=settings.limits)
         outcome.notes.append([note.level, note.path, note.message, note.loss])
     except MemoryError:
-        outcome.notes.append(["info", "", f"{BEGIN}not possible: it needs more memory than there is", ""])
+        outcome.notes.append(["info", "", f"{BEGIN}not possible: out of memory", ""])
 
 
 def _verify(settings: Settings, source: str, target: str) -> None:
@@ -121,7 +121,7 @@ def _verify(settings: Settings, source: str, target: str) -> None:
 
         found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
     if found:
-        raise VerifyError("the output does not hold what the input holds", found="; ".join(found[:3]))
+        raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
 
 
 def _take(outcome: Outcome, report: Report) -> None:
@@ -139,7 +139,7 @@ def _keep_notes(outcome: Outcome, notes: list[Note]) -> None:
 
 
 def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:
-    """Put an error into the outcome, without names of files: the row says which file it is about."""
+    """Put an error into the outcome, without names of files: the row names the file."""
     if isinstance(error, UnknownFormatError) and not job.claimed:
         outcome.status = FOREIGN
         outcome.kind, outcome.message, outcome.reason = "", "", error.message
@@ -154,13 +154,13 @@ def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:
 
 def _fail(outcome: Outcome, kind: str, message: str, reason: str = "") -> None:
     outcome.status, outcome.kind = FAILED, kind
-    # Numbers and names differ from file to file; what failures are grouped by must not.
+    # Numbers and names differ between files; the text by which failures are grouped must not.
     outcome.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
     outcome.reason = reason or message
 
 
 def warm_up(settings: Settings) -> None:
-    """Import what the work needs, so that the first file pays for it neither in time nor in memory."""
+    """Import what the work needs, so that the first file does not pay for it in time or memory."""
     wanted = [
         "conversion.convert",
         "conversion.into_python",

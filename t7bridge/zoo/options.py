@@ -27,28 +27,28 @@ def settings_of(
     prove: bool = False,
     flush: bool,
 ) -> Settings:
-    """Check what was asked for, once and not with every file.
+    """Check the request, once and not for every file.
 
     Raises:
-        ModelError: an option does not exist, or makes no sense with the others.
+        ModelError: an option does not exist, or is incompatible with the others.
     """
     check_choices({"to": to})
     asked = _asked(to, module, options)
     if module and (to is not None or verify):
-        raise ModelError("a module is not compared, and has no other format", expected="module without to and verify")
+        raise ModelError("module excludes to and verify", expected="module without to and verify")
     if asked.get("template"):
         if verify:
-            raise ModelError("what went into a template cannot be compared with where it came from")
+            raise ModelError("verify and template exclude each other")
         asked["template"] = os.path.abspath(asked["template"])
         if not os.path.exists(asked["template"]):
-            raise T7BridgeError("there is no such file", file=asked["template"])
+            raise T7BridgeError("no such file", file=asked["template"])
     if asked.get("classes"):
         asked["classes"] = os.path.abspath(asked["classes"])
     return Settings(to, module, verify, draw, prove, asked, limits, memory, flush)
 
 
 def allowed_options(to: str | None, module: bool) -> list[Option]:
-    """The options that mean something for one kind of output."""
+    """Return the options that apply to one kind of output."""
     known = [option for option in options_for("module" if module else "zoo") if option.name not in _OWN]
     if module or to is None:
         return known
@@ -56,10 +56,10 @@ def allowed_options(to: str | None, module: bool) -> list[Option]:
 
 
 def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are others than usual.
+    """Return the options with values other than their defaults.
 
     Raises:
-        ModelError: one does not exist, or means nothing here.
+        ModelError: one does not exist, or does not apply.
     """
     allowed = {option.name for option in allowed_options(to, module)}
     asked = {
@@ -70,13 +70,13 @@ def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, A
     if not set(asked) <= allowed:
         wrong = sorted(set(asked) - allowed)
         what = "with module" if module else f"for {to}" if to is not None else "here"
-        raise ModelError(f"{', '.join(wrong)} has no meaning {what}", expected=", ".join(sorted(allowed)))
+        raise ModelError(f"{', '.join(wrong)} does not apply {what}", expected=", ".join(sorted(allowed)))
     check_choices(asked)
     return asked
 
 
 def suffix_of(settings: Settings) -> Callable[[str], str]:
-    """The suffix of an output, for the format of its input."""
+    """Return the suffix of an output, for the format of its input."""
     if settings.module:
         return lambda kind: ""
     return lambda kind: FORMATS[settings.to or ("pt" if FORMATS[kind].values == LUA else "t7")].suffix

@@ -1,4 +1,4 @@
-"""Which files a zoo has, and what the output of each is called: a list that is the same on every run."""
+"""The files of a zoo and the names of their outputs: a list that is the same on every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..formats.signatures import identify
 from .filesystems import Entry, list_remote, local_path
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
-"""Suffixes that say that a file is a model: where such a file is something else, that is a failure."""
+"""Suffixes that declare a file to be a model: such a file that is something else is a failure."""
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
 _GLOB = "*?["
 
@@ -27,11 +27,11 @@ class Found:
     """An input.
 
     Attributes:
-        name: its path in the zoo, with `/`: the same wherever the zoo is. Names it in journal and report.
+        name: its path in the zoo, with `/`: the same wherever the zoo is located. Its name in journal and report.
         place: its path or URL.
-        bytes: its size, 0 where that is not known.
-        stamp: what changes when the file does.
-        given: whether it was named itself, and not found in a folder.
+        bytes: its size, 0 if unknown.
+        stamp: a value that changes when the file does.
+        given: whether it was named explicitly, not found in a folder.
     """
 
     name: str
@@ -42,18 +42,18 @@ class Found:
 
 
 def find_inputs(sources: Sequence[str], output: str) -> list[Found]:
-    """The files in all sources, sorted by name; hidden ones, and those in the output folder, are left out.
+    """Return the files in all sources, sorted by name; hidden ones, and those in the output folder, are excluded.
 
-    Of one folder, pattern or archive, names are relative to it; of several, each begins with its own. Files that were
-    named one by one have names below the folder that holds all of them.
+    For one folder, pattern or archive, names are relative to it; for several, each begins with its own. Files that were
+    named individually have names relative to their common folder.
 
     Args:
         sources: paths of files and folders, patterns, URLs.
-        output: the output folder, which may lie in a source.
+        output: the output folder, which may be inside a source.
 
     Raises:
         T7BridgeError: a source does not exist, or cannot be listed.
-        ModelError: two inputs have one name, or the output folder is a source.
+        ModelError: two inputs have the same name, or the output folder is a source.
     """
     roots: list[tuple[str, list[Entry]]] = []
     singles: list[Entry] = []
@@ -84,13 +84,13 @@ def find_inputs(sources: Sequence[str], output: str) -> list[Found]:
 
 
 def safe_name(inside: str) -> str:
-    """A path that stays in the folder it is put into, whatever an archive or a server calls its members."""
+    """Return a path that stays inside its folder, whatever an archive or a server calls its members."""
     parts = [part for part in inside.replace("\\", "/").replace("\0", "_").split("/") if part not in ("", ".")]
     return "/".join("__" if part == ".." else part for part in parts) or "_"
 
 
 def _named(roots: list[tuple[str, list[Entry]]], singles: list[Entry]) -> Iterator[tuple[Entry, bool]]:
-    """The entries under their names in the zoo, and whether each was named itself."""
+    """Yield the entries under their names in the zoo, and whether each was named explicitly."""
     several = len(roots) + bool(singles) > 1
     times: Counter[str] = Counter()
     for root, entries in roots:
@@ -107,7 +107,7 @@ def _named(roots: list[tuple[str, list[Entry]]], singles: list[Entry]) -> Iterat
 
 
 def _fixed_part(path: str) -> str:
-    """The folder that contains the first wildcard of a pattern; the path itself where there is none."""
+    """Return the folder of the first wildcard of a pattern; the path itself if there is none."""
     if os.path.lexists(path) or not glob.has_magic(path):
         return path
     return os.path.dirname(path[: min(path.index(char) for char in _GLOB if char in path)]) or os.curdir
@@ -131,7 +131,7 @@ def _list_local(path: str, output: str) -> tuple[list[Entry], bool]:
         elif "**" not in path:  # a recursive pattern lists the files itself
             entries += _walk(match, start, own)
     if not entries:
-        raise T7BridgeError("there is no such file or folder", file=path)
+        raise T7BridgeError("no such file or folder", file=path)
     return entries, False
 
 
@@ -143,7 +143,7 @@ def _local_entry(path: str, start: str) -> Entry:
 
 
 def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
-    """The regular files below a folder. Links to files are followed, links to folders are not: they may go round."""
+    """Yield regular files below a folder. Links to files are followed, links to folders are not: they may form cycles."""
     stack = [folder]
     while stack:
         current = stack.pop()
@@ -164,7 +164,7 @@ def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
 
 
 def kind_of(head: bytes) -> str:
-    """The likely format of a file by its first bytes; empty for what is not a model."""
+    """Return the likely format of a file from its first bytes; empty for a file that is not a model."""
     signature = identify(head)
     if signature is not None:
         found = formats_with(signature.kind)
@@ -184,7 +184,7 @@ def title_of(head: bytes) -> str:
 
 
 def is_claimed(found: Found) -> bool:
-    """Return whether a file claims to be a model: it was named, or by its suffix."""
+    """Return whether a file is declared to be a model: it was named explicitly, or has such a suffix."""
     return found.given or os.path.splitext(found.name)[1].lower() in CLAIMS
 
 
@@ -193,16 +193,16 @@ def output_names(
 ) -> dict[str, str]:
     """Return the names of the outputs of new inputs: those of the inputs, with the suffix of the format.
 
-    Where two would get one name, or a file that of a folder, both keep their own suffix too: `net.t7.pt`. Names differ
-    in more than upper and lower case, which some file systems do not tell apart.
+    If two would get the same name, or a file that of a folder, both keep their own suffix too: `net.t7.pt`. Names
+    differ in more than case, which some file systems ignore.
 
     Args:
-        wanted: names of the inputs, and what each is (`t7` or `pt`).
+        wanted: names of the inputs, and the format of each (`t7` or `pt`).
         taken: names of outputs that exist for other inputs.
-        suffixes: the suffix of the output for what an input is.
+        suffixes: the suffix of the output for each input format.
 
     Returns:
-        The output's name for each input's.
+        The name of the output by that of the input.
     """
     inputs = dict(wanted)
     short = {name: _stem(name) + suffixes(kind) for name, kind in inputs.items()}
@@ -224,7 +224,7 @@ def output_names(
 
 
 def _stem(name: str) -> str:
-    """`a/net` of `a/net.t7` and of `a/net.pth.tar`; a suffix that means nothing stays."""
+    """Return `a/net` for `a/net.t7` and `a/net.pth.tar`; an unknown suffix stays."""
     stem, suffix = os.path.splitext(name)
     if suffix.lower() == ".tar" and os.path.splitext(stem)[1].lower() in _STRIPPED:
         stem, suffix = os.path.splitext(stem)
@@ -232,7 +232,7 @@ def _stem(name: str) -> str:
 
 
 def _folders(names: Iterable[str]) -> set[str]:
-    """The folders that files are in, and the folders of those, without upper case."""
+    """Return the folders that contain files, and all their parents, in lower case."""
     found: set[str] = set()
     while names := {name.rpartition("/")[0].casefold() for name in names if "/" in name}:
         found |= names

@@ -18,12 +18,12 @@ class Progress:
     """Progress of a run.
 
     Attributes:
-        files: how many files this run is to deal with.
-        bytes: their size together.
-        counts: how many of them are `done`, `failed`, `foreign`.
-        done_bytes: size of those that were dealt with.
-        current: names of the files being worked on, as far as that is known.
-        started: when the run began to convert, on the clock of `time.monotonic`.
+        files: number of files in this run.
+        bytes: their total size.
+        counts: number of them `done`, `failed`, `foreign`.
+        done_bytes: size of the finished ones.
+        current: names of the files in progress, as far as known.
+        started: start of the conversion, on the clock of `time.monotonic`.
     """
 
     files: int
@@ -41,16 +41,16 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the run began to convert."""
+        """Seconds since the conversion began."""
         return time.monotonic() - self.started
 
     def add(self, status: str, size: int) -> None:
-        """Count a file that was dealt with."""
+        """Count a finished file."""
         self.counts[status] += 1
         self.done_bytes += size
 
     def mark(self) -> None:
-        """Remember where we are, for the rates; to be called a few times a second."""
+        """Sample the progress, for the rates; to be called a few times a second."""
         now = time.monotonic()
         self._marks.append((now, self.finished, self.done_bytes))
         while now - self._marks[0][0] > _WINDOW_SECONDS:
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Files and bytes a second, over the last ten seconds."""
+        """Return files and bytes a second, over the last ten seconds."""
         if len(self._marks) < 2:
             return 0.0, 0.0
         first, last = self._marks[0], self._marks[-1]
@@ -67,7 +67,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate, by files or by bytes, whichever takes longer; `None` while nothing is known."""
+        """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
         files, size = self.rates
         left = [
             (total - done) / rate

@@ -1,7 +1,7 @@
 """Report on an output folder, as data and as three files: `report.json`, `report.csv` and `report.html`.
 
-The files hold no times and no dates: the same zoo has the same reports, byte for byte, however often the work on it
-was interrupted.
+The files hold no times and no dates: the same zoo has the same reports, byte for byte, however often it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .journal import Row
 
 COLUMNS = {
     "name": "path of the input in the zoo",
-    "status": "done, failed, foreign (no model), or planned (not dealt with yet)",
+    "status": "done, failed, foreign (not a model), or planned (not yet converted)",
     "output": "path of the output in this folder",
-    "mode": "what was done",
+    "mode": "how it was converted",
     "bytes": "size of the input",
     "output_bytes": "size of the output",
     "tensors": "tensors in the output",
     "kind": "class of the error",
-    "reason": "why it failed, or what a foreign file is",
+    "reason": "why it failed, or a description of a foreign file",
     "hash": "SHA-256 of the input",
     "output_hash": "SHA-256 of the output; of a folder: of the names and hashes in it",
 }
@@ -48,12 +48,12 @@ class ZooReport:
     Attributes:
         output: the folder.
         rows: every file of the zoo.
-        options: what the outputs depend on.
+        options: the options on which the outputs depend.
         version: of t7bridge.
-        failures: kind and message of errors, and the names of the files that had them, the most frequent first.
-        layers: classes without a PyTorch equivalent, and in how many files and how often they are there.
-        seconds: that this run took to convert.
-        now: how many files this run dealt with, by status.
+        failures: kind and message of errors, and the names of the affected files, the most frequent first.
+        layers: classes without a PyTorch equivalent, with their number of files and of occurrences.
+        seconds: duration of the conversion in this run.
+        now: number of files finished in this run, by status.
     """
 
     output: str
@@ -73,7 +73,7 @@ class ZooReport:
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """Size of the inputs that were converted, and of their outputs."""
+        """Total size of the converted inputs, and of their outputs."""
         done = [row for row in self.rows if row.status == DONE]
         return sum(row.bytes for row in done), sum(row.output_bytes for row in done)
 
@@ -84,7 +84,7 @@ class ZooReport:
 
     @property
     def warnings(self) -> list[tuple[str, list[str]]]:
-        """The warnings of converted files, alike ones together, with the files that have them; most frequent first."""
+        """Return the warnings of converted files, grouped, with the files that have them; most frequent first."""
         found: dict[str, list[str]] = {}
         for row in self.rows:
             for text in dict.fromkeys(re.sub(r"\d+", "N", note[2]) for note in row.notes if note[0] == "warning"):
@@ -93,14 +93,14 @@ class ZooReport:
 
     @property
     def losses(self) -> dict[str, int]:
-        """In how many converted files something was lost, by kind: `type`, `precision` or `sharing`."""
+        """Return the number of converted files with losses, by kind: `type`, `precision` or `sharing`."""
         found: Counter[str] = Counter()
         for row in self.rows:
             found.update({note[3] for note in row.notes if len(note) > 3 and note[3]} if row.status == DONE else ())
         return dict(sorted(found.items()))
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the single files, as data for JSON."""
+        """Return everything but the individual files, as data for JSON."""
         before, after = self.bytes
         return {
             "version": self.version,
@@ -119,7 +119,7 @@ class ZooReport:
 
 
 def summarize(output: str, rows: list[Row], options: dict[str, Any], version: str) -> ZooReport:
-    """Count what is in the rows of a journal."""
+    """Summarize the rows of a journal."""
     groups: dict[tuple[str, str], list[str]] = {}
     files_with: Counter[str] = Counter()
     times: Counter[str] = Counter()
@@ -136,7 +136,7 @@ def summarize(output: str, rows: list[Row], options: dict[str, Any], version: st
 
 
 def report_files(report: ZooReport) -> dict[str, bytes]:
-    """The three files, by name."""
+    """Return the three files, by name."""
     return {
         "report.json": as_json(report).encode(),
         "report.csv": as_csv(report).encode("utf-8", "backslashreplace"),
@@ -145,7 +145,7 @@ def report_files(report: ZooReport) -> dict[str, bytes]:
 
 
 def as_json(report: ZooReport) -> str:
-    """Everything there is to say, as JSON, with a file a line."""
+    """Return the full report as JSON, with one file a line."""
     lines = []
     for row in report.rows:
         data: dict[str, Any] = dict(zip(COLUMNS, _columns(row)))
@@ -157,11 +157,11 @@ def as_json(report: ZooReport) -> str:
 
 
 def as_csv(report: ZooReport) -> str:
-    """The table of files, as a spreadsheet reads it."""
+    """Return the table of files for spreadsheets."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    # A spreadsheet computes what begins like a formula, and a file can be called like one.
+    # A spreadsheet evaluates cells that look like a formula, and a file can be named like one.
     writer.writerows(
         [f"'{value}" if type(value) is str and value[:1] in _FORMULA else value for value in _columns(row)]
         for row in report.rows
@@ -170,7 +170,7 @@ def as_csv(report: ZooReport) -> str:
 
 
 def as_page(report: ZooReport) -> str:
-    """One page that needs nothing else: totals, failures by kind, unmapped layers, and the table of all files."""
+    """Return one self-contained page: totals, failures by kind, unmapped layers, and the table of all files."""
     data = {
         **report.summary(),
         "failures": [{"kind": kind, "message": text, "names": names} for kind, text, names in report.failures],
@@ -179,14 +179,14 @@ def as_page(report: ZooReport) -> str:
             [*_page_columns(row), row.kind, row.reason, _shown_notes(row), _picture(report, row)] for row in report.rows
         ],
     }
-    # Names of files are data, and must not end the script that they stand in.
+    # Names of files are data, and must not end the script that contains them.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = files(__package__).joinpath("report.html").read_text("utf-8")
     return page.replace("/*DATA*/", text, 1)
 
 
 def _picture(report: ZooReport, row: Row) -> str:
-    """Path of a file's picture in the folder; empty where it has none."""
+    """Return the path of a file's picture in the folder; empty if it has none."""
     if (
         row.status != DONE
         or not report.options.get("draw")

@@ -1,4 +1,4 @@
-"""Plan of a run, made from the sources as they are now and the journal."""
+"""The plan of a run, made from the current sources and the journal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Plan:
     """Starting point of a run.
 
     Attributes:
-        rows: every file that is in the sources, as the journal should have it.
-        stale: rows to be written into the journal: new ones, and those that changed.
-        changed: names of inputs that were converted and are others now.
-        lost: names of inputs whose output was there and is missing.
+        rows: every file of the sources, as the journal should have it.
+        stale: rows to be written to the journal: new and changed ones.
+        changed: names of inputs that changed since they were converted.
+        lost: names of inputs whose output is missing.
         gone: names of inputs that are missing.
     """
 
@@ -46,18 +46,18 @@ def make_plan(
     retry_failed: bool = False,
     force: bool = False,
 ) -> Plan:
-    """Compare what is there with what the journal knows.
+    """Compare the sources with the journal.
 
-    A file that was dealt with is left alone as long as its size and time are the same, or, where they are not, its
-    hash is. A name that an output has got it keeps.
+    A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
+    name.
 
     Args:
         found: the inputs.
         known: the journal's rows.
-        folder: where the outputs are.
-        suffix: the suffix of the output, for what an input is (`t7`, `pt`).
-        retry_failed: whether files that failed are tried again.
-        force: whether files that others have put where outputs go are replaced.
+        folder: the output folder.
+        suffix: the suffix of the output, by input format (`t7`, `pt`).
+        retry_failed: whether to retry failed files.
+        force: whether to replace foreign files at the paths of outputs.
     """
     plan = Plan()
     before = {row.name: row for row in known}
@@ -87,7 +87,7 @@ def make_plan(
 
 
 def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
-    """A row as it has to be now that its input has been looked at."""
+    """Return the updated row of an input."""
     same = row.stamp == item.stamp and item.bytes in (0, row.bytes)
     row = evolve(row, place=item.place) if row.place != item.place else row
     if not same and row.status != PLANNED:
@@ -104,7 +104,7 @@ def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
 
 
 def _has_hash(item: Found, row: Row) -> bool:
-    """Return whether a file with another time has the same content. Remote files are not fetched to find that out."""
+    """Return whether a file with another time has the same content. Remote files are not fetched for this."""
     path = local_path(item.place)
     if path is None or not row.hash or item.bytes != row.bytes:
         return False
@@ -115,7 +115,7 @@ def _has_hash(item: Found, row: Row) -> bool:
 
 
 def _fits(output: str, suffix: str) -> bool:
-    """Return whether a name that an output had still says what it will be."""
+    """Return whether the existing name of an output still fits its format."""
     return bool(output) and os.path.splitext(output)[1] == suffix if suffix else bool(output)
 
 
@@ -127,7 +127,7 @@ def _planned(
     suffix: Callable[[str], str],
     force: bool,
 ) -> Iterator[Row]:
-    """Rows for inputs that are new, or others than they were."""
+    """Return rows for new and changed inputs."""
     starts = heads([item.place for item in fresh], HEAD_BYTES)
     kinds: dict[str, str] = {}
     titles: dict[str, str] = {}
@@ -152,6 +152,6 @@ def _planned(
         row.ours = force or bool(old and old.ours and old.output) or folder.size(row.output) is None
         if not row.ours:
             row.status, row.kind = FAILED, "TargetExistsError"
-            row.message = "another file is there already"
-            row.reason = f"{os.path.basename(row.output)} is there already, and was not made by this zoo"
+            row.message = "a foreign file exists already"
+            row.reason = f"{os.path.basename(row.output)} exists already, and was not made by this zoo"
         yield row

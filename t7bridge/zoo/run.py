@@ -1,4 +1,4 @@
-"""`convert_zoo`: plans, hands files to an engine, writes down what becomes of them, and reports."""
+"""`convert_zoo`: plan, dispatch files to an engine, record the outcomes, and report."""
 
 from __future__ import annotations
 
@@ -53,43 +53,43 @@ def convert_zoo(
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> ZooReport:
-    """Convert many files into a folder that mirrors their tree, and resume there when it is called again.
+    """Convert many files into a folder that mirrors their tree, and resume when called again.
 
-    Files are found by what they hold, not by their names. Those that fail do not stop the others. What was done is in
-    a journal in the output folder: a file is converted again only if it changed, or its output is gone. The folder
-    gets `report.html`, `report.json` and `report.csv`.
+    Files are recognized by content, not by name. Failures do not stop other files. Progress is kept in a journal in the
+    output folder: a file is converted again only if it changed, or its output is missing. The folder gets
+    `report.html`, `report.json` and `report.csv`.
 
     Args:
         sources: files, folders, patterns and URLs of any file system of fsspec, one or several.
         output: a folder, or the URL of one.
-        to: the format of all outputs: `t7`, `pt`, `safetensors` or `hdf5`; without it each `.t7` becomes a `.pt` and
+        to: the format of all outputs: `t7`, `pt`, `safetensors` or `hdf5`; by default each `.t7` becomes a `.pt` and
             each `.pt` a `.t7`.
         module: whether each model becomes a folder with `model.py` and `model.pt`, as `write_module` makes it.
-        verify: whether each output is read again, by other readers too, and compared with its input.
-        draw: whether each output gets a picture of its model beside it, `NAME.html`, to which `report.html` links.
+        verify: whether each output is read back, by other readers too, and compared with its input.
+        draw: whether each model is drawn next to its output, as `NAME.html`, to which `report.html` links.
         prove: whether each layer is compared with what Lua Torch recorded in the same file: a note of the file.
         engine: `local` for processes on this machine, `dask` for a cluster.
-        workers: how many processes; 0 for none but this one; one a core if not given.
-        scheduler: the address of a Dask scheduler; without it the Dask engine starts a cluster on this machine.
-        timeout: seconds that one file may take.
+        workers: number of processes; 0 for none but this one; by default one a core.
+        scheduler: the address of a Dask scheduler; by default the Dask engine starts a local cluster.
+        timeout: time limit for one file, in seconds.
         memory: bytes that the work on one file may allocate.
-        retry_failed: whether files that failed in an earlier run are tried again.
-        limit: how many files this run converts at most.
-        dry_run: whether only the plan is made, and nothing is written.
-        force: whether files of others in the output folder are replaced, and everything is converted anew where the
-            options are others than in the runs before.
+        retry_failed: whether to retry files that failed in an earlier run.
+        limit: maximum number of files converted in this run.
+        dry_run: whether to make only the plan, without writing anything.
+        force: whether to replace foreign files in the output folder, and to convert everything again if the options
+            differ from those of earlier runs.
         limits: resource limits.
-        on_start: is given the plan.
-        on_file: is given each file's row and outcome.
-        on_progress: is told how far the run is, some times a second.
+        on_start: called with the plan.
+        on_file: called with each file's row and outcome.
+        on_progress: called with the progress, several times a second.
         **options: of `convert`, or of `write_module` where `module` is set.
 
     Returns:
-        What is now in the folder.
+        The report on the folder.
 
     Raises:
         T7BridgeError: a source cannot be found, another run is at work in the folder, or no worker can be started.
-        ModelError: the options contradict each other, or those of the runs before.
+        ModelError: the options contradict each other, or those of earlier runs.
         UnsupportedError: a library is not installed.
     """
     places = [os.fspath(source) for source in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
@@ -105,12 +105,12 @@ def convert_zoo(
                 opened = open_engine(
                     engine, settings, (folder.place, *places), workers=workers, timeout=timeout, scheduler=scheduler
                 )
-                stack.callback(folder.sweep)  # what workers left that died, or were ended
+                stack.callback(folder.sweep)  # leftovers of killed workers
                 return stack.enter_context(closing(opened))
 
             anew = _compare_options(journal, settings, force)
             known = () if anew else tuple(journal.rows())
-            # Where all files are new, the workers can start while it is found out what they are to do.
+            # If all files are new, the workers can start while the plan is made.
             started = start(places) if not known and not dry_run else None
             found = find_inputs(places, folder.place)
             plan = make_plan(found, known, folder, suffix_of(settings), retry_failed=retry_failed, force=force)
@@ -145,10 +145,10 @@ def _planned(on_start: Callable[[Plan], None] | None, plan: Plan, folder: Folder
 
 
 def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
-    """Return whether everything is converted anew, as the options are others than before.
+    """Return whether everything is converted again because the options changed.
 
     Raises:
-        ModelError: they are, and that was not expected.
+        ModelError: they changed without `force`.
     """
     before, now = journal.fact("options"), settings.asked()
     if before is None or before == now:
@@ -159,13 +159,13 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
         raise ModelError(
             f"the folder was made with other options: {changes}",
             file=journal.path,
-            hint="Give the same options, another folder, or --force (force=True) to convert everything anew.",
+            hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
         )
     return True
 
 
 class _Run:
-    """One run: sends jobs to an engine and records outcomes in the journal. At its end all of them are there."""
+    """One run: dispatches jobs to an engine and records all outcomes in the journal."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _Run:
         self._on_file = on_file
         self._on_progress = on_progress
         self._pending: list[Row] = []
-        # Flushing continues beside the work: it waits for the disk, and the workers need not.
+        # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._due = self._show_at = 0.0
@@ -192,17 +192,17 @@ class _Run:
 
     def __exit__(self, *exception: object) -> None:
         with self._pool:
-            self._write()  # what is done is done, even if somebody ends the run
+            self._write()  # record finished files even if the run is interrupted
             self._finish_writing()
 
     def _jobs(self) -> Iterator[Job]:
-        """The large files first, so that no worker is left alone with one at the end."""
+        """Yield the large files first, so that no worker is left alone with one at the end."""
         for row in sorted(self._rows.values(), key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0):
             target = join(self._folder.place, row.output)
             yield Job(row.number, row.place, target, row.bytes, row.claimed)
 
     def go(self, engine: Engine) -> None:
-        """Convert everything there is to do."""
+        """Convert all planned files."""
         self._due = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self._jobs())) as outcomes:
             for outcome in outcomes:
@@ -213,7 +213,7 @@ class _Run:
         self._show(engine)
 
     def _tick(self, engine: Engine) -> None:
-        """Write and show what there is, when it is time to."""
+        """Record and report new outcomes, when due."""
         now = time.monotonic()
         if now > self._due and self._pending and (self._writing is None or self._writing.done()):
             self._write()

@@ -1,6 +1,6 @@
-"""A worker process: gets settings and jobs as lines of JSON, answers with outcomes as lines of JSON.
+"""A worker process: reads settings and jobs as lines of JSON, answers with outcomes as lines of JSON.
 
-It ends when nobody can send it jobs any more, even in the middle of one: whoever started it is gone then.
+It ends when its input is closed, even in the middle of a job: the parent process is gone then.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def memory_limit(allowed: int | None) -> Iterator[None]:
-    """Let this process allocate no more than so many bytes beside what it has, where the system can do that.
+    """Limit further memory allocation of this process to a number of bytes, where the system supports it.
 
-    On Linux that is `RLIMIT_DATA`, which counts what is allocated and not the files that are mapped; elsewhere
-    `RLIMIT_AS`, which counts both.
+    On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
+    both.
     """
     if allowed is None:
         yield

@@ -410,7 +410,7 @@ def test_opaque_objects() -> None:
     assert found["other"]["__state__"].as_list() == [1, 2]
     assert found["other"]["__items__"].as_list() == [4]
     assert found["other"]["__pairs__"][1].as_list() == [b"k", 5]
-    assert messages(tree, "warning") == ["an object of class my.code.Config is a table of what it holds"] * 3
+    assert messages(tree, "warning") == ["an object of class my.code.Config is written as a table of its content"] * 3
     assert description(read(written(found)))
 
 

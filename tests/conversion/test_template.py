@@ -240,7 +240,7 @@ def test_partial(tmp_path):
     assert (after.pop("0.weight") == 1).all()
     assert all(np.array_equal(after[key], before[key]) for key in after)
     assert re.search("warning: 7 keys are missing.*0.bias", messages(report))
-    assert re.search("warning: 1 keys have no place.*fc.weight", messages(report))
+    assert re.search("warning: 1 keys do not exist in Lua.*fc.weight", messages(report))
     with pytest.raises(ModelError, match=r"expected \[6\]; found \[5\]"):
         fill({**tuned, "0.bias": torch.zeros(5)}, model("models/lenet_mm"), tmp_path, partial=True)
     with pytest.raises(ModelError, match="no key"):
@@ -367,7 +367,7 @@ def test_several_modules(tmp_path):
     report = fill({"netG": state, "nets": [other], "epoch": 3}, template, tmp_path)
 
     assert all(array.all() for _, module in find_modules(read(str(tmp_path / "out.t7"))) for array in _values(module))
-    assert messages(report) == "info: what the .pt holds beside its state dicts is not taken: epoch"
+    assert messages(report) == "info: ignored besides the state dicts of the .pt: epoch"
     with pytest.raises(ModelError, match=r"several modules.*root\.netG, root\.nets\[1\]"):
         fill(state, template, tmp_path)
     with pytest.raises(ModelError, match=r"missing root\.nets\[1\]: weight: expected \[4, 3\]"):
@@ -414,7 +414,7 @@ def test_what_a_template_is_for(tmp_path):
         convert(tmp_path / "x.pt", tmp_path / "y.t7", template=tmp_path / "x.pt")
     assert template.read_bytes() == data
     convert(model("models/lenet_mm"), tmp_path / "tree.pt", mode="tree")
-    with pytest.raises(ModelError, match=r"the keys do not fit|no state dict"):
+    with pytest.raises(ModelError, match=r"the keys do not match|no state dict"):
         convert(tmp_path / "tree.pt", tmp_path / "y.t7", template=model("models/lenet_mm"))
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".pt", ".pt", ".t7"]
 

@@ -231,7 +231,7 @@ def test_compact_tables_of_tensors(tmp_path):
 def test_compact_has_no_meaning_in_tree_mode(tmp_path):
     """Where every field is kept, so is every element; that is said."""
     report = convert(FLAT, tmp_path / "m.pt", "tree", compact=True)
-    assert any("compact has no meaning" in note.message for note in report.notes)
+    assert any("compact does not apply" in note.message for note in report.notes)
 
 
 def test_small_files_are_not_noted(tmp_path):

@@ -76,7 +76,7 @@ def test_refused_sources(tmp_path: Path) -> None:
     """What is not there, what is no file, and the output folder itself are no sources."""
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(T7BridgeError, match="there is no such file or folder"):
+    with pytest.raises(T7BridgeError, match="no such file or folder"):
         names(tmp_path / "nothing.t7")
     with pytest.raises(T7BridgeError, match="not a regular file"):
         names(tmp_path / "pipe")

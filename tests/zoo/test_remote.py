@@ -138,7 +138,7 @@ def test_s3(local: Path, tmp_path: Path) -> None:
 def test_read_only_targets(local: Path) -> None:
     """Nothing is written to archives and web servers."""
     for target in ("http://127.0.0.1:1/out", "zip://out::/tmp/x.zip"):
-        with pytest.raises(UnsupportedError, match="can only be read from"):
+        with pytest.raises(UnsupportedError, match="is read-only"):
             t7bridge.convert_zoo(local / "zoo", target)
 
 

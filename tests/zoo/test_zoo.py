@@ -333,7 +333,7 @@ def test_disk_that_takes_no_more(small: Path, tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr("t7bridge.zoo.folder.flush_file_system", refuse)
-        with pytest.raises(WriteError, match=r"out: outputs cannot be put on the disk: Input/output error"):
+        with pytest.raises(WriteError, match=r"out: outputs cannot be flushed to the disk: Input/output error"):
             convert(small, tmp_path / "out")
     with sqlite3.connect(tmp_path / "out" / JOURNAL) as base:
         assert base.execute("SELECT count(*) FROM files WHERE status = 'done'").fetchone() == (0,)
