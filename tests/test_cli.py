@@ -246,7 +246,7 @@ def test_zeros(tmp_path: Path) -> None:
     run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
 
     assert run.returncode == 2
-    assert "nil, explains next to nothing of the file" in run.stderr
+    assert "nil, accounts for next to nothing of the file" in run.stderr
     assert "found 996 bytes more" in run.stderr
 
 

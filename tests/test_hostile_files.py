@@ -243,7 +243,7 @@ def test_stride_zero_is_no_live_module(tmp_path, capsys) -> None:
 def test_zeros_are_no_value(size: int) -> None:
     """Zeros read as nil, which explains nothing of a file of them; four of them are nil as Lua writes it."""
     for read in (t7bridge.load, t7bridge.load_as_torchfile):
-        with pytest.raises(CorruptError, match="nil, explains next to nothing"):
+        with pytest.raises(CorruptError, match="nil, accounts for next to nothing"):
             read(bytes(size))
         assert read(bytes(4)) is None
 
@@ -251,9 +251,9 @@ def test_zeros_are_no_value(size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("count_zeroed.t7", "an empty table, explains next to nothing"),
-        ("table_of_text.t7", "a number, explains next to nothing"),
-        ("nil_first.t7", "nil, explains next to nothing"),
+        ("count_zeroed.t7", "an empty table, accounts for next to nothing"),
+        ("table_of_text.t7", "a number, accounts for next to nothing"),
+        ("nil_first.t7", "nil, accounts for next to nothing"),
         ("second_value_big.t7", "different byte orders"),
         ("second_object_big.t7", "different byte orders"),
     ],

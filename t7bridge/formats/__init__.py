@@ -1,7 +1,7 @@
-"""Files of any format: `open` reads one, `write` writes one, `FORMATS` says what each can hold.
+"""Files of any format: `open` reads one, `write` writes one, `FORMATS` lists what each can hold.
 
-This module and `table` know which formats there are; no other part of the package asks which one a file has. A format
-is a module beside this one, loaded when a file of its is met, and knows no other.
+Only this module and `table` know the set of formats; no other part of the package asks for the format of a file. A
+format is a module in this folder, loaded on first use, and knows no other.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["FORMATS", "LUA", "NAMED", "PYTHON", "SUFFIXES", "FormatSpec", "forma
 
 
 def open(source: Readable | ByteSource, *, limits: Limits | None = None, **options: Any) -> Document:
-    """Open a file of any format, told by its content.
+    """Open a file of any format, detected by its content.
 
     Args:
-        source: a path, bytes, or a binary file object, whose position must be 0 but for a `.t7`.
+        source: a path, bytes, or a binary file object, whose position must be 0 except for a `.t7`.
         limits: resource limits.
         **options: of the format's reader.
 
     Returns:
-        The document: its format, values and layout. Nothing but what tells the format was read yet.
+        The document: its format, values and layout. Only what identifies the format has been read.
 
     Raises:
         T7BridgeError: the file cannot be opened.
-        UnknownFormatError: it has no known format; the message says what it is instead.
+        UnknownFormatError: the format is unknown; the message says what the file is instead.
 
     Example:
         >>> with t7bridge.open("model.t7") as document:
@@ -49,22 +49,22 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
         spec = folder_format(source)
         return _home(spec).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
-    if start:  # a value in the middle of a file object: only a `.t7` can be one
+    if start:  # in the middle of a file object: only a `.t7` supports that
         return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
     return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
 def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
-    """The format of a file by its content, whatever its name.
+    """Return the format of a file by its content, whatever its name.
 
     Raises:
-        UnknownFormatError: its format cannot be read; the message says what it is.
+        UnknownFormatError: the format is not supported; the message says what the file is.
     """
     from .signatures import HEAD_BYTES, identify
 
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None:
-        return FORMATS["t7"]  # its reader finds out
+        return FORMATS["t7"]  # its reader decides
     found = formats_with(signature.kind)
     if not found:
         from ..errors import UnknownFormatError
@@ -79,32 +79,32 @@ def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:
 
 
 def formats_with(kind: str) -> list[FormatSpec]:
-    """The formats whose files may begin as a kind of signature does."""
+    """Return the formats whose files may begin with a kind of signature."""
     return [spec for spec in FORMATS.values() if any(each.kind == kind for each in spec.signatures)]
 
 
 def known_suffixes() -> str:
-    """The suffix of each format, for messages."""
+    """Return the suffix of each format, for messages."""
     return ", ".join(spec.suffix for spec in FORMATS.values() if spec.suffixes)
 
 
 def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
-    """The format that is to be written.
+    """Return the format to write.
 
     Args:
-        path: of the file, whose suffix says it where nothing else does.
-        to: its name.
+        path: of the file, whose suffix selects the format unless `to` is given.
+        to: the format's name.
 
     Raises:
-        ModelError: there is no format of that name.
-        UnsupportedError: the suffix says nothing.
+        ModelError: the name is unknown.
+        UnsupportedError: the suffix is unknown.
     """
     if to is not None:
         if to not in FORMATS or not FORMATS[to].suffixes:
             from ..errors import ModelError
 
             written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)
-            raise ModelError(f"there is no format {to!r} to write", expected=written)
+            raise ModelError(f"unknown output format {to!r}", expected=written)
         return FORMATS[to]
     name = os.fspath(path)
     found = SUFFIXES.get(os.path.splitext(name)[1].lower())
@@ -112,28 +112,30 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         from ..errors import UnsupportedError
 
         raise UnsupportedError(
-            "cannot tell the format to write from this name",
+            "the output format is not clear from this name",
             file=name,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint="Say it by --to (to=…): " + ", ".join(name for name, spec in FORMATS.items() if spec.suffixes) + ".",
+            hint="Name it with --to (to=…): "
+            + ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
+            + ".",
         )
     return found
 
 
 def write(value: Any, path: PathLike, format: str | None = None, *, force: bool = False, **options: Any) -> Written:
-    """Write a value that a format can hold as it is; `t7bridge.save` takes any.
+    """Write a value that a format can hold directly; `t7bridge.save` accepts any.
 
     Args:
         value: Lua values for a `.t7`, builtins with tensors in them for a `.pt`, a dict of tensors for the others.
         path: of the file.
-        format: its name; by the suffix of the path where not given.
+        format: its name; by default that of the path's suffix.
         force: whether an existing file is replaced.
         **options: of the format's writer.
 
     Raises:
         TargetExistsError: the file exists and `force` is not set.
-        UnsupportedError: the format does not have something in the value.
-        WriteError: the disk refuses.
+        UnsupportedError: the format cannot hold something in the value.
+        WriteError: the disk reports an error.
     """
     from ..io.output import FileOutput
 
@@ -143,7 +145,7 @@ def write(value: Any, path: PathLike, format: str | None = None, *, force: bool 
 
 
 def home(name: str) -> Any:
-    """The module of a format, by the format's name."""
+    """Return the module of a format, by the format's name."""
     return _home(FORMATS[name])
 
 

@@ -1,4 +1,4 @@
-"""The formats of archives and folders, which are told by the names of what is in them."""
+"""Formats of archives and folders, identified by the names of their members."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits | None) -> FormatSpec:
-    """The format of a zip archive, by the names of its members; the last where it is damaged."""
+    """Return the format of a zip archive, by the names of its members; the last one if it is damaged."""
     from ..limits import DEFAULT_LIMITS
     from .pt.zip.archive_reader import ZipArchive
 
     try:
         names = list(ZipArchive(source, limits or DEFAULT_LIMITS).members)
     except T7BridgeError:
-        return found[-1]  # its reader says what is wrong
+        return found[-1]  # its reader reports the damage
     return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])
 
 
 def folder_format(path: PathLike) -> FormatSpec:
-    """The format of a folder, by the names of what is in it.
+    """Return the format of a folder, by the names of its files.
 
     Raises:
         UnknownFormatError: no format matches.

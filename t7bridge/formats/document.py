@@ -1,4 +1,4 @@
-"""Results of reading and of writing a file of any format."""
+"""Results of reading and writing a file of any format."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from ..report import Note
 
 ELEMENTS_KEY = "t7bridge.elements"
-"""The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
+"""Name of the metadata entry with element types that a format lacks: a JSON object of tensors and types."""
 
 
 class Document:
-    """An open file: its format, its values, and what else it says.
+    """An open file: its format, its values and its metadata.
 
-    Values are read when they are asked for, and their weights stay in the file: it is open until the document is
-    closed, or, where nobody closes it, as long as a storage of its is in use. A context manager.
+    Values are read on demand, and their weights stay in the file: it is open until the document is closed, or else as
+    long as one of its storages is in use. A context manager.
 
     Args:
         format: name of the format.
         source: the file.
-        load: reads the values; all that the file holds.
-        content: what the format's own reader has: a `T7File`, a `PtReader`; `None` where there is no more to say.
+        load: reads all values of the file.
+        content: the result of the format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing.
         notes: what reading left out, filled by `load`.
-        warn: issues a warning where the file is incomplete; gets the depth of the stack.
+        warn: issues a warning if the file is incomplete; receives the stack depth.
 
     Attributes:
         format: name of the format: `t7`, `pt`, `safetensors`, `hdf5`, `npz`.
         source: the file.
         layout: how the values are encoded: a `T7Layout`; of a `.pt` its kind (`zip`, `legacy`, …); else `None`.
-        metadata: strings that the file keeps beside its values.
+        metadata: strings stored in the file besides its values.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Document:
 
     @property
     def path(self) -> str:
-        """The path of the file, or a description of what was given instead."""
+        """The path of the file, or a description of the source."""
         return self.source.name
 
     @property
     def roots(self) -> list[Any]:
-        """All values of the file; most hold one.
+        """All values of the file; most files hold one.
 
         Raises:
             FormatError: the file is damaged.
@@ -82,7 +82,7 @@ class Document:
 
     @property
     def value(self) -> Any:
-        """The value of the file, or the list of its values where it holds several."""
+        """The value of the file, or the list of its values if it holds several."""
         return self.roots[0] if len(self.roots) == 1 else self.roots
 
     @property
@@ -91,12 +91,12 @@ class Document:
         return self.roots[0]
 
     def warn(self, stacklevel: int = 2) -> None:
-        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
+        """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
         self._warn(stacklevel + 1)
 
     @property
     def content(self) -> Any:
-        """The format's own reader: a `T7File`, a `PtReader`; `None` where it adds nothing."""
+        """The format's own reader: a `T7File`, a `PtReader`; `None` if it adds nothing."""
         return self._content()
 
     @property
@@ -106,16 +106,16 @@ class Document:
 
     @property
     def foreign(self) -> list[str]:
-        """The names of classes and functions in the file that are not part of PyTorch; nothing was called."""
+        """The names of classes and functions in the file that are not part of PyTorch; none was called."""
         return list(getattr(self.content, "foreign", ()))
 
     @property
     def notes(self) -> list[Note]:
-        """Notes on what reading left out, and on what else users should know; complete once the values were read."""
+        """Notes about what reading left out, and other information for users; complete once the values are read."""
         return [*self._notes, *getattr(self.content, "notes", ())]
 
     def verify(self) -> None:
-        """Check the checksums that the file has.
+        """Verify the checksums in the file, if any.
 
         Raises:
             CorruptError: one is wrong.

@@ -1,9 +1,9 @@
-"""HDF5 files by h5py, whose only importer this is; the elements go past it, from file to file.
+"""HDF5 files by h5py, whose only importer this is; elements bypass it and are copied from file to file.
 
-Dicts and lists are groups and tensors are data sets, `/model/0.weight`, as torch-hdf5 has them, whose `hdf5.open` reads
-and writes such files in Lua. Strings are attributes of the root group. Two names of one tensor are two links to one
-data set; of other views of one storage the attribute `t7bridge` of each data set says what they are, and a name that
-HDF5 cannot have.
+Dicts and lists are groups and tensors are data sets, `/model/0.weight`, as in torch-hdf5, whose `hdf5.open` reads and
+writes such files in Lua. Strings are attributes of the root group. Two names of one tensor are two links to one data
+set; for other views of one storage, the attribute `t7bridge` of each data set describes the view, and names that
+HDF5 cannot represent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .named import METADATA_KEY, Name, NamedTensors, View, as_stored, extent, ro
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
 _NAMED = 5
-"""Largest attribute in an object's header, in bytes."""
+"""Maximum size of an attribute in an object's header, in bytes."""
 
 
 def _h5py() -> Any:
@@ -44,7 +44,7 @@ def _h5py() -> Any:
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open an HDF5 file.
 
-    Data sets of text, records and references are left out, with a note each, and so are links that lead to other files.
+    Data sets of text, records and references are left out, each with a note, and so are links to other files.
 
     Raises:
         UnsupportedError: h5py is not installed.
@@ -58,7 +58,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 class _Reader:
-    """Reads the groups and data sets of a file."""
+    """Reader of the groups and data sets of a file."""
 
     def __init__(self, h5py: Any, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
         self._h5py = h5py
@@ -79,7 +79,7 @@ class _Reader:
         return CorruptError(f"cannot be read as HDF5: {str(error)[:200]}", file=self._source.name)
 
     def metadata(self) -> dict[str, str]:
-        """The root group's attributes that are text."""
+        """Return the root group's text attributes."""
         try:
             found = {}
             for name in self._file.attrs:
@@ -93,7 +93,7 @@ class _Reader:
             raise self._damaged(error) from error
 
     def roots(self) -> list[Any]:
-        """The tensors, in a dict for each group."""
+        """Return the tensors, in a dict for each group."""
         try:
             self._walk()
         except T7BridgeError:
@@ -117,7 +117,7 @@ class _Reader:
         return [made]
 
     def _walk(self) -> None:
-        """Find the data sets. A group that is met again, inside itself say, is left out there."""
+        """Find the data sets. A group that occurs again, for example inside itself, is left out there."""
         h5py = self._h5py
         seen = {_address(h5py, self._file)}
         stack: list[tuple[Name, Any]] = [((), self._file)]
@@ -158,7 +158,7 @@ class _Reader:
             )
 
     def _count_attributes(self, path: Name, item: Any) -> None:
-        """Count the attributes of a group or data set that are neither ours nor the file's metadata."""
+        """Count the attributes of a group or data set that are neither ours nor metadata of the file."""
         if not len(item.attrs):
             return
         known = set(self.metadata()) if not path else {METADATA_KEY}
@@ -217,19 +217,19 @@ class _Reader:
                 raise LimitError("a data set would grow too large when read", file=self._source.name,
                                  path=".".join(path), found=f"{nbytes} bytes", limit="inflate_bytes",
                                  value=self._limits.inflate_bytes)  # fmt: skip
-            # In chunks, or compressed: read by h5py as it is asked for, in the machine's byte order.
+            # Chunked or compressed: read by h5py on demand, in the machine's byte order.
             chunks = _DatasetSource(self._source.name, data, nbytes)
             storage = Storage(element, numel, Span(chunks, 0, element.itemsize))
         return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
 
 
 def _address(h5py: Any, item: Any) -> int:
-    """Return the address of an object's header in the file: the same for every name of the object."""
+    """Return the address of an object's header in the file: the same for all names of the object."""
     return int(h5py.h5o.get_info(item.id).addr)
 
 
 def _element(h5py: Any, data: Any) -> tuple[ElementType | None, str]:
-    """Element type and byte order of a data set; no type where no tensor has such elements."""
+    """Return element type and byte order of a data set; no type if tensors cannot have such elements."""
     dtype = data.dtype
     if h5py.check_string_dtype(dtype) or dtype.kind not in "biufc" or dtype.subdtype is not None:
         return None, "little"
@@ -240,7 +240,7 @@ def _element(h5py: Any, data: Any) -> tuple[ElementType | None, str]:
 
 
 def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
-    """Return what our own attribute of a data set records: names by path, and the view."""
+    """Parse our attribute of a data set: names by path, and the view."""
     if METADATA_KEY not in data.attrs:
         return {}, None
     try:
@@ -254,7 +254,7 @@ def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
 
 
 class _Bytes:
-    """A source as the file object that h5py reads from: at offsets, and never the file by its name."""
+    """A source as a file object for h5py: read by offset, never by file name."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -275,7 +275,7 @@ class _Bytes:
         return data
 
     def readinto(self, buffer: Any) -> int:
-        if self._position >= self._source.size:  # the library seeks wherever the file says
+        if self._position >= self._source.size:  # the library seeks to any offset in the file
             return 0
         got = self._source.read_into(self._position, memoryview(buffer).cast("B"))
         self._position += got
@@ -287,11 +287,11 @@ class _Bytes:
     write = truncate
 
     def flush(self) -> None:
-        """Nothing to write."""
+        """Do nothing."""
 
 
 class _DatasetSource(ByteSource):
-    """The elements of a data set that does not stand in one piece, as bytes in the little-endian order."""
+    """The elements of a data set that is not contiguous, as little-endian bytes."""
 
     def __init__(self, name: str, data: Any, nbytes: int) -> None:
         super().__init__(name, nbytes)
@@ -300,7 +300,7 @@ class _DatasetSource(ByteSource):
         self._kept: tuple[int, bytes] = (0, b"")
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource.read`; whole rows are read, and the last ones kept."""
+        """See `ByteSource.read`; whole rows are read, and the last ones cached."""
         length = max(0, min(length, self.size - offset))
         start, kept = self._kept
         if not start <= offset <= offset + length <= start + len(kept):
@@ -320,7 +320,7 @@ class _DatasetSource(ByteSource):
         return len(data)
 
     def mapped(self, offset: int, length: int) -> memoryview:
-        """The bytes, in memory."""
+        """Return the bytes, in memory."""
         return memoryview(self.read_exact(offset, length, "a data set"))
 
 
@@ -328,17 +328,17 @@ class _DatasetSource(ByteSource):
 
 
 def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Written:
-    """Write tensors as an HDF5 file, without times in it, so that the same input results in the same bytes.
+    """Write tensors as an HDF5 file, without timestamps, so that the same input results in the same bytes.
 
-    h5py writes everything but the elements, which are then put where it has left room.
+    h5py writes everything but the elements, for which it leaves room.
 
     Args:
-        output: a file of which nothing was written yet.
+        output: an empty file.
         value: the tensors.
 
     Raises:
         UnsupportedError: h5py is not installed, or HDF5 has no such elements.
-        WriteError: the disk refuses.
+        WriteError: the disk reports an error.
     """
     h5py = _h5py()
     named = NamedTensors.of(value)
@@ -350,7 +350,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
             places = list(_lay_out(h5py, file, named))
             for name, text in named.metadata.items():
                 file.attrs[name.replace("\0", "_")] = text
-    except (OSError, ValueError, RuntimeError) as error:  # h5py raises these for what HDF5 refuses
+    except (OSError, ValueError, RuntimeError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
     for offset, tensor in places:
         _put(output, offset, tensor)
@@ -359,7 +359,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
-    """Make groups, links and data sets; yields where the elements of each go."""
+    """Create groups, links and data sets; yield the position of each one's elements."""
     made: dict[Any, Any] = {}
     names: dict[Any, dict[str, Name]] = {}
     taken: set[Name] = set()
@@ -389,7 +389,7 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
-    """A data set in one piece, for whose elements there is room, and nothing in it."""
+    """Create a contiguous data set with space allocated, but without data."""
     import numpy as np
 
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -404,7 +404,7 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
 
 
 def _linked(named: NamedTensors) -> dict[Name, View]:
-    """The views that links do not say: those of storages that tensors show in several ways."""
+    """Return the views that links cannot express: those of storages viewed in several ways."""
     ways: dict[int, set[Any]] = {}
     for steps, view in named.views.items():
         ways.setdefault(view.storage, set()).add((view.offset, view.stride, named.tensors[steps].size))
@@ -412,7 +412,7 @@ def _linked(named: NamedTensors) -> dict[Name, View]:
 
 
 def _describe(data: Any, names: dict[str, Name], view: View | None) -> None:
-    """Say what HDF5's own names do not: names that it cannot have, and which view of a storage this is."""
+    """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage."""
     said: dict[str, Any] = {}
     if names:
         said["names"] = {path: list(steps) for path, steps in names.items()}
@@ -424,13 +424,13 @@ def _describe(data: Any, names: dict[str, Name], view: View | None) -> None:
 
 
 def _stored(steps: Any) -> Name:
-    """Names of groups and data set. A slash inside a name would be a group, an empty name or a dot is invalid."""
+    """Return names of groups and data set. A slash in a name would be a group, an empty name or a dot is invalid."""
     parts = (step.replace("/", "_").replace("\0", "_") for step in steps)
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 
 
 def _free(place: Name, taken: set[Name]) -> Name:
-    """A name that is not taken, by a data set or a group."""
+    """Return a name not used by a data set or a group."""
     while place in taken or any(place[:length] in taken for length in range(1, len(place))):
         if place in taken:
             place = (*place[:-1], place[-1] + "_")
@@ -453,7 +453,7 @@ def _put(output: FileOutput, offset: int, tensor: Tensor) -> None:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with h5py, and compare with what should be in it.
+    """Read a file with h5py, and compare it with the expected tensors.
 
     Raises:
         UnsupportedError: h5py is not installed.
@@ -473,5 +473,5 @@ def differences(path: str, named: NamedTensors) -> list[str]:
             elif (data.shape, data.dtype) != (tensor.shape, np.dtype(tensor.element.code)):
                 found.append(f"{name} is {data.dtype} of shape {data.shape}")
             elif data[()].tobytes() != b"".join(rows(tensor)):
-                found.append(f"{name} has other elements")
+                found.append(f"{name} has different elements")
     return found

@@ -1,9 +1,8 @@
-"""Tensors under names, as safetensors, npz and HDF5 hold them: their bytes row by row, and which share memory.
+"""Named tensors, as in safetensors, npz and HDF5: their bytes row by row, and which of them share memory.
 
-Where a format has no links, a tensor is written under every name that it has, so that any reader finds all keys, and
-the file's metadata says which of them are views of one storage: `views`, by name a list of the storage's number, its
-count of elements, the view's offset and its strides, in elements. A reader of ours ties them again, after it has seen
-that they still agree.
+In a format without links, a tensor is written under every one of its names, so that any reader finds all keys, and the
+file's metadata lists the views of one storage: `views`, by name a list of the storage's number, its element count, the
+view's offset and its strides, in elements. Our readers tie them again, after checking that they still agree.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..io.source import ByteSource
 from ..report import Note
 
 Name = tuple[str, ...]
-"""The steps to a tensor: `("model", "0.weight")`."""
+"""The steps of a tensor's path: `("model", "0.weight")`."""
 _Key = TypeVar("_Key")
 METADATA_KEY = "t7bridge"
 _MOST_BYTES = 1 << 26
@@ -31,7 +30,7 @@ _MOST_BYTES = 1 << 26
 
 @define(frozen=True)
 class View:
-    """Position of a tensor in a storage that several names share.
+    """Position of a tensor in a storage shared by several names.
 
     Attributes:
         storage: number of the storage in the file.
@@ -46,15 +45,15 @@ class View:
     stride: tuple[int, ...]
 
     def as_list(self) -> list[Any]:
-        """The view as data for JSON."""
+        """Return the view as data for JSON."""
         return [self.storage, self.count, self.offset, list(self.stride)]
 
     @classmethod
     def from_list(cls, data: Any) -> View:
-        """The view from that.
+        """Parse a view.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the data are not a view.
         """
         storage, count, offset, stride = data
         numbers = (storage, count, offset, *stride)
@@ -65,10 +64,10 @@ class View:
 
 @define(eq=False)
 class NamedTensors:
-    """Content to write to a file of named tensors.
+    """Content of a file of named tensors.
 
     Attributes:
-        tensors: each under the steps to it.
+        tensors: each under the steps of its path.
         metadata: strings by name.
         views: of the tensors that share memory with others.
     """
@@ -79,10 +78,10 @@ class NamedTensors:
 
     @classmethod
     def of(cls, value: NamedTensors | Mapping[Any, Tensor]) -> NamedTensors:
-        """Make the content from a dict of tensors, by name or by steps.
+        """Create the content from a dict of tensors, by name or by steps.
 
         Raises:
-            ModelError: it is something else.
+            ModelError: the value is not such a dict.
         """
         if isinstance(value, NamedTensors):
             return value
@@ -94,15 +93,15 @@ class NamedTensors:
 
     @property
     def storages(self) -> int:
-        """Number of storages that a reader of ours finds in the file."""
+        """Number of storages that our readers find in the file."""
         return len(self.tensors) - len(self.views) + len({view.storage for view in self.views.values()})
 
 
 def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
-    """Values under their steps joined by dots.
+    """Return values by steps joined with dots.
 
     Raises:
-        ModelError: two have one name then.
+        ModelError: two names coincide.
     """
     joined = {".".join(steps): value for steps, value in values.items()}
     if len(joined) != len(values):
@@ -114,20 +113,20 @@ def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
 
 
 def reach(tensor: Tensor) -> tuple[int, int]:
-    """The first element of its storage that a tensor shows, and the one behind the last."""
+    """Return the first element of its storage that a tensor covers, and the one after the last."""
     steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
     first = tensor.offset + sum(step for step in steps if step < 0)
     return first, tensor.offset + sum(step for step in steps if step > 0) + 1
 
 
 def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[Name]]:
-    """Find which tensors share memory.
+    """Determine which tensors share memory.
 
-    Elements that no tensor shows are not written, so a storage ends where there are such.
+    Elements outside of all tensors are not written, so a storage ends where there are such.
 
     Returns:
-        The view of each tensor that overlaps or adjoins another; and the tensors that share memory of which the file
-        cannot say so, as much of it is not shown by any.
+        The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
+        because too much of the storage is outside of all tensors.
     """
     by_storage: dict[int, list[tuple[int, int, Name]]] = {}
     for name, tensor in tensors.items():
@@ -153,7 +152,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[N
 
 
 def _runs(places: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, Name]]]:
-    """Ranges in groups that overlap or adjoin."""
+    """Group ranges that overlap or adjoin."""
     run: list[tuple[int, int, Name]] = []
     end = 0
     for place in sorted(places, key=lambda place: place[:2]):
@@ -167,9 +166,9 @@ def _runs(places: list[tuple[int, int, Name]]) -> Iterator[list[tuple[int, int, 
 
 
 def write_order(named: NamedTensors) -> list[Name]:
-    """The names as they are best written: wide elements first; views of one storage as they are in it, then the rest.
+    """Return the names in writing order: wide elements first; views of one storage in storage order, then the rest.
 
-    So a storage that several tensors share is one run of bytes in the file where it can be.
+    So a storage shared by several tensors is one run of bytes in the file if possible.
     """
     leader: dict[int, str] = {}
     for steps, view in named.views.items():
@@ -195,12 +194,12 @@ def write_order(named: NamedTensors) -> list[Name]:
 
 
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], notes: list[Note]) -> None:
-    """Put tensors that were views of one storage on one storage again, where they still agree.
+    """Put tensors that were views of one storage back on one storage, if they still agree.
 
     Args:
-        tensors: the tensors of a file, each on a storage of its own; those that are tied are replaced.
-        views: what the file's metadata says.
-        notes: gets what is not as it says.
+        tensors: the tensors of a file, each on a storage of its own; tied ones are replaced.
+        views: from the file's metadata.
+        notes: receives disagreements.
     """
     groups: dict[int, list[_Key]] = {}
     for name, view in views.items():
@@ -215,7 +214,7 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], notes: list[Not
                     Note(
                         "info",
                         "",
-                        f"tensors that shared memory do not agree any more: {shown}",
+                        f"tensors that shared memory no longer agree: {shown}",
                         "sharing",
                         code="unshared",
                     )
@@ -229,7 +228,7 @@ def _shown(name: Any) -> str:
 
 
 def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key]) -> dict[_Key, Tensor] | None:
-    """The tensors as views of one storage; `None` where they are not."""
+    """Return the tensors as views of one storage; `None` if they are not."""
     first, count = tensors[names[0]], views[names[0]].count
     total = sum(tensors[name].numel for name in names)
     for name in names:
@@ -237,7 +236,7 @@ def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_
         fault = view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar)
         if fault or view.count != count or count > total or tensor.element is not first.element:
             return None
-    pieces: list[tuple[int, _Key]] = []  # of the storage: first element, and the tensor that has those from there on
+    pieces: list[tuple[int, _Key]] = []  # of the storage: first element, and the tensor with the elements from it on
     end = 0
     for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
         tensor, view = tensors[name], views[name]
@@ -258,7 +257,7 @@ def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_
 def _from_pieces(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, View], pieces: list[tuple[int, _Key]], count: int
 ) -> Storage | None:
-    """A storage whose bytes are those of tensors in the file; `None` where they are not one order and width."""
+    """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ."""
     parts: list[Piece] = []
     kinds: set[tuple[str, int]] = set()
     end = 0
@@ -285,7 +284,7 @@ def _from_pieces(
 
 
 def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key], count: int) -> Storage:
-    """A storage in memory, put together from views none of which shows all of it."""
+    """Return a storage in memory, assembled from views none of which covers all of it."""
     import numpy as np
 
     element = tensors[names[0]].element
@@ -304,7 +303,7 @@ def same_rows(one: Tensor, other: Tensor) -> bool:
 
 
 def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes in pieces of one length but for the last, and an empty one at the end."""
+    """Return the same bytes in pieces of equal length except the last, and an empty one at the end."""
     pending = bytearray()
     for piece in pieces:
         pending += piece
@@ -318,7 +317,7 @@ def _joined(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Return whether a view shows neighbouring elements in their order, row by row."""
+    """Return whether a view covers consecutive elements in order, row by row."""
     wanted = 1
     for extent, step in zip(reversed(size), reversed(stride)):
         if extent != 1 and step != wanted:
@@ -328,12 +327,12 @@ def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 def is_changed(tensor: Tensor) -> bool:
-    """Return whether the elements are to be read with another sign, or conjugated."""
+    """Return whether the elements are to be negated or conjugated when read."""
     return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
 
 
 def as_stored(tensor: Tensor) -> Storage | None:
-    """A storage with exactly a tensor's elements, row by row, where they stand so; without reading them."""
+    """Return a storage with exactly a tensor's elements, row by row, if they are contiguous; nothing is read."""
     storage = tensor.storage
     if not tensor.numel or storage is None:
         return Storage.empty(tensor.element)
@@ -387,7 +386,7 @@ def _part(pieces: Iterator[bytes | memoryview], start: int, length: int) -> Iter
 
 
 def _blocks(array: Any) -> Iterator[Any]:
-    """Parts of an array, row by row, of about a chunk each."""
+    """Yield parts of an array, row by row, of about a chunk each."""
     stack = [array]
     while stack:
         part = stack.pop()
@@ -404,10 +403,10 @@ def _blocks(array: Any) -> Iterator[Any]:
 
 
 def parse_views(text: str | bytes, file: str) -> dict[str, View]:
-    """The views that a file's metadata has.
+    """Parse the views in a file's metadata.
 
     Raises:
-        CorruptError: it is none.
+        CorruptError: the metadata are invalid.
     """
     try:
         data = json.loads(text)
@@ -417,5 +416,5 @@ def parse_views(text: str | bytes, file: str) -> dict[str, View]:
 
 
 def format_views(views: Mapping[str, View]) -> str:
-    """The metadata of views."""
+    """Return the metadata of views."""
     return json.dumps({"views": {name: view.as_list() for name, view in views.items()}}, separators=(",", ":"))

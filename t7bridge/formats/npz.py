@@ -1,11 +1,10 @@
-"""numpy's `.npz` archives, read and written without loading an array and without numpy. No pickle in one is read.
+"""numpy's `.npz` archives, read and written without loading an array and without numpy. Pickles in them are not read.
 
 A `.npz` is a zip archive with a `.npy` file for each array. Such a file is `\\x93NUMPY`, two bytes of version, the
 length of the header (2 bytes, from version 2 on 4), the header, which is a Python literal of a dict of `descr`,
 `fortran_order` and `shape`, then the elements. Source: numpy's `numpy/lib/format.py`, module docstring.
 
-Which arrays share memory, and strings, stand in the archive's comment, which numpy does not look at: `t7bridge`, and
-deflated JSON.
+Sharing of memory and strings are in the archive's comment, which numpy ignores: `t7bridge`, and deflated JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .pt.zip.archive_writer import Extent, ZipWriter
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
-"""numpy's own ceiling for headers of files that are not trusted."""
+"""numpy's own limit for headers of untrusted files."""
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
 _COMMENT = b"t7bridge"
@@ -41,7 +40,7 @@ _MOST_COMMENT, _MOST_METADATA = 0xFFFF, 1 << 26
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open a `.npz` archive.
 
-    Arrays of objects, text, dates and records are left out, with a note each.
+    Arrays of objects, text, dates and records are left out, each with a note.
 
     Raises:
         FormatError: it is damaged.
@@ -55,7 +54,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 class _Reader:
-    """Reads the headers of an archive's arrays."""
+    """Reader of the headers of an archive's arrays."""
 
     def __init__(self, archive: ZipArchive, limits: Limits, views: dict[str, Any], notes: list[Note]) -> None:
         self._archive = archive
@@ -64,7 +63,7 @@ class _Reader:
         self._notes = notes
 
     def roots(self) -> list[Any]:
-        """The arrays by name."""
+        """Return the arrays by name."""
         tensors: dict[str, Tensor] = {}
         for member in self._archive.members:
             name = member.removesuffix(".npy")
@@ -105,7 +104,7 @@ class _Reader:
 
 
 def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
-    """Element type, order, shape, and where the elements begin."""
+    """Return element type, order, shape, and the offset of the elements."""
 
     def wrong(found: str) -> CorruptError:
         return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
@@ -132,14 +131,14 @@ def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[A
 
 
 def _element(descr: Any) -> tuple[ElementType | None, str]:
-    """Element type and byte order of `<f4`; no type where no tensor has such elements."""
+    """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
     if not isinstance(descr, str) or descr[:1] not in "<>|=":
         return None, "little"
     return _CODES.get(descr[1:]), "big" if descr[0] == ">" else "little"
 
 
 def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
-    """The strings and the views in the archive's comment."""
+    """Return the strings and the views in the archive's comment."""
     comment = archive.comment
     if not comment.startswith(_COMMENT):
         return {}, {}
@@ -157,11 +156,11 @@ def _read_comment(archive: ZipArchive) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
-    """Write tensors as a `.npz`, not compressed, each array's elements aligned to 64 bytes.
+    """Write tensors as an uncompressed `.npz`, each array's elements aligned to 64 bytes.
 
     Raises:
         UnsupportedError: numpy has no such elements.
-        WriteError: the disk refuses.
+        WriteError: the disk reports an error.
     """
     named = NamedTensors.of(value)
     dotted(named.tensors)
@@ -194,11 +193,11 @@ def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
 
 
 def _unchecked(crc: int) -> None:
-    """The file does not say what the CRC-32 is."""
+    """Do nothing: the file has no CRC-32 to compare with."""
 
 
 def _npy_header(tensor: Tensor) -> bytes:
-    """The header of an array, as numpy writes it: padded by spaces to a multiple of 64 bytes."""
+    """Return the header of an array, as numpy writes it: padded by spaces to a multiple of 64 bytes."""
     code = "b1" if tensor.element.code == "?" else tensor.element.code
     order = "|" if tensor.element.itemsize == 1 else "<"
     text = f"{{'descr': '{order}{code}', 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
@@ -207,7 +206,7 @@ def _npy_header(tensor: Tensor) -> bytes:
 
 
 def _comment(named: NamedTensors) -> bytes:
-    """The archive's comment: strings, and which arrays share memory; empty where there are none, or too many."""
+    """Return the archive's comment: strings, and shared memory; empty if there is nothing, or too much."""
     if not named.metadata and not named.views:
         return b""
     views = json.loads(format_views({".".join(steps): view for steps, view in named.views.items()}))
@@ -217,17 +216,17 @@ def _comment(named: NamedTensors) -> bytes:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with numpy, and compare with what should be in it."""
+    """Read a file with numpy, and compare it with the expected tensors."""
     import numpy as np
 
     tensors = dotted(named.tensors)
     with np.load(path, allow_pickle=False) as file:
         found = [f"{name} is missing" for name in tensors if name not in file.files]
-        found += [f"{name} is too much" for name in file.files if name not in tensors]
+        found += [f"{name} is unexpected" for name in file.files if name not in tensors]
         for name in set(tensors) & set(file.files):
             array, tensor = file[name], tensors[name]
             if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.element.code)):
                 found.append(f"{name} is {array.dtype} of shape {array.shape}")
             elif array.tobytes() != b"".join(rows(tensor)):
-                found.append(f"{name} has other elements")
+                found.append(f"{name} has different elements")
     return found

@@ -1,8 +1,8 @@
-"""safetensors files, read and written without loading a tensor; the safetensors library is only asked to verify.
+"""safetensors files, read and written without loading a tensor; the safetensors library is used only to verify.
 
 The format: the length of a JSON header as an 8-byte little-endian integer, the header, then the tensors' elements,
-little-endian and row by row, without gaps. `__metadata__` in the header has strings by name; ours has one under the
-name `t7bridge` where tensors share memory. Source: safetensors' README, "Format".
+little-endian and row by row, without gaps. `__metadata__` in the header maps names to strings; ours has an entry
+`t7bridge` if tensors share memory. Source: safetensors' README, "Format".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
     Raises:
         FormatError: it is damaged.
-        UnsupportedError: it has elements of a type that nothing else has, of less than a byte each.
+        UnsupportedError: it has elements of a type unique to it, smaller than a byte.
     """
     opened, _ = ByteSource.open(source)
     header, start = _read_header(opened)
@@ -85,12 +85,12 @@ def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
-    """A tensor of the header, and where its bytes begin and end behind the header."""
+    """Return a tensor of the header, and the start and end of its bytes after the header."""
     wrong = CorruptError("the header's entry is not a tensor", file=source.name, offset=8, path=name)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise wrong
@@ -101,7 +101,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
         raise UnsupportedError(
-            f"elements of type {str(dtype)[:40]} are not known", file=source.name, offset=8, path=name,
+            f"unknown element type {str(dtype)[:40]}", file=source.name, offset=8, path=name,
             expected=", ".join(_ELEMENTS),
         )  # fmt: skip
     if len(shape) > limits.dimensions:
@@ -123,7 +123,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
 
 
 def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]) -> None:
-    """Refuse a file in which something stands that no tensor has, or two have."""
+    """Refuse a file with bytes that belong to no tensor, or to two."""
     position = 0
     for begin, end, name in sorted(ends):
         if begin != position:
@@ -136,7 +136,7 @@ def _check_gaps(source: ByteSource, start: int, ends: list[tuple[int, int, str]]
             expected=f"{start + position} bytes", found=f"{source.size}",
         )  # fmt: skip
     if start + position < source.size:
-        raise CorruptError("there are bytes behind the last tensor", file=source.name, offset=start + position)
+        raise CorruptError("there are bytes after the last tensor", file=source.name, offset=start + position)
 
 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
@@ -144,7 +144,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
 
     Raises:
         UnsupportedError: safetensors has no such elements.
-        WriteError: there are too many names, or the disk refuses.
+        WriteError: there are too many names, or the disk reports an error.
     """
     named = NamedTensors.of(value)
     names = dotted({steps: steps for steps in named.tensors})
@@ -153,7 +153,7 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
             message = f"safetensors has no elements of type {named.tensors[steps].element.name}"
             raise UnsupportedError(message, path=name)
         if name == _METADATA:
-            raise UnsupportedError("safetensors keeps this name for itself", path=name)
+            raise UnsupportedError("safetensors reserves this name", path=name)
     metadata = {"format": "pt", **dict(sorted(named.metadata.items()))}
     if named.views:
         metadata[METADATA_KEY] = format_views({".".join(steps): view for steps, view in named.views.items()})
@@ -190,7 +190,7 @@ def _write_rows(output: Output, tensor: Tensor) -> None:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with the safetensors library, and compare with what should be in it.
+    """Read a file with the safetensors library, and compare it with the expected tensors.
 
     Raises:
         UnsupportedError: the library is not installed.
@@ -199,14 +199,14 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         import safetensors
     except ImportError as error:
         raise UnsupportedError(
-            "safetensors is not installed, and --verify reads with it", hint="pip install 't7bridge[safetensors]'"
+            "safetensors is not installed; --verify needs it", hint="pip install 't7bridge[safetensors]'"
         ) from error
-    library: Any = safetensors  # parts of it have no types
+    library: Any = safetensors  # partly untyped
     tensors = dotted(named.tensors)
     with open(path, "rb") as file:
         found_in = dict(library.deserialize(file.read()))
     found = [f"{name} is missing" for name in tensors if name not in found_in]
-    found += [f"{name} is too much" for name in found_in if name not in tensors]
+    found += [f"{name} is unexpected" for name in found_in if name not in tensors]
     for name, tensor in tensors.items():
         other = found_in.get(name)
         if other is None:
@@ -214,5 +214,5 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         if (other["dtype"], list(other["shape"])) != (DTYPES[tensor.element.name], list(tensor.shape)):
             found.append(f"{name} is {other['dtype']} of shape {other['shape']}")
         elif bytes(other["data"]) != b"".join(rows(tensor)):
-            found.append(f"{name} has other elements")
+            found.append(f"{name} has different elements")
     return found

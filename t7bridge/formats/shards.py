@@ -1,6 +1,6 @@
 """Checkpoints in several files with an index: `model.safetensors.index.json`, `pytorch_model.bin.index.json`.
 
-The index is a JSON object whose `weight_map` names, for each tensor, the file beside it that holds it. Source:
+The index is a JSON object whose `weight_map` maps each tensor to its file in the same folder. Source:
 huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, which write it.
 """
 
@@ -41,7 +41,7 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open an index, and the files that it names when the values are read.
+    """Open an index; its files are opened when the values are read.
 
     Raises:
         FormatError: the index is damaged.
@@ -52,7 +52,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
-    """The tensors of all files, in the order of the index."""
+    """Return the tensors of all files, in the order of the index."""
     from . import open as open_file
 
     places = _weight_map(index)
@@ -68,7 +68,7 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
         tensor = values[file].get(name)
         if not isinstance(tensor, Tensor):
             raise CorruptError(
-                "the file has no tensor that the index names", file=os.path.join(folder, file), path=name
+                "the file lacks a tensor that the index names", file=os.path.join(folder, file), path=name
             )
         found[name] = tensor
     for file, value in values.items():
@@ -99,5 +99,5 @@ def _weight_map(index: ByteSource) -> dict[str, str]:
         raise CorruptError("is not an index of a checkpoint", file=index.name, expected="names of files in weight_map")
     for file in set(places.values()):
         if not file or file != os.path.basename(file) or file in (".", "..") or "\0" in file or "\\" in file:
-            raise CorruptError("the index names a file that is not beside it", file=index.name, found=ascii(file)[:80])
+            raise CorruptError("the index names a file outside its folder", file=index.name, found=ascii(file)[:80])
     return dict(places)

@@ -1,4 +1,4 @@
-"""Identify a file by its first and last bytes, be it of a format that can be read or of another."""
+"""Identification of a file by its first and last bytes, in supported and other formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .table import FORMATS, Signature
 
 HEAD_BYTES = 512
 ZIP_TAIL_BYTES = 22 + 0xFFFF
-"""Most bytes behind an archive's directory: the end record and a comment."""
+"""Maximum number of bytes after an archive's directory: the end record and a comment."""
 
 
 def _starts(text: bytes) -> bytes:
@@ -37,9 +37,9 @@ _OTHERS = (
     ),
     Signature("json", "JSON text", rb"\s*[{\[]\s*(?:[\"{\[\]}]|$)"),
 )
-"""Files that are not models, and what to do with them."""
+"""Files that are not models, with a hint for each."""
 
-# The order matters where one pattern is part of another; `sorted` keeps it among equals.
+# The order matters if one pattern is part of another; `sorted` keeps it among equals.
 SIGNATURES: tuple[Signature, ...] = tuple(
     sorted((*(each for spec in reversed(FORMATS.values()) for each in spec.signatures), *_OTHERS), key=lambda s: s.late)
 )
@@ -47,13 +47,13 @@ _any = re.compile(b"|".join(b"(%b)" % signature.pattern for signature in SIGNATU
 
 
 def identify(head: bytes) -> Signature | None:
-    """The kind of a file by its first `HEAD_BYTES` bytes; `None` for everything else, `.t7` included."""
-    found = _any.match(head)  # groups are numbered as the table is, and the first alternative that matches is taken
+    """Return the kind of a file by its first `HEAD_BYTES` bytes; `None` for anything else, including `.t7`."""
+    found = _any.match(head)  # groups are numbered like the table, and the first matching alternative wins
     return SIGNATURES[found.lastindex - 1] if found and found.lastindex else None
 
 
 def ends_as_zip(tail: bytes) -> bool:
-    """Return whether the last `ZIP_TAIL_BYTES` bytes of a file end a zip archive, to readers that begin at the end."""
+    """Return whether the last `ZIP_TAIL_BYTES` bytes of a file end a zip archive, for readers that begin at the end."""
     place = tail.rfind(b"PK\x05\x06")
     while place >= 0:
         record = tail[place : place + 22]

@@ -1,11 +1,11 @@
-"""The one table of file formats: names, suffixes, signatures, and what each can hold.
+"""The table of file formats: names, suffixes, signatures, and capabilities.
 
 A new format is a row here and a module of this folder with two functions:
 
     def read(source, limits, **options) -> Document        bytes to values
     def write(output, value, **options) -> Written         values to bytes
 
-Imports nothing but data classes: the modules are loaded when a file of theirs is met.
+Imports only data classes: the modules are loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Callable, Sequence
 from ..data import define
 
 LUA, PYTHON, NAMED = "lua", "python", "named"
-"""Kinds of values of a format: Lua's values; Python's values with tensors in them; tensors under names."""
+"""Kinds of values of a format: Lua values; Python values with tensors in them; named tensors."""
 
 
 @define(frozen=True)
 class Signature:
-    """A kind of file known by its first bytes.
+    """A kind of file recognized by its first bytes.
 
     Attributes:
         kind: short name: `zip`, `pickle`, `tar`.
-        title: what it is, for people.
+        title: description in messages.
         pattern: an expression that matches the first bytes; `.` is any byte.
-        hint: what to do with such a file where it cannot be read.
-        late: whether it is tried after all others, as its pattern says little about the first bytes.
+        hint: advice if such a file is not supported.
+        late: whether it is tried after all others, as its pattern is weak.
     """
 
     kind: str
@@ -43,20 +43,20 @@ class FormatSpec:
     """A file format.
 
     Attributes:
-        name: as `--to` has it.
-        title: for people.
-        suffixes: of file names, the one of outputs first; none for a format that is only read.
+        name: as in `--to`.
+        title: description in messages.
+        suffixes: of file names, that of outputs first; none for a read-only format.
         home: its module in `t7bridge.formats`, with `read` and `write`.
         values: `LUA`, `PYTHON` or `NAMED`.
-        signatures: how its files begin; a `.t7` has none, and is what nothing else is.
-        members: for a zip archive: whether one with these member names is of this format. Of several formats that are
-            archives the first in the table that says so is taken.
-        folder: for formats that are folders: whether one with these file names is of this format.
-        sharing: whether tensors that share a storage do so in the file; else the file's metadata says which do.
-        links: whether two names may lead to one tensor.
-        tree: whether names are nested, as groups; else the path to a tensor is its name, joined by dots.
-        options: names of the options of `convert` that mean something for files of this format that are written.
-        elements: names of the element types that it has; empty for all.
+        signatures: first bytes of its files; a `.t7` has none, and is the fallback.
+        members: for a zip archive: whether one with these member names has this format. Of several matching formats the
+            first in the table is chosen.
+        folder: for folders: whether one with these file names has this format.
+        sharing: whether the file represents shared storages; else its metadata lists them.
+        links: whether two names may refer to one tensor.
+        tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
+        options: names of the options of `convert` that apply to outputs of this format.
+        elements: names of its element types; empty for all.
     """
 
     name: str
@@ -75,7 +75,7 @@ class FormatSpec:
 
     @property
     def suffix(self) -> str:
-        """The suffix of outputs; the name of a format that is only read."""
+        """The suffix of outputs; the name of a read-only format."""
         return self.suffixes[0] if self.suffixes else self.name
 
 
@@ -97,7 +97,7 @@ _NATIVE = frozenset(
         "complex128",
     }
 )
-"""The element types that numpy has, too."""
+"""The element types that numpy also has."""
 
 
 def _is_npz(names: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """torchfile's own types from the graph, and torchfile as a second, independent reader. The only importer of torchfile.
 
-torchfile reads binary files whose byte order and size of `long` are the machine's, and checks nothing; it is given
-only such files, and only after `T7Reader` has read them whole.
+torchfile reads binary files whose byte order and size of `long` are the machine's, and checks nothing; it receives only
+such files, and only after `T7Reader` has read them completely.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_as_torchfile(
         use_int_heuristic: whether integral numbers become `int`.
         utf8_decode_strings: whether strings become `str`; otherwise they are `bytes`.
         limits: resource limits.
-        layout: `encoding`, `byte_order` and `long_size`, if they are not to be found out.
+        layout: `encoding`, `byte_order` and `long_size`, if they are not to be detected.
 
     Returns:
         Lists, `torchfile.hashable_uniq_dict`, `torchfile.TorchObject`, `torchfile.LuaFunction`, and numpy arrays for
@@ -59,26 +59,26 @@ def load_as_torchfile(
 
 
 def can_read(layout: T7Layout) -> bool:
-    """Return whether torchfile reads this encoding here: binary, with the machine's byte order and C long."""
+    """Return whether torchfile supports this encoding here: binary, with the machine's byte order and C long."""
     return layout.encoding == "binary" and layout.byte_order == sys.byteorder and layout.long_size == calcsize("l")
 
 
 def differences(path: PathLike, value: Value, layout: T7Layout) -> list[str] | None:
-    """Read a file with torchfile and compare with what `T7Reader` read from it.
+    """Read a file with torchfile and compare with the value from `T7Reader`.
 
     Args:
         path: of the file.
-        value: what `T7Reader` read from it.
+        value: the value from `T7Reader`.
         layout: its layout.
 
     Returns:
-        What differs, each with its path; `None` where torchfile cannot read the file.
+        The differences, each with its path; `None` if torchfile cannot read the file.
     """
     if not can_read(layout) or not _is_known_to_torchfile(value):
         return None
     try:
         other = torchfile.load(str(path), use_list_heuristic=False, use_int_heuristic=False)
-    except Exception:  # it checks nothing, so anything can be raised; then it is no reference for this file
+    except Exception:  # it checks nothing, so it may raise anything; then it is not a reference for this file
         return None
     return _compare(value, other)
 
@@ -104,7 +104,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
         path, a, b = stack.pop()
         if id(a) in pairs:
             if pairs[id(a)] != id(b):
-                found.append(f"{path}: an object that is shared here is another one for torchfile")
+                found.append(f"{path}: an object shared here is not shared in torchfile")
             continue
         if isinstance(a, (Table, TorchObject, Tensor, Storage)):
             pairs[id(a)] = id(b)
@@ -113,7 +113,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
             if not isinstance(b, np.ndarray) or array.dtype != b.dtype or array.shape != b.shape:
                 found.append(f"{path}: torchfile has {type(b).__name__} {getattr(b, 'shape', '')}")
             elif array.size and (array.strides != b.strides or not _same_elements(array, b)):
-                found.append(f"{path}: torchfile has other elements or strides")
+                found.append(f"{path}: torchfile has different elements or strides")
         elif isinstance(a, TorchObject):
             if not isinstance(b, torchfile.TorchObject) or b.torch_typename() != a.class_name.encode():
                 found.append(f"{path}: torchfile has another class")
@@ -130,7 +130,7 @@ def _compare(mine: Value, theirs: Any) -> list[str]:
 
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
-    """Compare two views of one shape and strides where their elements stand, however often a view repeats them."""
+    """Compare two views of one shape and strides by the elements of their storages, however often they repeat them."""
     last = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))
     shape, strides = (last // one.itemsize + 1,), (one.itemsize,)
     mine, theirs = (np.lib.stride_tricks.as_strided(each, shape, strides) for each in (one, other))
@@ -138,7 +138,7 @@ def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _entries(path: str, table: Table, other: dict[Any, Any], found: list[str]) -> list[tuple[str, Value, Any]]:
-    """The entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
+    """Return the entries to compare; keys that Python confuses, or that are not scalars, are left to `T7Reader`."""
     inside = []
     ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
     confused = any(isinstance(key, bool) for key in ones)

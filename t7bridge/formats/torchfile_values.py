@@ -1,4 +1,4 @@
-"""torchfile's kinds of value, and how they are made from the graph. Imports torchfile nowhere."""
+"""torchfile's types of values, and their construction from the graph. Does not import torchfile."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..graph.tensor import Tensor
 from ..graph.walk import walk
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])
-"""A function: length of the bytecode in bytes, the bytecode, and the upvalues as they stand in the file."""
+"""A function: length of the bytecode in bytes, the bytecode, and the upvalues as in the file."""
 
 _MOST_DIMENSIONS = 64
 
 
 def _found(entries: Any, name: Any) -> Any:
-    """An entry by its name, text or bytes, or `None`, as torchfile has it."""
+    """Return an entry by its name, text or bytes, or `None`, as torchfile does."""
     if isinstance(entries, dict):
         if name in entries:
             return entries[name]
@@ -33,7 +33,7 @@ def _found(entries: Any, name: Any) -> Any:
 
 
 class hashable_uniq_dict(dict[Any, Any]):  # torchfile's name
-    """A table: a dict that is equal to itself only, so that it can be a key. Its entries are attributes too."""
+    """A table: a dict that is equal only to itself, so that it can be a key. Its entries are attributes too."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
@@ -56,7 +56,7 @@ class hashable_uniq_dict(dict[Any, Any]):  # torchfile's name
 
 
 class TorchObject(Shown):
-    """An object of a Torch class. `obj.name` and `obj["name"]` are its fields; `None` where there is no such field."""
+    """An object of a Torch class. `obj.name` and `obj["name"]` are its fields; `None` if there is no such field."""
 
     def __init__(self, typename: bytes, obj: Any = None, version_number: int = 0) -> None:
         self._typename = typename
@@ -98,7 +98,7 @@ class Kinds:
 
 
 class Builder:
-    """Builds torchfile's values with an explicit stack. What is inside an object is complete before its owner."""
+    """Builds torchfile's values with an explicit stack. The content of an object is complete before its owner."""
 
     def __init__(self, lists: bool, ints: bool, text: bool, kinds: Kinds | None = None) -> None:
         self._lists = lists
@@ -110,7 +110,7 @@ class Builder:
         self._arrays: dict[int, np.ndarray] = {}
 
     def run(self, root: Value) -> Any:
-        """The value as torchfile has it. What an earlier call has made is not made again.
+        """Return the value as torchfile has it. Results of earlier calls are reused.
 
         Raises:
             UnsupportedError: a tensor has more dimensions than numpy's arrays.
@@ -120,7 +120,7 @@ class Builder:
             self._kept.append(visit.value)
             self._built[id(visit.value)] = self._shell(visit.value, visit)
         for visit in reversed(visits):
-            if isinstance(visit.value, GraphFunction):  # a named tuple, which must have its upvalues when it is made
+            if isinstance(visit.value, GraphFunction):  # a named tuple: needs its upvalues at construction
                 function = visit.value
                 self._built[id(function)] = self._kinds.function(
                     len(function.code), function.code, self._value(function.upvalues)
@@ -164,7 +164,7 @@ class Builder:
         return None
 
     def _array(self, storage: Storage) -> np.ndarray:
-        """A storage as a writeable array, one for each storage."""
+        """Return a storage as a writable array, one for each storage."""
         array = self._arrays.get(id(storage))
         if array is None:
             array = storage.array
@@ -206,7 +206,7 @@ class Builder:
         return target
 
     def _key(self, key: Value) -> Any:
-        """A key as torchfile has it; what Python cannot hash is compared by identity."""
+        """Return a key as torchfile has it; unhashable keys are compared by identity."""
         built = self._value(key)
         if isinstance(built, (list, np.ndarray)):
             return key

@@ -143,7 +143,7 @@ def _local_entry(path: str, start: str) -> Entry:
 
 
 def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
-    """Yield regular files below a folder. Links to files are followed, links to folders are not: they may form cycles."""
+    """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not."""
     stack = [folder]
     while stack:
         current = stack.pop()

@@ -613,7 +613,7 @@ def pickle_cases() -> None:
     )
     case("opcode_unknown.pt", pt(b"\xff"), "an opcode that does not exist", "CorruptError", "0xff is not an operation")
     case("protocol_unknown.pt", pt(b"\x80\x09N"), "a pickle of protocol 9", "UnsupportedError", "of protocol 9")
-    case("stack_empty.pt", pt(b"R"), "a call without a function", "CorruptError", "takes a value from an empty stack")
+    case("stack_empty.pt", pt(b"R"), "a call without a function", "CorruptError", "pops from an empty stack")
     case(
         "memo_missing.pt",
         pt(b"h\x05"),
@@ -649,14 +649,14 @@ def pickle_cases() -> None:
         "LimitError",
         "an integer of too many bytes",
     )
-    case("key_list.pt", pt(b"}]Ns"), "a list as a key", "CorruptError", "stands as a key")
+    case("key_list.pt", pt(b"}]Ns"), "a list as a key", "CorruptError", "is a key")
     shared = b")" + b"2\x86" * 40
     case(
         "key_bomb.pt",
         pt(b"}" + shared + b"Ns"),
         "a tuple as a key that is shared 2⁴⁰ times: a hash that never ends",
         "LimitError",
-        "a tuple that stands as a key",
+        "a tuple used as a key",
     )
     deep_key = b")" + b"\x85" * 5000
     case(
@@ -664,15 +664,15 @@ def pickle_cases() -> None:
         pt(b"}" + deep_key + b"Ns"),
         "a tuple nested 5 000 deep as a key: a hash that overflows the stack",
         "LimitError",
-        "a tuple that stands as a key",
+        "a tuple used as a key",
     )
     state_loop = b"c__main__\nNet\n)\x81}b}b"
     case(
         "state_twice.pt",
         pt(state_loop),
-        "an object that is given its state twice",
+        "an object that receives its state twice",
         "CorruptError",
-        "is given its state twice",
+        "receives its state twice",
     )
     hidden = b"ccollections\nOrderedDict\n)R}" + text("keys") + b"Nsb"
     case(
@@ -680,7 +680,7 @@ def pickle_cases() -> None:
         pt(hidden),
         "an OrderedDict whose attribute `keys` hides the method",
         "CorruptError",
-        "is given an attribute 'keys'",
+        "receives an attribute 'keys'",
     )
 
 
@@ -745,7 +745,7 @@ def tensor_cases() -> None:
         pt(pt_tensor((2, 2), (2, 1), kind="QuantumStorage")),
         "a storage of a class that does not exist",
         "CorruptError",
-        "of no known class",
+        "unknown class",
     )
     magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
     saved = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + integer(4) + b"NtQ"
@@ -770,14 +770,14 @@ def tensor_cases() -> None:
         magic + value + keys + longs(2**62) + bytes(16),
         "0.2 to 1.5: a storage whose count is not the tensor's",
         "CorruptError",
-        "has another size than the tensors on it say",
+        "has another size than its tensors claim",
     )
     case(
         "legacy_missing.pt",
         magic + value + b"\x80\x02]." + bytes(16),
         "0.2 to 1.5: a tensor whose storage is not listed",
         "CorruptError",
-        "has tensors whose storages are not there",
+        "has tensors whose storages are missing",
     )
 
 
@@ -824,14 +824,14 @@ def zip_cases() -> None:
         ),
         "two members of one name: readers differ in which they take",
         "CorruptError",
-        "stands twice in the archive",
+        "occurs twice in the archive",
     )
     case(
         "pickle_twice.pt",
         zip_of([("a/data.pkl", b"\x80\x02}."), ("a/data.pkl", b"\x80\x02cposix\nsystem\n."), ("a/version", b"3\n")]),
         "two pickles, one harmless and one not",
         "CorruptError",
-        "stands twice in the archive",
+        "occurs twice in the archive",
     )
     first = local(b"a/data.pkl", b"\x80\x02" + SOUND + b".")
     inside = local(b"a/data/0", bytes(16))
@@ -853,7 +853,7 @@ def zip_cases() -> None:
         body + same + end(2, len(same), len(body)),
         "two members at one place",
         "CorruptError",
-        "two members stand at one place",
+        "two members have the same offset",
     )
     case(
         "directory_name.pt",
@@ -999,7 +999,7 @@ def zip_cases() -> None:
         packed(deflated(bytes(8)), 16),
         "a member that inflates to 8 bytes and claims 16",
         "CorruptError",
-        "does not end where its deflated bytes do",
+        "does not end with its deflated bytes",
     )
     case(
         "deflate_ratio.pt",
@@ -1140,7 +1140,7 @@ def tar_cases() -> None:
         tar(more=tar_member(b"pickle", b"\x80\x02}.")),
         "two members of one name",
         "CorruptError",
-        "stands twice in the archive",
+        "occurs twice in the archive",
     )
     case("tar_cut.pt", tar()[: -1024 - 500], "cut off inside a member", "TruncatedError", "ends inside a member")
     case(
@@ -1241,7 +1241,7 @@ def limit_cases() -> None:
         record,
         "TorchScript of 1.0 whose JSON is nested 3 000 deep",
         "CorruptError",
-        "model.json is not what PyTorch writes",
+        "model.json is not in PyTorch's format",
     )
 
 
@@ -1258,7 +1258,7 @@ def framed(data: bytes, behind: bytes) -> bytes:
 
 def differential_cases() -> None:
     """Files of which other readers take another value than the bytes say, or read more than the value."""
-    case_words = "stands twice in the archive to PyTorch"
+    case_words = "occurs twice in the archive for PyTorch"
     members = [("a/DATA.PKL", b"\x80\x02cposix\nsystem\n" + text(TOUCH) + b"\x85R."), ("a/data.pkl", b"\x80\x02}.")]
     case(
         "case_pickle.pt",
@@ -1280,7 +1280,7 @@ def differential_cases() -> None:
         zip_of([("a/data.pkl", b"\x80\x02" + SOUND + b"."), ("a/data/0", bytes(16)), ("a/BYTEORDER", b"big")]),
         "a byte order that PyTorch finds under another name",
         "CorruptError",
-        "in another case than PyTorch writes",
+        "that differs in case from PyTorch's",
     )
     case(
         "name_zero.pt",
@@ -1293,7 +1293,7 @@ def differential_cases() -> None:
     case(
         "two_ends.pt",
         plain(b"\x80\x02}.")[:-2] + struct.pack("<H", len(inner) + 1) + inner + b" ",
-        "an archive in the comment of another, of which each reader takes another",
+        "an archive in the comment of another, and readers disagree about which one counts",
         "CorruptError",
         "two ends",
     )
@@ -1392,7 +1392,7 @@ def differential_cases() -> None:
             b"\x80\x02}(" + b"N".join(keys) + b"Nu.",
             "a dict whose keys have one hash, so that filling it takes the square of their number",
             "LimitError",
-            "have one hash",
+            "have the same hash",
         )
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's serialization ↔ the graph. Knows nothing of Lua's bytes or of what a layer means.
+"""PyTorch's serialization ↔ the graph. Knows nothing of Lua's bytes or of the meaning of layers.
 
-`zip_writer` and `pickle_out` write the parts of today's layout, `writer` puts them together.
+`zip/archive_writer` and `pickle/pickler` write the parts of today's layout, `writer` combines them.
 """

@@ -29,9 +29,9 @@ _FREE_OPERATIONS = 500_000
 PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
 """Members of archives of torch.export: of 2.7 and newer, and of older releases."""
 PACKAGE_FOLDER = ".data/"
-"""Folder of torch.package for storages, `KEY.storage`, and facts about the archive."""
+"""Folder of torch.package for storages, `KEY.storage`, and information about the archive."""
 PACKAGE_MEMBER = ".data/extern_modules"
-"""The member that tells archives of torch.package."""
+"""The member that identifies archives of torch.package."""
 _ROOT_MEMBERS = (DATA_MEMBER, MODEL_MEMBER, *PT2_MEMBERS, PACKAGE_MEMBER)
 
 
@@ -41,17 +41,17 @@ class PtArchive:
     Args:
         source: the archive.
         limits: resource limits.
-        nested: reads a whole file that stands in a pickle as bytes.
+        nested: reads a whole file that is embedded in a pickle as bytes.
         forbid: whether names that run code are refused.
 
     Attributes:
         zip: its members.
-        root: the folder that all of them are in, with a slash; empty where there is none.
+        root: the folder that contains all of them, with a slash; empty if there is none.
         order: byte order of its storages, `little` or `big`.
 
     Raises:
-        FormatError: it is not a sound zip archive.
-        UnknownFormatError: it is one, and not of PyTorch.
+        FormatError: it is not a valid zip archive.
+        UnknownFormatError: it is one, but not of PyTorch.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PtArchive:
         self._meanings: dict[str, PtMeaning] = {}
         self.foreign: dict[str, str] = {}
         self.rests: dict[str, Rest] = {}
-        """The bytes behind the value of each pickle, by member."""
+        """The bytes after the value of each pickle, by member."""
         self.root = self._find_root()
         self._check_names()
         self.order = self._byte_order()
@@ -78,7 +78,7 @@ class PtArchive:
         names = list(self.zip.members)
         first = self.zip.first.partition("/")
         roots = [first[0] + "/" if first[1] else ""]
-        for name in _ROOT_MEMBERS:  # other writers may put something in front
+        for name in _ROOT_MEMBERS:  # other writers may add members before it
             roots += sorted(
                 (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
                 key=lambda root: root.count("/"),
@@ -96,7 +96,7 @@ class PtArchive:
         )
 
     def _check_names(self) -> None:
-        """Refuse names that PyTorch, which reads them without case, takes for others than they are.
+        """Refuse names that PyTorch, whose lookup ignores case, confuses with others.
 
         Raises:
             CorruptError: there is one.
@@ -113,7 +113,7 @@ class PtArchive:
                 and (differs or name[:root] != self.root)
             ):
                 raise CorruptError(
-                    "has a member in another case than PyTorch writes, which finds it all the same",
+                    "has a member name that differs in case from PyTorch's, which PyTorch finds nevertheless",
                     file=self._source.name,
                     offset=member.header,
                     path=name,
@@ -128,11 +128,11 @@ class PtArchive:
         return found.decode()
 
     def has(self, name: str) -> bool:
-        """Return whether there is a member of this name below the root folder."""
+        """Return whether a member of this name exists below the root folder."""
         return self.root + name in self.zip
 
     def small(self, name: str) -> bytes | None:
-        """The bytes of a member below the root folder, checked; None where there is none."""
+        """Return the bytes of a member below the root folder, checked; None if there is none."""
         return self.zip.read(self.root + name) if self.has(name) else None
 
     def meaning(self, folder: str = STORAGE_FOLDER) -> PtMeaning:
@@ -156,11 +156,11 @@ class PtArchive:
         return known
 
     def unpickle(self, name: str, folder: str = STORAGE_FOLDER) -> Any:
-        """The value of a pickle.
+        """Return the value of a pickle.
 
         Args:
             name: of the member, below the root folder.
-            folder: where its storages are, below the root folder.
+            folder: of its storages, below the root folder.
 
         Raises:
             FormatError: it is missing or damaged.
@@ -173,9 +173,9 @@ class PtArchive:
         return value
 
     def read_others(self) -> None:
-        """Read the pickles that the value has no part in, for the names in them: a program may load any member.
+        """Read the pickles that are not part of the value, for the names in them: a program may load any member.
 
-        A member that is a pickle only in part is read up to its end.
+        A member that is only partly a pickle is read up to the end of the pickle.
         """
         read = {self.root + name for name in self.rests}
         for name, member in self.zip.members.items():
@@ -189,7 +189,7 @@ class PtArchive:
                 continue
 
     def _unpickle(self, member: Member, folder: str) -> Any:
-        """Read a pickle, and what stands behind it in its member."""
+        """Read a pickle, and the bytes after it in its member."""
         self.zip.check(member.name)
         source, start = self.zip.span(member.name)
         meaning = self.meaning(folder)
@@ -202,7 +202,7 @@ class PtArchive:
 
     @staticmethod
     def _suffix(folder: str) -> str:
-        """Return the suffix of the names of storages in a folder."""
+        """Return the suffix of storage names in a folder."""
         return ".storage" if folder == PACKAGE_FOLDER else ""
 
     @property
@@ -212,7 +212,7 @@ class PtArchive:
 
     @property
     def located(self) -> set[str]:
-        """The members whose bytes are the storages that pickles named."""
+        """Return the members whose bytes are the storages named by pickles."""
         return {
             f"{self.root}{folder}{key}{self._suffix(folder)}"
             for folder, meaning in self._meanings.items()
@@ -220,10 +220,10 @@ class PtArchive:
         }
 
     def storage(self, key: str, folder: str = STORAGE_FOLDER) -> Storage:
-        """The storage of a key; one that no pickle names has bytes as elements.
+        """Return the storage of a key; one that no pickle names has bytes as elements.
 
         Raises:
-            CorruptError: there is none.
+            CorruptError: it does not exist.
         """
         table = self.meaning(folder).storages
         if key not in table.roots:
@@ -242,7 +242,7 @@ class _Storages:
         zip: the archive.
         folder: of the storages, with the root folder.
         order: their byte order.
-        suffix: how their names end.
+        suffix: of their names.
     """
 
     zip: ZipArchive
@@ -251,7 +251,7 @@ class _Storages:
     suffix: str = ""
 
     def locate(self, key: Any, element: ElementType, nbytes: int) -> Span:
-        """The bytes of a storage with at least so many."""
+        """Return the bytes of a storage of at least this size."""
         name = f"{self.folder}{key}{self.suffix}"
         member = self.zip.members.get(name)
         if member is None:
@@ -270,12 +270,12 @@ class _Storages:
         source, start = self.zip.span(name)
         if self.order == "big" and element.name == "complex32":
             return _swapped_halves(source, start, nbytes)
-        whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 where it was told to compute none
+        whole = member.size == nbytes and bool(member.crc)  # PyTorch writes 0 if the computation is disabled
         return Span(source, start, element.itemsize, self.order, member.crc if whole else None)
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
-    """Big-endian pairs of 2-byte floats in little-endian order: as bits of 4 bytes they would be swapped wrongly."""
+    """Convert big-endian pairs of 2-byte floats to little-endian: as 4-byte words they would be swapped wrongly."""
     if nbytes % 4:
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", file=source.name, offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))

@@ -2,8 +2,8 @@
 
 C++ keeps `pytorch_version`, a module `state` with one module for each parameter, under the number of the
 parameter, and a module `param_groups` with, for each group, the numbers of its parameters and a module `options`.
-Python's state dicts do not name the optimizer: the options of its groups tell which it is. Options that C++ does not
-have are left out where they are off.
+Python's state dicts do not name the optimizer: the options of its groups identify it. Options that C++ does not have
+are left out if they are off.
 
 Source: PyTorch 2.13 `torch/csrc/api/include/torch/optim/serialize.h`, and of each optimizer `serialize` in
 `torch/csrc/api/src/optim/*.cpp`; `torch/optim/optimizer.py` `state_dict`.
@@ -24,7 +24,7 @@ from ...graph.tensor import Tensor
 from .storages import shown, span_of_bytes
 
 VERSION = "1.5.0"
-"""The text that C++ writes as `pytorch_version`, and asks for, since 1.5."""
+"""The text that C++ writes as `pytorch_version`, and requires, since 1.5."""
 FLOAT, INT, BOOL, TENSOR, PAIR = "float", "int", "bool", "Tensor", "Tuple[float, float]"
 
 
@@ -34,7 +34,7 @@ class _Optimizer:
 
     Attributes:
         options: of a group, with their types.
-        state: of a parameter, likewise; of these `step` is a number in C++ and a tensor in Python.
+        state: of a parameter, with their types; of these `step` is a number in C++ and a tensor in Python.
     """
 
     options: dict[str, str]
@@ -62,7 +62,7 @@ _OPTIMIZERS = {
     ),
 }  # fmt: skip
 _PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"})
-"""Options of Python's optimizers that say how they compute, or in `decoupled_weight_decay` that it is an AdamW."""
+"""Options of Python's optimizers that affect the computation, or, for `decoupled_weight_decay`, identify AdamW."""
 
 
 @define(eq=False)
@@ -81,7 +81,7 @@ class Node:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Tell whether a value is the state dict of an optimizer: `state`, and `param_groups` with parameters' numbers."""
+    """Return whether a value is an optimizer's state dict: `state`, and `param_groups` with parameter numbers."""
     if not isinstance(value, Mapping) or set(value) != {"state", "param_groups"}:
         return False
     groups = value["param_groups"]
@@ -97,8 +97,8 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
     """Return the modules of an archive for the state dict of an optimizer.
 
     Raises:
-        UnsupportedError: C++ has no such optimizer, or no place for something in it.
-        ModelError: an option or a state is of another type than PyTorch's.
+        UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
+        ModelError: an option or a state has another type than PyTorch's.
     """
     known = _kind_of(value)
     root = Node({"pytorch_version": (VERSION, "str")})
@@ -107,7 +107,7 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
         path = f"root['state'][{number!r}]"
         node = states.modules[_number(number, path)] = Node()
         if not isinstance(state, Mapping):
-            raise ModelError("is no state of an optimizer", path=path, found=shown(state))
+            raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
         for name, kind in known.state.items():
             if state.get(name) is not None:
                 node.values[name] = (_converted(state[name], kind, f"{path}[{name!r}]"), kind)
@@ -130,7 +130,7 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
 
 
 def _kind_of(value: Mapping[str, Any]) -> _Optimizer:
-    """The optimizer whose options the groups have; of several the one with the most."""
+    """Return the optimizer whose options the groups have; of several the one with the most."""
     names = set.intersection(*(set(group) for group in value["param_groups"]))
     found = [known for known in _OPTIMIZERS.values() if set(known.options) <= names]
     if not found:
@@ -144,17 +144,17 @@ def _kind_of(value: Mapping[str, Any]) -> _Optimizer:
 
 
 def _refuse_rest(values: Mapping[Any, Any], known: dict[str, str], path: str) -> None:
-    """Refuse what C++ has no place for, unless it is off."""
+    """Refuse what C++ cannot hold, unless it is off."""
     for name, value in values.items():
         if name in known or name in _PYTHONS_OWN or value is None or value is False:
             continue
         if name == "momentum" and value == 0:
             continue
-        raise UnsupportedError("C++'s optimizer has no place for this", path=f"{path}[{name!r}]", found=shown(value))
+        raise UnsupportedError("C++'s optimizer cannot hold this", path=f"{path}[{name!r}]", found=shown(value))
 
 
 def _converted(value: Any, kind: str, path: str) -> Any:
-    """A value as C++ has it."""
+    """Convert a value to C++'s type."""
     if kind == TENSOR:
         if isinstance(value, Tensor):
             return value
@@ -171,7 +171,9 @@ def _converted(value: Any, kind: str, path: str) -> Any:
                 return float(value)
             if int(value) == value:
                 return int(value)
-    raise ModelError("is not of the type that PyTorch's optimizers have", path=path, expected=kind, found=shown(value))
+    raise ModelError(
+        "does not have the type used by PyTorch's optimizers", path=path, expected=kind, found=shown(value)
+    )
 
 
 def _number(parameter: Any, path: str) -> str:
@@ -182,7 +184,7 @@ def _number(parameter: Any, path: str) -> str:
 
 
 def _size(node: Node, name: str, count: int) -> None:
-    """Add a tensor with a count, as C++ writes it."""
+    """Add a tensor with a size, as C++ writes it."""
     element = ELEMENT_TYPES["int64"]
     storage = Storage(element, 1, span_of_bytes(count.to_bytes(8, "little"), 8))
     node.values[name] = (Tensor(element, storage, (), (), is_scalar=True), TENSOR)

@@ -1,9 +1,9 @@
 """Distributed checkpoints: folders that `torch.distributed.checkpoint` writes. Nothing in them is executed.
 
-`.metadata` is the pickle of a `Metadata` object: `state_dict_metadata` has sizes and chunks of each tensor by its
-flat name, `storage_data` maps each chunk to a file, an offset and a length in bytes, and `planner_data` maps flat
-names to the keys of the nested dictionaries that were saved. At each place stands a whole file of `torch.save`: the
-chunk of a tensor, or another value. A tensor that was sharded over processes has several chunks, in any files.
+`.metadata` is the pickle of a `Metadata` object: `state_dict_metadata` has sizes and chunks of each tensor by its flat
+name, `storage_data` maps each chunk to a file, an offset and a length in bytes, and `planner_data` maps flat names
+to the keys of the nested dictionaries that were saved. Each location holds a whole file of `torch.save`: the chunk of a
+tensor, or another value. A tensor sharded over processes has several chunks, in any files.
 
 Source: PyTorch 2.13 `torch/distributed/checkpoint/metadata.py`, `filesystem.py` (`_StorageInfo`), `planner_helpers.py`,
 `default_planner.py` (flat names), `_nested_dict.py`.
@@ -58,7 +58,7 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
 class DistributedReader:
     """Reads a folder of `torch.distributed.checkpoint`.
 
-    Only `.metadata` is read at first, then the pickle of each chunk; weights stay where they are.
+    At first only `.metadata` is read, then the pickle of each chunk; weights stay where they are.
 
     Args:
         folder: the folder.
@@ -77,12 +77,12 @@ class DistributedReader:
 
     @property
     def source(self) -> ByteSource:
-        """The file with the metadata."""
+        """The source of the metadata."""
         return self._metadata.source
 
     @property
     def foreign(self) -> list[str]:
-        """The globals of the values that have no meaning here; those of the metadata are its own."""
+        """The globals of the values that have no meaning here; those of the metadata are excluded."""
         return list(self._foreign)
 
     def __enter__(self) -> DistributedReader:
@@ -94,7 +94,7 @@ class DistributedReader:
             source.close()
 
     def read(self) -> dict[str, Any]:
-        """Read the value that was saved, nested as it was.
+        """Read the value that was saved, with its nesting.
 
         Raises:
             FormatError: the folder contradicts itself, or a file is damaged or missing.
@@ -111,14 +111,14 @@ class DistributedReader:
         return root
 
     def _places(self, data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
-        """The place of each chunk, by name and first index."""
+        """Return the location of each chunk, by name and first index."""
         places = {}
         for index, info in data.items():
             name, offset = _field(index, "fqn"), _field(index, "offset", None)
             file, start, length = (_field(info, word) for word in _PLACE)
             path = f"{METADATA_MEMBER}: storage_data of {shown(name)}"
             if not isinstance(name, str) or not isinstance(file, str) or not _natural(start) or not _natural(length):
-                raise CorruptError("is not a place in a file", path=path)
+                raise CorruptError("is not a location in a file", path=path)
             if not file or os.path.isabs(file) or ".." in file.replace("\\", "/").split("/") or "\0" in file:
                 raise CorruptError("names a file outside the folder", path=path, found=ascii(file)[:80])
             if _field(info, "transform_descriptors", None):
@@ -137,14 +137,14 @@ class DistributedReader:
             tensor = self._at(places, (name, first) if (name, first) in places else (name, None), path)
             if not isinstance(tensor, Tensor) or tensor.shape != extent or len(first) != len(size):
                 found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
-                raise CorruptError("a chunk is not the tensor it is said to be", path=path, found=str(found))
+                raise CorruptError("a chunk is not the tensor described by the metadata", path=path, found=str(found))
             parts.append((first, tensor))
         return _whole(size, parts, path)
 
     def _at(self, places: dict[Any, _Place], index: tuple[Any, Any], path: str) -> Any:
         place = places.get(index)
         if place is None:
-            raise CorruptError("stands in no file", path=path)
+            raise CorruptError("is in no file", path=path)
         source = self._files.get(place.file)
         if source is None:
             source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
@@ -156,7 +156,7 @@ class DistributedReader:
 
 
 def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str) -> Tensor:
-    """Put the chunks of a tensor together.
+    """Assemble the chunks of a tensor.
 
     Raises:
         CorruptError: they overlap, leave a gap, or differ in type.
@@ -186,12 +186,12 @@ def _keys_of(keys: Any, name: Any) -> tuple[Any, ...]:
 
 
 def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, most: int) -> None:
-    """Set a value in nested dictionaries and lists, which are made as needed."""
+    """Set a value in nested dictionaries and lists, which are created as needed."""
     home: Any = root
     for key, following in zip(keys, [*keys[1:], None]):
         if isinstance(home, list):
             if not _natural(key) or key > most:
-                raise CorruptError("is not the place of an item in a list", path=path, found=shown(key))
+                raise CorruptError("is not the index of an item in a list", path=path, found=shown(key))
             home += [None] * (key + 1 - len(home))
             known = home[key]
         elif isinstance(home, dict) and isinstance(key, (str, int)):
@@ -206,7 +206,7 @@ def _put(root: dict[str, Any], keys: tuple[Any, ...], value: Any, path: str, mos
 
 
 def _field(value: Any, name: str, *default: Any) -> Any:
-    """An attribute of an inert object."""
+    """Return an attribute of an inert object."""
     fields = value.attributes if isinstance(value, PythonObject) else {}
     if name in fields:
         return fields[name]

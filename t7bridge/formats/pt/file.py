@@ -19,12 +19,12 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
     """Open a `.pt` file.
 
     Args:
-        source: a path, bytes, a binary file object, or what is open already.
+        source: a path, bytes, a binary file object, or an open source.
         limits: resource limits.
         forbid: see `PtReader`.
 
     Raises:
-        FormatError: it is damaged, or is something else.
+        FormatError: it is damaged, or in no supported format.
     """
     from .reader import PtReader
 
@@ -41,15 +41,15 @@ def writer(
     allow_foreign: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> PtWriter | LegacyPtWriter:
-    """A writer of a `.pt`.
+    """Return a writer of a `.pt`.
 
     Args:
-        output: where it goes.
+        output: the output file.
         pt_format: `zip`, `legacy` for PyTorch 0.2 to 1.5, or `torchscript`.
         keep_device: whether tensors keep the device that they name.
-        map_location: the device that each gets instead; see `locations.placed`.
+        map_location: the replacement of each device; see `locations.placed`.
         allow_foreign: whether names of other packages are written.
-        limits: for what a TorchScript archive repeats.
+        limits: bound what a TorchScript archive repeats.
 
     Raises:
         ModelError: `map_location` names no device.
@@ -77,7 +77,7 @@ def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bo
 
     Raises:
         UnsupportedError: something in it is neither a builtin nor a tensor.
-        WriteError: the output does not take the bytes.
+        WriteError: the output does not accept the bytes.
     """
     made = writer(output, pt_format, keep_device=keep_device)
     made.write(value)

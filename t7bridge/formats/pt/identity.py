@@ -1,4 +1,4 @@
-"""The identity of an archive's value, by which a change of the file beside a record is noticed."""
+"""The identity of an archive's value, by which changes of the file since its record was written are detected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .layout import DATA_MEMBER, STORAGE_FOLDER
 
 
 def content_id(members: list[tuple[str, int, int]]) -> str:
-    """A hash over the members that make up an archive's value.
+    """Return a hash over the members that make up an archive's value.
 
     Args:
         members: name below the root folder, size in bytes and CRC-32 of every member.

@@ -82,11 +82,11 @@ def _parse(archive: PtArchive) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, CorruptError):
             raise
-        raise CorruptError(f"{MODEL_MEMBER} is not what PyTorch writes: {error}") from error
+        raise CorruptError(f"{MODEL_MEMBER} is not in PyTorch's format: {error}") from error
 
 
 def _entries(prefix: str, module: dict[str, Any], tensors: list[Any], values: Any) -> list[ScriptEntry]:
-    """Parameters, buffers, then the other attributes. Those of type Tensor were buffers in 1.2."""
+    """Yield parameters, buffers, then the other attributes. Those of type Tensor were buffers in 1.2."""
     parameters: list[ScriptEntry] = []
     buffers: list[ScriptEntry] = []
     others: list[ScriptEntry] = []
@@ -128,12 +128,12 @@ def _storage(archive: PtArchive, key: Any, element: ElementType, device: str) ->
     return archive.meaning("").storages.get(key, element, member.size // element.itemsize, device)
 
 
-# What JSON of protocol buffers is like: numbers of 64 bits are text, and what is zero or empty may be missing.
+# JSON of protocol buffers: 64-bit numbers are text, and zero or empty values may be missing.
 
 
 def _dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise CorruptError(f"{MODEL_MEMBER} is not what PyTorch writes", found=type(value).__name__)
+        raise CorruptError(f"{MODEL_MEMBER} is not in PyTorch's format", found=type(value).__name__)
     return value
 
 
@@ -173,5 +173,5 @@ def _float(value: dict[str, Any], name: str) -> float:
 
 def _at(values: Any, number: int) -> Any:
     if not 0 <= number < len(values):
-        raise CorruptError(f"{MODEL_MEMBER} refers to value {number}, and there are {len(values)}")
+        raise CorruptError(f"{MODEL_MEMBER} refers to value {number} of {len(values)}")
     return values[number]

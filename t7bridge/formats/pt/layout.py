@@ -1,4 +1,4 @@
-"""The facts of PyTorch's zip layout that reader and writer share.
+"""Constants of PyTorch's zip layout, shared by reader and writer.
 
 Source: PyTorch 2.13 `torch/serialization.py`, `caffe2/serialize/inline_container.cc`.
 """
@@ -13,7 +13,7 @@ BYTEORDER_MEMBER = "byteorder"
 ID_MEMBER = ".data/serialization_id"
 STORAGE_FOLDER = "data/"
 RECORD_MEMBER = ".t7bridge/record"
-"""Ours: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
+"""Our member: what a `.pt` cannot hold of a `.t7`. PyTorch reads members by name and never looks at it."""
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
@@ -24,4 +24,4 @@ ALIGNMENT_BYTES = 64
 ARCHIVE_VERSION = b"3\n"
 
 PADDING_FIELD = b"FB"
-"""The extra field of a local header that pads a member's data to the alignment."""
+"""The extra field of a local header that pads a member's data for alignment."""

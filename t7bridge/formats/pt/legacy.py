@@ -1,10 +1,10 @@
 """The magic-number format of PyTorch 0.2 to 1.5, and plain pickles that hold tensors.
 
-Five pickles follow one another: the magic number, the protocol version, facts about the machine, the value, the keys
-of its storages. Behind them stand the storages in that order: an int64 count and the elements, always little-endian.
+Five pickles follow one another: the magic number, the protocol version, information about the machine, the value, the
+keys of its storages. Then the storages in that order: an int64 count and the elements, always little-endian.
 
 Source: PyTorch 2.13 `torch/serialization.py` `_legacy_load`; PyTorch 1.0 `torch/csrc/generic/serialization.cpp`
-`THPStorage_(writeFileRaw)`: whatever `little_endian` in the facts says, a big-endian machine swaps before it writes.
+`THPStorage_(writeFileRaw)`: whatever the value of `little_endian`, a big-endian machine swaps before it writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .storages import StorageId, StorageTable, shown, text
 _MAGIC_BYTES = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
 _FEW_OPERATIONS = 64
 NewMeaning = Callable[[StorageTable, Callable[[Any], Any] | None], PtMeaning]
-"""Makes the resolver of the names in a file from its storages and the function that resolves persistent ids."""
+"""Creates the resolver of the names in a file from its storages and the function that resolves persistent ids."""
 
 
 @define(eq=False)
@@ -47,7 +47,7 @@ class Stream:
     Attributes:
         value: of the file.
         is_legacy: whether the file begins with PyTorch's magic number.
-        rest: what stands behind the value.
+        rest: the bytes after the value.
     """
 
     value: Any
@@ -56,25 +56,25 @@ class Stream:
 
 
 class _NoNames:
-    """The meaning of a pickle that is a number: no name, call or state has any."""
+    """The meaning of a pickle that must be a number: no name, call or state is valid."""
 
     def find(self, module: str, name: str) -> Any:
-        raise CorruptError("a name stands where a number is expected")
+        raise CorruptError("a name where a number is expected")
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
-        raise CorruptError("a call stands where a number is expected")
+        raise CorruptError("a call where a number is expected")
 
     def build(self, value: Any, state: Any) -> Any:
-        raise CorruptError("a state stands where a number is expected")
+        raise CorruptError("a state where a number is expected")
 
     def persistent(self, saved_id: Any) -> Any:
-        raise CorruptError("a persistent id stands where a number is expected")
+        raise CorruptError("a persistent id where a number is expected")
 
 
 def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
-    """Return whether a file begins with the magic number, as far as its first opcodes say.
+    """Return whether a file begins with the magic number, judging by its first opcodes.
 
-    PyTorch asks for the value of the first pickle, whatever opcodes wrote it, and so does `read_stream`.
+    PyTorch checks the value of the first pickle, whatever opcodes wrote it, and so does `read_stream`.
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
@@ -94,7 +94,7 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
         source: the file.
         start: where it begins, in bytes.
         limits: resource limits.
-        new_meaning: makes the resolver of the names in it.
+        new_meaning: creates the resolver of the names in it.
 
     Raises:
         FormatError: the file is damaged.
@@ -119,13 +119,13 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
     version = pickles.load()
     if version != LEGACY_PROTOCOL:
         raise CorruptError(
-            "is of a protocol that no release had",
+            "has a protocol that no release used",
             file=source.name,
             offset=start,
             expected=str(LEGACY_PROTOCOL),
             found=shown(version),
         )
-    pickles.load()  # facts about the machine, which nothing depends on
+    pickles.load()  # information about the machine, unused
     value = pickles.load()
     keys = pickles.load()
     if not isinstance(keys, list):
@@ -137,17 +137,17 @@ def read_stream(source: ByteSource, start: int, limits: Limits, new_meaning: New
 
 def _persistent(table: StorageTable, saved_id: Any, is_legacy: bool) -> Any:
     if not is_legacy:
-        raise CorruptError("the pickle refers to data outside of it, and there is none")
+        raise CorruptError("the pickle refers to external data, which do not exist")
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
         # A class with its source code: ("module", class, file, source).
         if len(saved_id) > 1 and isinstance(saved_id[1], PythonGlobal):
             return saved_id[1]
-        raise CorruptError("a persistent id names a module, and none is there")
+        raise CorruptError("a persistent id names a module that does not exist")
     return table.of_id(StorageId.parse(saved_id))
 
 
 def _place_storages(source: ByteSource, position: int, keys: list[Any], table: StorageTable) -> int:
-    """Find the elements of each storage; returns where the last ends."""
+    """Locate the elements of each storage; return where the last ends."""
     table.claim_rest()
     for key in keys:
         name = text(key) or key
@@ -162,7 +162,7 @@ def _place_storages(source: ByteSource, position: int, keys: list[Any], table: S
     missing = set(table.roots).difference(text(key) or key for key in keys)
     if missing:
         raise CorruptError(
-            "has tensors whose storages are not there",
+            "has tensors whose storages are missing",
             file=source.name,
             offset=position,
             found=f"key {min(map(str, missing)):.60}",
@@ -172,21 +172,21 @@ def _place_storages(source: ByteSource, position: int, keys: list[Any], table: S
 
 
 def find_elements(source: ByteSource, position: int, storage: Storage) -> Span:
-    """Find a count and the elements behind it.
+    """Locate the elements that follow a count.
 
     Args:
         source: the file.
         position: of the count, in bytes.
-        storage: whose elements they are; the count must be its own.
+        storage: the storage; the count must be its own.
 
     Raises:
-        TruncatedError: the file ends before.
-        CorruptError: the count is another.
+        TruncatedError: the file ends early.
+        CorruptError: the count differs.
     """
     (count,) = struct.unpack("<q", source.read_exact(position, 8, "the size of a storage"))
     if count != storage.count:
         raise CorruptError(
-            "a storage has another size than the tensors on it say",
+            "a storage has another size than its tensors claim",
             file=source.name,
             offset=position,
             expected=f"{storage.count} elements",
@@ -197,10 +197,10 @@ def find_elements(source: ByteSource, position: int, storage: Storage) -> Span:
 
 
 def check_room(source: ByteSource, position: int, count: int, element: ElementType, end: int | None = None) -> None:
-    """Check that a storage's elements are there.
+    """Check that a storage's elements are in the file.
 
     Raises:
-        TruncatedError: the file ends before.
+        TruncatedError: the file ends early.
     """
     end = source.size if end is None else end
     if not 0 <= count * element.itemsize <= end - position:

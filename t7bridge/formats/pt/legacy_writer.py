@@ -1,4 +1,4 @@
-"""LegacyPtWriter: the format of PyTorch 0.2 to 1.5, which those releases read and today's still does.
+"""LegacyPtWriter: the format of PyTorch 0.2 to 1.5, which all later releases read too.
 
 Five pickles one after another (a magic number, the version, the machine, the value, the keys of the storages), then
 each storage: the number of its elements as a 64-bit integer, and the elements. Source: PyTorch 2.13
@@ -20,7 +20,7 @@ _SYS_INFO = {
 
 
 class LegacyPtWriter(ValueWriter):
-    """Writes one value to a file for PyTorch 0.2 to 1.5. Everything else is as in `ValueWriter`."""
+    """Writer of one value to a file for PyTorch 0.2 to 1.5; otherwise like `ValueWriter`."""
 
     _old = True
 
@@ -28,7 +28,7 @@ class LegacyPtWriter(ValueWriter):
         """Write the file.
 
         Raises:
-            WriteError: the output does not take the bytes.
+            WriteError: the output does not accept the bytes.
         """
         for head in (LEGACY_MAGIC, LEGACY_PROTOCOL, _SYS_INFO):
             self._output.write(self._dumps(head))

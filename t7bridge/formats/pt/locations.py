@@ -1,4 +1,4 @@
-"""Devices onto which tensors of a `.pt` are loaded: their names, and `map_location`.
+"""Devices to which tensors of a `.pt` are loaded: their names, and `map_location`.
 
 Source: PyTorch 2.13 `torch/serialization.py` `_get_restore_location`, `torch/_C` `Device` (names and indices).
 """
@@ -12,26 +12,26 @@ from typing import Any
 from ...errors import ModelError
 
 Location = str | Mapping[str, str] | Callable[[str], Any]
-"""A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name that the file has."""
+"""A device for all, `"cuda:0=cuda:1,ipu=cpu"` or the same as a mapping, or a function of the name in the file."""
 MapLocation = Location | None
 """A location, or none: devices are kept or become the CPU."""
 Place = Callable[[str], str]
-"""The name to write for the device that a storage has."""
+"""Maps the device of a storage to the name to write."""
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,30}(?::\d{1,4})?\Z")
-_EXPECTED = "cpu, cuda:0 or the like"
+_EXPECTED = "a name such as cpu or cuda:0"
 
 
 def placed(map_location: Location, keep_device: bool) -> Place:
-    """Return the function from the device in a file to the one that is written.
+    """Return the function from the device in a file to the one written.
 
     Args:
-        map_location: see `Location`. Devices that a mapping does not have, and those for which a function returns
-            `None`, are as without it.
-        keep_device: whether devices are kept where nothing else is said; otherwise they are `cpu`.
+        map_location: see `Location`. Devices that a mapping lacks, and those for which a function returns `None`, are
+            treated as without it.
+        keep_device: whether other devices are kept; otherwise they are `cpu`.
 
     Raises:
-        ModelError: it names no device.
+        ModelError: it names no valid device.
     """
     if isinstance(map_location, str) and "=" in map_location:
         pairs = [part.partition("=") for part in map_location.split(",")]
@@ -52,10 +52,10 @@ def placed(map_location: Location, keep_device: bool) -> Place:
 
 
 def checked(device: Any) -> str:
-    """Return the name of a device, given as text or as a `torch.device`.
+    """Return the name of a device, from text or a `torch.device`.
 
     Raises:
-        ModelError: it is none.
+        ModelError: it is not a device.
     """
     name = str(device)
     if not _DEVICE.match(name):

@@ -1,4 +1,4 @@
-"""The state dict of a whole module that was pickled: from its attributes, without its class.
+"""The state dict of a pickled module: from its attributes, without its class.
 
 Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`, `_save_to_state_dict`.
 """
@@ -25,12 +25,12 @@ def is_module(value: Any) -> bool:
 
 @define(eq=False)
 class MetModules:
-    """The modules of a file that state dicts were made of: those met again are charged to `Limits.work`.
+    """The modules of a file that were turned into state dicts: repeated ones are charged to `Limits.work`.
 
     Attributes:
         limits: resource limits.
         seen: the identities of the modules.
-        repeated: how many entries were made of modules met again.
+        repeated: number of entries made from repeated modules.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -47,7 +47,7 @@ class MetModules:
             attributes = module.attributes
             self.repeated += 1 + sum(len(attributes[name]) for name in MODULE_PARTS)
             if self.repeated > self.limits.work // STEPS_PER_NODE:
-                raise LimitError("the modules hold one another too often", limit="work", value=self.limits.work)
+                raise LimitError("the modules contain one another too often", limit="work", value=self.limits.work)
         self.seen.add(id(module))
 
 
@@ -65,17 +65,17 @@ def module_state_dict(
     limits: Limits = DEFAULT_LIMITS,
     met: MetModules | None = None,
 ) -> OrderedDict[str, Any]:
-    """The state dict of a pickled `nn.Module`, in PyTorch's order and under PyTorch's names.
+    """Return the state dict of a pickled `nn.Module`, in PyTorch's order and under PyTorch's names.
 
     Args:
-        module: what stands in the file: an opaque object.
+        module: the inert object in the file.
         keep_parameters: whether the tensors stay parameters; `state_dict()` detaches them.
-        limits: how often a shared module may be repeated.
-        met: the modules of the same file that were met before, for one limit over all its state dicts.
+        limits: bound how often a shared module is repeated.
+        met: the modules of the same file seen before, for one limit over all its state dicts.
 
     Raises:
         UnsupportedError: it is not a module.
-        LimitError: its modules hold one another without end.
+        LimitError: its modules contain one another endlessly.
     """
     if not is_module(module):
         raise UnsupportedError("the value is not a module", found=shown(module))

@@ -1,4 +1,4 @@
-"""Tensors that a pickle holds as numpy arrays or as lists of numbers: the part of reading that needs numpy."""
+"""Tensors pickled as numpy arrays or lists of numbers: the part of reading that needs numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_DIMENSIONS = 64
 
 
 def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Tensor | None:
-    """A tensor of a numpy array's elements, converted to an element type; None where there is no such tensor.
+    """Return a tensor of a numpy array's elements, converted to an element type; None if there is no such tensor.
 
     Raises:
         UnsupportedError: the array's type does not convert exactly to the element type.
@@ -31,7 +31,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
         with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(element.code)
     elif element.name == "bfloat16" and values.dtype.itemsize == 4 and values.dtype.kind == "f":
-        # XLA saves bfloat16 as float32; the lower half is zero, and where it is not PyTorch rounds to even.
+        # XLA saves bfloat16 as float32; the lower half is zero; otherwise PyTorch rounds to even.
         bits = values.astype("=f4").view("=u4").astype("u8")
         nan = np.isnan(values)
         bits = np.where(nan, 0x7FC00000, bits + 0x7FFF + ((bits >> 16) & 1))
@@ -45,7 +45,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
 
 
 def text_items(array: NumpyArray) -> list[Any] | None:
-    """The items of an array of text or of byte strings, row by row in nested lists; None of another array."""
+    """Return the items of an array of text or byte strings, as nested lists; None for any other array."""
     dtype, width = array.dtype, array.dtype.itemsize
     if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
         return None
@@ -60,7 +60,7 @@ def text_items(array: NumpyArray) -> list[Any] | None:
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of contiguous elements, the last index fastest."""
+    """Return the strides of contiguous elements, the last index fastest."""
     steps, count = [], 1
     for extent in reversed(shape):
         steps.append(count)
@@ -69,18 +69,18 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple[tuple[int, ...], Span]:
-    """Nested lists of numbers as elements.
+    """Return nested lists of numbers as elements.
 
     Args:
         items: lists of equal length, nested.
-        element: what the numbers are.
-        most: elements that there can be at most.
+        element: the type of the numbers.
+        most: maximum number of elements.
 
     Returns:
         The shape and the bytes.
 
     Raises:
-        CorruptError: the lists are not an array.
+        CorruptError: the lists are ragged.
     """
     shape, count = [], 1
     level: Any = items
@@ -106,10 +106,10 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
 
 
 def numpy_value(array: NumpyArray) -> np.ndarray:
-    """A pickled numpy array as numpy's own: a copy in the machine's byte order.
+    """Return a pickled numpy array as numpy's own: a copy in the machine's byte order.
 
     Raises:
-        UnsupportedError: it holds objects, or fields.
+        UnsupportedError: it holds objects or fields.
         CorruptError: the bytes do not fit its type and shape.
     """
     if not isinstance(array.data, bytes) or (array.dtype.itemsize == 0 and array.dtype.code not in ("b1", "?")):

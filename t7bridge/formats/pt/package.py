@@ -1,7 +1,7 @@
-"""Values in archives of `torch.package`. Their Python source is not looked at, and nothing is executed.
+"""Values in archives of `torch.package`. Their Python source is ignored, and nothing is executed.
 
 `FOLDER/NAME.pkl` are pickles, `.data/KEY.storage` the storages that they name, `.data/extern_modules` and
-`.data/python_version` say how the archive is to be imported. All else is source, texts and bytes that were put there.
+`.data/python_version` describe how to import the archive. All else is source, text and bytes added by the user.
 
 Source: PyTorch 2.13 `torch/package/package_exporter.py` (`save_pickle`, `_persistent_id`, `_finalize_zip`),
 `package_importer.py` (`load_pickle`).
@@ -24,10 +24,10 @@ def read_package(archive: PtArchive, notes: list[Note]) -> Any:
 
     Args:
         archive: the archive.
-        notes: gets what is left out.
+        notes: receives what is left out.
 
     Returns:
-        The value, where there is one pickle; otherwise a dictionary of values by the names of their members.
+        The value, if there is one pickle; otherwise a dictionary of values by the names of their members.
 
     Raises:
         UnsupportedError: it has no pickles.
@@ -51,7 +51,7 @@ def read_package(archive: PtArchive, notes: list[Note]) -> Any:
             Note(
                 "info",
                 "",
-                f"{count} of the package, source and files beside it: not carried ({_few(rest)})",
+                f"{count} of the package (source and other files) left out ({_few(rest)})",
                 code="left-out",
             )
         )

@@ -1,12 +1,12 @@
-"""Weights, constants and graphs of `.pt2` archives, which `torch.export.save` writes. Nothing in them is executed.
+"""Weights, constants and graphs of `.pt2` archives, written by `torch.export.save`. Nothing in them is executed.
 
-Three layouts exist, told apart by their members:
+Three layouts exist, identified by their members:
 
 - 2.8 and newer: `data/weights/MODEL_weights_config.json` maps each name to a member with the raw bytes of a storage
   (several names may share one) and to a dtype, sizes, strides and an offset; `data/constants/` is the same.
   Tensors that are not plain memory are members written by `torch.save`.
 - 2.7: `data/weights/MODEL.pt` and `data/constants/MODEL.pt`, each a dictionary written by `torch.save`.
-- 2.1 to 2.6: `serialized_state_dict.pt` and `serialized_constants.pt` (`.json` by name in 2.1) beside
+- 2.1 to 2.6: `serialized_state_dict.pt` and `serialized_constants.pt` (named `.json` in 2.1) next to
   `serialized_exported_program.json`, without a root folder.
 
 Source: PyTorch 2.13 `torch/export/pt2_archive/_package.py`, `torch/_export/serde/schema.py` (`PayloadMeta`,
@@ -37,12 +37,12 @@ _NOT_CARRIED = (
     ("data/sample_inputs/", "the example inputs"),
     ("serialized_example_inputs.", "the example inputs"),
     ("data/aotinductor/", "compiled code"),
-    ("extra/", "files that were put beside the program"),
-    ("extra_files/", "files that were put beside the program"),
+    ("extra/", "extra files"),
+    ("extra_files/", "extra files"),
     ("models/", "the graph"),
     ("serialized_exported_program.json", "the graph"),
 )
-"""Prefixes of members that state dicts have no place for, below the root, with names for them."""
+"""Prefixes of members that are not part of state dicts, below the root, with their descriptions."""
 
 # Source: `torch/_export/serde/schema.py` `ScalarType`.
 _ELEMENTS = {
@@ -71,7 +71,7 @@ _ELEMENTS = {
 _STRIDED = 7
 
 Nested = Callable[[bytes], Any]
-"""Reads a whole file that stands in a member."""
+"""Reads a whole file that is a member."""
 ReadMember = Callable[[str], Any]
 """Reads the whole file that a member is, by its name below the root."""
 
@@ -82,7 +82,7 @@ class _Folder:
 
     Attributes:
         name: the folder, below the root.
-        config: what follows the model's name in the name of its list of payloads.
+        config: suffix after the model's name in the name of its list of payloads.
         in_state: whether its tensors belong to the state dict.
     """
 
@@ -98,14 +98,14 @@ _FOLDERS = (
 
 
 def is_pt2(archive: PtArchive) -> bool:
-    """Tell whether an archive was written by `torch.export.save`."""
+    """Return whether an archive was written by `torch.export.save`."""
     return archive.small(FORMAT_MEMBER) == b"pt2" if archive.has(FORMAT_MEMBER) else archive.has(OLD_PROGRAM_MEMBER)
 
 
 def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule:
     """Read the weights and constants of an exported program.
 
-    Where an archive holds several programs, the names of each begin with the program's.
+    If an archive holds several programs, the names of each begin with the program's.
 
     Args:
         archive: the archive.
@@ -114,11 +114,11 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
 
     Returns:
         The weights under their names, in PyTorch's order, as the state dict; the constants as other entries, and under
-        `constants.` and their names among the tensors without names of their own. The notes name what is left out.
+        `constants.` and their names the tensors without names of their own. The notes name what is left out.
 
     Raises:
         FormatError: it is damaged.
-        UnsupportedError: it holds tensors of a kind that cannot be read, or no weights but compiled code only.
+        UnsupportedError: it holds unsupported tensors, or compiled code only.
     """
     notes: list[Note] = []
     read: set[str] = set()
@@ -131,7 +131,7 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
         names = _programs(archive)
         if not names:
             raise UnsupportedError(
-                "is an archive of torch.export without a program: it holds compiled code only",
+                "is an archive of torch.export without a program, only compiled code",
                 file=archive.zip.source.name,
                 hint="Export the model again with torch.export.save, or save its state dict with torch.save.",
             )
@@ -151,7 +151,7 @@ def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule
 
 
 def _add_constants(found: ScriptModule) -> None:
-    """Add the constants, and buffers that PyTorch does not save, under names that no weight has."""
+    """Add the constants, and buffers that PyTorch does not save, under unused names."""
     names = {entry.name for entry in found.entries if entry.in_state}
     carried = []
     for entry in found.entries:
@@ -174,14 +174,14 @@ def _add_constants(found: ScriptModule) -> None:
 
 
 def _note_members(archive: PtArchive, read: set[str], notes: list[Note]) -> None:
-    """Note the members that are not part of the state dict: by what they are, or payloads that nothing names."""
+    """Note the members that are not part of the state dict: by kind, or payloads that nothing names."""
     located = archive.located
     names = [name[len(archive.root) :] for name in archive.zip.members if name.startswith(archive.root)]
     for what in dict.fromkeys(what for _, what in _NOT_CARRIED):
         starts = tuple(start for start, of in _NOT_CARRIED if of == what)
         found = [name for name in names if name.startswith(starts)]
         if found:
-            notes.append(Note("info", "", f"{what} of the archive: not carried ({_few(found)})", code="left-out"))
+            notes.append(Note("info", "", f"{what} of the archive left out ({_few(found)})", code="left-out"))
     unread = [
         name
         for name in names
@@ -209,7 +209,7 @@ def _few(names: list[str]) -> str:
 
 
 def graphs(archive: PtArchive, limits: Limits) -> dict[str, Any]:
-    """Return the graph of each program, as the JSON that PyTorch writes, by the program's name.
+    """Return the graph of each program, as PyTorch's JSON, by the program's name.
 
     Raises:
         CorruptError: a graph is not a JSON object.
@@ -228,7 +228,7 @@ def _programs(archive: PtArchive) -> list[str]:
 def _payloads(
     archive: PtArchive, model: str, folder: _Folder, prefix: str, read: ReadMember, notes: list[Note]
 ) -> Iterator[ScriptEntry]:
-    """The tensors of one program in one folder."""
+    """Return the tensors of one program in one folder."""
     whole = f"{folder.name}{model}.pt"  # 2.7
     if archive.has(whole):
         yield from _named(read(whole), whole, prefix, folder.in_state, notes)
@@ -247,7 +247,7 @@ def _payloads(
 
 
 def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path: str, read: ReadMember) -> Any:
-    """One tensor."""
+    """Return one tensor."""
     key = payload.get("path_name")
     member = archive.zip.members.get(f"{archive.root}{folder.name}{key}") if isinstance(key, str) else None
     if member is None:
@@ -278,7 +278,7 @@ def _payload(archive: PtArchive, folder: _Folder, payload: dict[str, Any], path:
 
 
 def _device(meta: dict[str, Any]) -> str:
-    """The device that a tensor was on, as PyTorch names it: `cpu`, `cuda:0`."""
+    """Return the device of a tensor by PyTorch's name: `cpu`, `cuda:0`."""
     device = meta.get("device")
     kind, index = (device.get("type"), device.get("index")) if isinstance(device, dict) else (None, None)
     if not isinstance(kind, str) or not kind.isidentifier():
@@ -300,7 +300,7 @@ def _note_object(name: str, found: str, notes: list[Note]) -> None:
 
 
 def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Iterator[ScriptEntry]:
-    """The tensors of an archive of 2.1 to 2.6."""
+    """Return the tensors of an archive of 2.1 to 2.6."""
     for part, in_state in _OLD_PARTS.items():
         for member in (f"{part}.pt", f"{part}.json"):
             if archive.small(member):
@@ -312,7 +312,7 @@ def _old_parts(archive: PtArchive, read: ReadMember, notes: list[Note]) -> Itera
 
 
 def _named(values: Any, member: str, prefix: str, in_state: bool, notes: list[Note]) -> Iterator[ScriptEntry]:
-    """The tensors of a dictionary that `torch.save` wrote."""
+    """Return the tensors of a dictionary written by `torch.save`."""
     for name, value in _dict(values, member).items():
         if not isinstance(name, str):
             raise CorruptError("a tensor's name is not text", path=member, found=shown(name))
@@ -328,13 +328,13 @@ def _json(archive: PtArchive, member: str) -> Any:
     try:
         return json.loads(archive.small(member) or b"")
     except (ValueError, RecursionError) as error:
-        raise CorruptError("is not the JSON that PyTorch writes", path=member, found=str(error)[:80]) from error
+        raise CorruptError("is not PyTorch's JSON", path=member, found=str(error)[:80]) from error
 
 
 def _element(number: Any, path: str) -> ElementType:
     name = _ELEMENTS.get(number) if type(number) is int else None
     if name is None or name not in ELEMENT_TYPES:
-        raise UnsupportedError("a tensor is of an unknown type", path=path, found=f"dtype {shown(number)}")
+        raise UnsupportedError("a tensor has an unknown type", path=path, found=f"dtype {shown(number)}")
     return ELEMENT_TYPES[name]
 
 
@@ -351,7 +351,7 @@ def _list(value: Any, path: str) -> list[Any]:
 
 
 def _integer(value: Any, path: str) -> int:
-    """A symbolic integer that is known: `{"as_int": 3}`."""
+    """Return a symbolic integer that is known: `{"as_int": 3}`."""
     number = value.get("as_int") if isinstance(value, dict) else value
     if type(number) is not int:
         raise UnsupportedError("a tensor's size is not a number", path=path, found=shown(value))

@@ -27,7 +27,7 @@ _OLD_PICKLES = b"(]}c"
 
 
 class PtReader:
-    """Reads the value of a `.pt` file; which release wrote it is found out from its content.
+    """Reads the value of a `.pt` file; the release that wrote it is detected from its content.
 
     Opening reads the directory only, `read` only the pickle: storages know where their bytes are in the file. Keep
     the reader, or the value, as long as they are needed.
@@ -35,8 +35,8 @@ class PtReader:
     Args:
         source: a path, bytes, or a binary file object.
         limits: resource limits.
-        forbid: whether a file is refused that names what runs code or reaches the system. Where not, such names stay
-            names like all others that have no meaning here, and are in `foreign`.
+        forbid: whether to refuse a file that names what runs code or reaches the system. If not, such names are treated
+            as all others that have no meaning here, and listed in `foreign`.
 
     Attributes:
         kind: `zip` (1.6 and newer), `legacy` (0.2 to 1.5), `tar` (0.1), `torchscript`, `cpp` (archives of the C++
@@ -45,7 +45,7 @@ class PtReader:
 
     Raises:
         T7BridgeError: the file cannot be opened.
-        UnknownFormatError: it is something else; the message says what.
+        UnknownFormatError: it is in another format; the message says which.
 
     Example:
         >>> reader = PtReader("model.pt")
@@ -69,12 +69,12 @@ class PtReader:
         self._meaning: PtMeaning | None = None
         self.kind = self._detect()
         self.attributes: dict[str, Any] = {}
-        """Of TorchScript: what the modules hold beside parameters and buffers, by dotted name; of torch.export: the
-        constants by name; filled by `read`."""
+        """Of TorchScript: content of the modules other than parameters and buffers, by dotted name; of torch.export:
+        the constants by name; filled by `read`."""
         self.constants: Any = None
         """Of TorchScript: the constants that its code refers to; filled by `read`."""
         self.notes: list[Note] = []
-        """Content of the file that is not in the value; filled by `read`."""
+        """Content of the file that is not part of the value; filled by `read`."""
 
     def __enter__(self) -> PtReader:
         return self
@@ -88,7 +88,7 @@ class PtReader:
         kind = signature.kind if signature else ""
         if self._start and kind in ("zip", "tar"):
             raise UnsupportedError(
-                "stands in the middle of a file object", file=self.source.name, hint="Give the part as bytes."
+                "is in the middle of a file object", file=self.source.name, hint="Give the part as bytes."
             )
         if kind == "zip":
             self._archive = PtArchive(self.source, self._limits, self._nested, self._forbid)
@@ -100,7 +100,7 @@ class PtReader:
                 file=self.source.name,
                 offset=tail,
                 expected="one file",
-                found="two in one, of which each reader takes another",
+                found="two files in one; readers disagree about which",
                 hint="Do not trust it: such files are made to deceive.",
             )
         if kind == "tar":
@@ -134,16 +134,16 @@ class PtReader:
     # The value
 
     def read(self) -> Any:
-        """The value of the file: builtins and what `graph.python` has, with tensors in it.
+        """Return the value of the file: builtins and the values of `graph.python`, with tensors in them.
 
         Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order. Tensors in other
         attributes follow as `attributes.NAME`, and constants of the code as `constants.0`; of C++ archives the
-        attributes follow each module's tensors. Of torch.export it is the state dict, and constants behind it.
+        attributes follow each module's tensors. Of torch.export it is the state dict, followed by the constants.
         The value is read once; later calls return the same object.
 
         Raises:
             FormatError: the file is damaged.
-            UnsupportedError: it holds what cannot be read.
+            UnsupportedError: it holds unsupported values.
         """
         if self._value is _UNSET:
             try:
@@ -201,7 +201,7 @@ class PtReader:
         return found.with_attributes() if self.kind == "cpp" else found.state_dict
 
     def read_others(self) -> None:
-        """Read the pickles of an archive that `read` does not look at, for `foreign`; other files have none."""
+        """Read the pickles of an archive that `read` ignores, for `foreign`; other files have none."""
         if self._archive is not None:
             self._archive.read_others()
 
@@ -211,12 +211,12 @@ class PtReader:
 
     @property
     def foreign(self) -> list[str]:
-        """The globals that are neither PyTorch's data nor harmless classes, in the order they were met by `read`."""
+        """The globals that are neither PyTorch's data nor harmless classes, in the order of the file."""
         return list(self.judged)
 
     @property
     def judged(self) -> dict[str, str]:
-        """These globals with what they are: `forbidden`, which run code or reach the system, or `foreign`."""
+        """These globals with their kind: `forbidden`, which run code or reach the system, or `foreign`."""
         known = self._archive or self._meaning
         return {**(known.foreign if known else {}), **self._nested.foreign}
 
@@ -228,13 +228,13 @@ class PtReader:
         return self._archive.zip.members if self._archive else {}
 
     def member_span(self, name: str) -> tuple[int, int]:
-        """Offset and length of a stored member in the file.
+        """Return offset and length of a stored member in the file.
 
         Args:
             name: in full.
 
         Raises:
-            UnsupportedError: the member is deflated, so that the file does not have its bytes.
+            UnsupportedError: the member is deflated, so that its bytes are not in the file.
             CorruptError: there is no such member.
         """
         if self._archive is None or name not in self._archive.zip:
@@ -245,27 +245,27 @@ class PtReader:
         return start, self._archive.zip.members[name].size
 
     def extra(self, name: str) -> bytes | None:
-        """The bytes of a member below the root folder, checked; None where there is none.
+        """Return the bytes of a member below the root folder, checked; None if there is none.
 
         Raises:
-            CorruptError: they do not have their CRC-32.
+            CorruptError: their CRC-32 does not match.
         """
         return self._archive.small(name) if self._archive else None
 
     @property
     def content_id(self) -> str:
-        """A hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
+        """Return a hash over the members that make up a zip archive's value, by their names, sizes and CRCs."""
         assert self._archive is not None
         root = len(self._archive.root)
         return content_id([(name[root:], member.size, member.crc) for name, member in self.members.items()])
 
     def storage(self, key: str) -> Storage:
-        """The storage of a key, with the element type that it has in the file's value.
+        """Return the storage of a key, with its element type in the file's value.
 
         A key that no tensor refers to has bytes as elements.
 
         Raises:
-            CorruptError: there is none.
+            CorruptError: it does not exist.
         """
         self.read()
         if self._archive is not None:
@@ -280,14 +280,14 @@ class PtReader:
         """Check the CRC-32 of every member of a zip archive; other files have none.
 
         Raises:
-            CorruptError: one does not have it.
+            CorruptError: one does not match.
         """
         if self._archive is not None:
             self._archive.zip.verify()
 
 
 class _Nested:
-    """Reads files that stand in a pickle as bytes. Knows no reader, as its reader knows it: no circle keeps either.
+    """Reader of files embedded in a pickle as bytes. Refers to no reader: avoids reference cycles.
 
     Attributes:
         foreign: globals that are neither PyTorch's data nor harmless classes, of all files.
@@ -301,7 +301,7 @@ class _Nested:
         self.foreign: dict[str, str] = {}
 
     def __call__(self, data: bytes) -> Any:
-        """The value of one."""
+        """Return the value of one."""
         if self._depth >= self._limits.nested_files:
             raise LimitError(
                 "files are nested in one another's pickles", limit="nested_files", value=self._limits.nested_files

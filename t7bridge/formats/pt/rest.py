@@ -1,4 +1,4 @@
-"""The bytes behind the value of a pickle."""
+"""The bytes after the value of a pickle."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ...report import Note
 from .pickle.unpickler import Unpickler
 
 _MOST_PICKLES = 1_000
-"""Most pickles read behind the value: each of a few bytes costs as much as opening a file."""
+"""Maximum number of pickles read after the value: even a tiny one costs as much as opening a file."""
 
 
 @define
 class Rest:
-    """The bytes behind the value of a pickle, or of a file of pickles.
+    """The bytes after the value of a pickle, or of a file of pickles.
 
     Attributes:
         offset: where they begin, in bytes.
-        nbytes: how many there are.
-        pickles: how many more pickles they begin with.
+        nbytes: number of bytes.
+        pickles: number of further pickles at their beginning.
     """
 
     offset: int = 0
@@ -27,15 +27,15 @@ class Rest:
 
 
 def read_rest(pickles: Unpickler, end: int) -> Rest:
-    """Read the pickles that stand behind the value, which programs may load one after another.
+    """Read the pickles after the value, which programs may load one after another.
 
     Args:
-        pickles: stands behind the value.
+        pickles: positioned after the value.
         end: of the file or member, in bytes.
 
     Raises:
         ForbiddenGlobalError: one names what runs code.
-        LimitError: they are too many.
+        LimitError: there are too many.
     """
     rest = Rest(pickles.position, end - pickles.position)
     while pickles.position < end:
@@ -54,9 +54,9 @@ def read_rest(pickles: Unpickler, end: int) -> Rest:
 
 
 def note_rest(rest: Rest, member: str = "") -> list[Note]:
-    """Name the bytes behind a value, if there are any."""
+    """Note the bytes after a value, if any."""
     if not rest.nbytes:
         return []
     where = f" of {member}" if member else ""
-    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)} among them," if rest.pickles else ""
-    return [Note("warning", "", f"{rest.nbytes} bytes behind the value{where}{pickles} are left out", code="trailing")]
+    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)}  among them," if rest.pickles else ""
+    return [Note("warning", "", f"{rest.nbytes} bytes after the value{where}{pickles} are left out", code="trailing")]

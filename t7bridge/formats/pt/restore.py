@@ -1,4 +1,4 @@
-"""A pickle that stands alone, with its storages given: what a record keeps of a `.pt`."""
+"""A standalone pickle read with given storages: the part of a `.pt` kept in a record."""
 
 from __future__ import annotations
 

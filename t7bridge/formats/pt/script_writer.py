@@ -1,4 +1,4 @@
-"""ScriptWriter: named tensors as an archive that `torch.jit.load` and the C++ API of PyTorch read.
+"""ScriptWriter: named tensors as an archive for `torch.jit.load` and the C++ API of PyTorch.
 
 The layout is that of C++'s `torch::serialize::OutputArchive`: a tree of objects of classes `__torch__.Module`,
 `__torch__.___torch_mangle_0.Module` and so on, each with the source of its class, which has attributes and no methods.
@@ -31,9 +31,9 @@ from .storages import shown
 from .writer import PtWriter
 
 _STEPS_PER_MODULE = 64
-"""Steps of `Limits.work` that a module costs which is written again since it is shared."""
+"""Steps of `Limits.work` for writing a shared module again."""
 _BUFFERS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-"""Buffers of PyTorch's own modules that are floats, or that every reader takes for buffers."""
+"""Buffers of PyTorch's own modules that are floats, or that every reader treats as buffers."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
@@ -57,7 +57,7 @@ class _Module:
 
     @property
     def module(self) -> str:
-        """The Python module that its class is in."""
+        """The Python module of its class."""
         return f"__torch__.___torch_mangle_{self.number - 1}" if self.number else "__torch__"
 
     def source(self) -> str:
@@ -72,7 +72,7 @@ class _Module:
         kinds = [(name, "Tensor") for name in self.tensors]
         kinds += [(name, kind) for name, (_, kind) in self.values.items()]
         kinds += [(name, f"{inner.module}.Module") for name, inner in self.modules.items()]
-        # As annotations any name will do, keywords too.
+        # Annotations allow any name, keywords too.
         lines.append("  __annotations__ = []")
         lines += [f"  __annotations__[{quoted(name)}] = {kind}" for name, kind in kinds]
         return "\n".join(lines) + "\n"
@@ -93,15 +93,15 @@ class _ModulePickle(PickleWriter):
 class ScriptWriter(PtWriter):
     """Writes named tensors as an archive for `torch.jit.load` and for C++.
 
-    Dots in names make modules: `conv1.weight` is the parameter `weight` of the submodule `conv1`. Offsets and strides
-    are kept. Names of one view of a storage are names of one tensor, as tied weights are; PyTorch reads different
+    Dots in names create modules: `conv1.weight` is the parameter `weight` of the submodule `conv1`. Offsets and strides
+    are kept. Names of the same view of a storage are names of one tensor, as with tied weights; PyTorch reads different
     views of a storage as copies.
 
     Args:
         target: a binary file object.
         keep_device: write the devices that tensors name (`cuda:0`); otherwise all are on the CPU.
-        place: which device each gets, by the one that it names, instead.
-        limits: resource limits, of which `module_depth` counts.
+        place: maps the device named by each tensor to the one written.
+        limits: resource limits; `module_depth` applies.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class ScriptWriter(PtWriter):
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
 
     def write(self, value: Any) -> None:
-        """Take the tensors. `finish` writes them.
+        """Accept the tensors. `finish` writes them.
 
         Args:
-            value: a state dict, or dictionaries of these; one tensor, which is called `0` as in C++; or the state
-                dict of an optimizer, for `torch::load(optimizer, path)`.
+            value: a state dict, or nested dictionaries; one tensor, which is named `0` as in C++; or the state dict of
+                an optimizer, for `torch::load(optimizer, path)`.
 
         Raises:
-            UnsupportedError: it holds something else than named tensors.
-            ModelError: a name is empty, or is that of a tensor and of a module.
+            UnsupportedError: it holds anything but named tensors.
+            ModelError: a name is empty, or names both a tensor and a module.
         """
         if is_optimizer(value):
             root = self._of_node(optimizer_node(value))
@@ -138,7 +138,7 @@ class ScriptWriter(PtWriter):
 
     def _tree(self, value: Any) -> _Module:
         root = self._new()
-        budget = Budget(self._limits, "writing modules that are shared or hold themselves")
+        budget = Budget(self._limits, "writing modules that are shared or contain themselves")
         met: set[int] = set()
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
@@ -170,7 +170,7 @@ class ScriptWriter(PtWriter):
         return root
 
     def _of_node(self, node: Node) -> _Module:
-        """The modules of an optimizer's archive, which are three deep."""
+        """Convert the modules of an optimizer's archive, which are three levels deep."""
         made = self._new()
         made.sizes = node.parameters
         made.values = {
@@ -181,7 +181,7 @@ class ScriptWriter(PtWriter):
         return made
 
     def _tensor(self, tensor: Tensor, trained: bool) -> Tensor:
-        """The one tensor of a view: PyTorch shares only what the pickle names as one object."""
+        """Return the one tensor of a view: PyTorch shares only what the pickle names as one object."""
         key = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset, trained)
         if tensor.extras is not None or key not in self._tensors:
             self._tensors[key] = evolve(tensor, is_parameter=False, requires_grad=trained)
@@ -193,7 +193,7 @@ class ScriptWriter(PtWriter):
 
     def _inside(self, home: _Module, name: str, path: str) -> _Module:
         if name in home.tensors:
-            raise ModelError("is the name of a tensor and of a module", path=path, found=name)
+            raise ModelError("names both a tensor and a module", path=path, found=name)
         if name not in home.modules:
             home.modules[name] = self._new()
         return home.modules[name]
@@ -204,7 +204,7 @@ class ScriptWriter(PtWriter):
 
 
 def is_buffer(name: str, tensor: Tensor) -> bool:
-    """Tell whether a tensor of a state dict is a buffer: by its name, or as no gradient can have its type."""
+    """Return whether a tensor of a state dict is a buffer: by name, or because its type cannot have gradients."""
     return name in _BUFFERS or not tensor.element.name.startswith(("float", "bfloat", "complex"))
 
 
@@ -212,7 +212,7 @@ def quoted(name: str) -> str:
     """Return a name as TorchScript writes a string literal.
 
     Raises:
-        UnsupportedError: it has characters that TorchScript's literals cannot have.
+        UnsupportedError: it has characters that TorchScript's literals cannot express.
     """
     text = "".join(_ESCAPES.get(char, char) for char in name)
     if not all(char.isprintable() for char in name if char not in _ESCAPES) or "\0" in name:

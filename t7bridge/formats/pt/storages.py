@@ -1,4 +1,4 @@
-"""The storages of one file, by key: one object each, however many tensors and element types look at it."""
+"""The storages of one file, by key: one object each, however many tensors and element types use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOWHERE = ByteSource.from_bytes(b"", "<not located yet>")
 
 
 def storage_element(value: Any) -> ElementType | None:
-    """The element type of a storage class by its name (`torch.FloatStorage`), None where it is not a storage class.
+    """Return the element type of a storage class by name (`torch.FloatStorage`), None if it is not a storage class.
 
     `torch.UntypedStorage` has bytes. Source: PyTorch 2.13 `torch/storage.py`, `_storage_type_to_dtype_map`.
     """
@@ -36,15 +36,15 @@ def is_count(value: Any) -> bool:
 
 
 class StorageTable:
-    """Finds or makes the storage of a key.
+    """Finds or creates the storage of a key.
 
-    The first element type that a key is met with is its storage's; where tensors of another type are on it, they
-    have a storage of their own whose `base` is the first one.
+    The first element type used with a key is its storage's; tensors of another type have a storage of their own whose
+    `base` is the first one.
 
     Args:
-        locate: finds the bytes of a key; None where they follow the pickle, and `place` sets them later.
-        one_type: whether a key that is named with two classes of storage is refused: PyTorch takes the first for both,
-            in files that Python wrote.
+        locate: finds the bytes of a key; None if they follow the pickle, and `place` sets them later.
+        one_type: whether to refuse a key named with two storage classes: PyTorch uses the first for both, in files that
+            Python wrote.
     """
 
     def __init__(self, locate: Locate | None = None, *, one_type: bool = False) -> None:
@@ -57,10 +57,10 @@ class StorageTable:
         self._claims: dict[int, Hashable] = {}
 
     def get(self, key: Hashable, element: ElementType, count: int, device: str) -> Storage:
-        """The storage of a key, seen as elements of a type.
+        """Return the storage of a key, viewed as elements of a type.
 
         Raises:
-            CorruptError: its bytes are not there.
+            CorruptError: its bytes are missing.
         """
         root = self.roots.get(key)
         if root is None:
@@ -70,7 +70,7 @@ class StorageTable:
         return self.retype(root, element)
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
-        """The storage of a key without an element type: the tensor on it will say which."""
+        """Return the storage of a key without an element type: that of its tensor applies."""
         known = self._untyped.get(key)
         if known is None:
             bare = UntypedStorage(Storage(UINT8, nbytes, Span(_NOWHERE, 0, 1), device))
@@ -79,10 +79,10 @@ class StorageTable:
         return known[0]
 
     def typed(self, storage: Any, element: ElementType | None = None) -> Storage:
-        """The storage that a tensor of an element type is on, from what a pickle has as its storage.
+        """Return the storage of a tensor of an element type, from the pickle's storage.
 
         Args:
-            storage: what `get` or `untyped` returned.
+            storage: the result of `get` or `untyped`.
             element: the tensor's type; None for that of the storage.
 
         Raises:
@@ -101,7 +101,7 @@ class StorageTable:
         return self.retype(storage, element or storage.element)
 
     def of_id(self, found: StorageId) -> Storage | UntypedStorage:
-        """Return the storage that a persistent id names.
+        """Return the storage named by a persistent id.
 
         Raises:
             CorruptError: the key was named with another class.
@@ -110,7 +110,7 @@ class StorageTable:
         if self._one_type and found.element not in (None, first):
             raise CorruptError(
                 "a storage is named with two classes",
-                expected="one, as PyTorch takes the first for both",
+                expected="one, as PyTorch uses the first for both",
                 found=f"key {found.key!s:.60}",
             )
         if found.element is None:
@@ -119,7 +119,7 @@ class StorageTable:
         return storage if found.part is None else self.part(storage, *found.part[1:])
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
-        """The same memory seen as elements of another type."""
+        """Return the same memory viewed as elements of another type."""
         if storage.element is element:
             return storage
         if storage.nbytes % element.itemsize:
@@ -127,7 +127,7 @@ class StorageTable:
         return self._view(storage, element, 0, storage.nbytes // element.itemsize)
 
     def part(self, storage: Storage, start: int, count: int) -> Storage:
-        """A part of a storage that is a storage of its own, as PyTorch had them until 0.3.
+        """Return a part of a storage as a storage of its own, as PyTorch had them until 0.3.
 
         Args:
             storage: the whole.
@@ -160,7 +160,7 @@ class StorageTable:
 
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
-        if not isinstance(base.data, Span):  # elements that are made when asked for have no bytes to look at
+        if not isinstance(base.data, Span):  # elements computed on demand have no bytes
             base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:
             raise UnsupportedError(
@@ -169,7 +169,7 @@ class StorageTable:
         return Span(base.data.source, base.data.offset + offset, element.itemsize, base.data.order)
 
     def place(self, key: Hashable, span: Span) -> None:
-        """Say where the bytes of a key are."""
+        """Set the location of the bytes of a key."""
         self.roots[key].data = span
 
     def claim_rest(self) -> None:
@@ -193,9 +193,9 @@ class StorageId:
     Attributes:
         element: its element type; None for an untyped one.
         key: its name in the file.
-        device: where it was.
+        device: its device.
         count: its elements.
-        part: of a storage that is a part of another: its own key, first element and elements; else None.
+        part: for a part of another storage: its own key, first element and element count; else None.
     """
 
     element: ElementType | None
@@ -206,10 +206,10 @@ class StorageId:
 
     @classmethod
     def parse(cls, saved_id: Any) -> StorageId:
-        """Read a persistent id: ("storage", class, key, location, count), and what is a part in older files.
+        """Parse a persistent id: ("storage", class, key, location, count), and in older files a part.
 
         Raises:
-            CorruptError: it is none.
+            CorruptError: it is invalid.
         """
         if not isinstance(saved_id, tuple) or len(saved_id) not in (5, 6) or text(saved_id[0]) != "storage":
             raise CorruptError("a persistent id does not name a storage", found=f"{type(saved_id).__name__}")
@@ -217,27 +217,27 @@ class StorageId:
         element = storage_element(kind)
         if element is None:
             named = kind.path if isinstance(kind, PythonGlobal) else type(kind).__name__
-            raise CorruptError("a storage is of no known class", found=named)
+            raise CorruptError("a storage has an unknown class", found=named)
         if not isinstance(key, (str, int, bytes)) or not is_count(count) or text(location) is None:
             raise CorruptError("a persistent id has no key, location or count")
         part = rest[0] if rest else None
         if part is not None and not (
             isinstance(part, tuple) and len(part) == 3 and isinstance(part[0], (str, int, bytes))
         ):
-            raise CorruptError("a part of a storage is not described as one")
+            raise CorruptError("the description of a part of a storage is invalid")
         untyped = kind.name in _UNTYPED
         return cls(None if untyped else element, text(key) or key, text(location) or "", count, part)
 
 
 def shown(value: Any) -> str:
-    """A value of a file for a message: never more than a few words, whatever is inside of it."""
+    """Return a value of a file for a message, in at most a few words, whatever is inside it."""
     if isinstance(value, (str, bytes)):
         return repr(value[:60])
     return f"{value}" if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
 
 
 def text(value: Any) -> str | None:
-    """A `str`, of Python 2 too; None of anything else."""
+    """Return a `str`, also of Python 2; None for anything else."""
     if isinstance(value, bytes):
         return value.decode("latin1")
     return value if isinstance(value, str) else None
@@ -248,7 +248,7 @@ def _uneven(nbytes: int, element: ElementType) -> UnsupportedError:
 
 
 def element_named(name: str) -> ElementType | None:
-    """The element type of PyTorch's name, `float32`; other names that PyTorch has for some are understood."""
+    """Return the element type of PyTorch's name, `float32`; aliases are accepted."""
     return ELEMENT_TYPES.get(_ALIASES.get(name, name))
 
 
@@ -267,5 +267,5 @@ _ALIASES = {
 
 
 def span_of_bytes(data: bytes, width: int, order: str = "little") -> Span:
-    """Bytes in memory as a span."""
+    """Return bytes in memory as a span."""
     return Span(ByteSource.from_bytes(data), 0, width, order)

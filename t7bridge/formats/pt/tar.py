@@ -1,4 +1,4 @@
-"""The tar layout of PyTorch 0.1: `storages`, `tensors` and `pickle` in an archive that is not compressed.
+"""The tar layout of PyTorch 0.1: `storages`, `tensors` and `pickle` in an uncompressed archive.
 
 - `storages`: a pickled count; for each storage a pickle (key, location, class), an int64 count and the elements; then
   a pickled list of the storages that are parts of others: (key, key of the whole, first element, elements).
@@ -88,27 +88,27 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 limit="archive_members",
                 value=limits.archive_members,
             )
-    if doubt and "storages" in members:  # what else may be in archives of something else is not our concern
+    if doubt and "storages" in members:  # other archives may hold anything
         try:
             raise doubt
         finally:
-            doubt = None  # an error knows this frame: no circle may keep what was read
+            doubt = None  # an error refers to this frame: break the reference cycle
     return members
 
 
 def _doubt(
     source: ByteSource, place: int, name: str, kind: bytes, members: dict[str, tuple[int, int]]
 ) -> CorruptError | None:
-    """Return an error for a member that PyTorch does not write; `None` where it could have written it."""
+    """Return an error for a member that PyTorch does not write; `None` if it could have written it."""
     reason = ""
     if name.startswith("/") or ".." in name.split("/"):
-        reason = "a member that would be written elsewhere when it is unpacked"
+        reason = "a member that would be unpacked elsewhere"
     elif kind in b"12":
-        reason = "a link, of which PyTorch wrote none"
+        reason = "a link, which PyTorch never writes"
     elif kind in b"346":
         reason = "a member that is not a file"
     elif name in members:
-        reason = "a member that stands twice in the archive"
+        reason = "a duplicate member"
     if not reason:
         return None
     return CorruptError(
@@ -133,7 +133,7 @@ def _header(source: ByteSource, place: int, header: bytes) -> tuple[str, int, by
 
 
 def _number(field: bytes) -> int | None:
-    """A number of a tar header: octal digits, or base 256 where those do not suffice."""
+    """Parse a number of a tar header: octal digits, or base 256 where those do not suffice."""
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     digits = field.strip(b" \0")
@@ -169,7 +169,7 @@ class _Tar:
         self.meaning = new_meaning(self.table, partial(_meant, self.known))
 
     def pickles(self, name: str) -> tuple[Unpickler, int]:
-        """The pickles in a member, and where the member ends."""
+        """Return the pickles in a member, and the end of the member."""
         if name not in self.members:
             raise CorruptError(
                 f"the archive has no member {name}",
@@ -194,11 +194,11 @@ class _Tar:
             key, location, kind = entry
             element, device = storage_element(kind), text(location)
             if element is None or device is None:
-                raise self.fault("a storage is of no known class", at)
+                raise self.fault("a storage has an unknown class", at)
             (count,) = struct.unpack("<q", self.take(pickles, end, 8))
             check_room(self.source, pickles.position, count, element, end)
             if key in self.known:
-                raise self.fault("a storage stands twice in the file", at)
+                raise self.fault("a storage occurs twice in the file", at)
             self.known[key] = self.table.get(key, element, count, device)
             self.table.place(key, Span(self.source, pickles.position, element.itemsize))
             pickles.skip(count * element.itemsize)
@@ -206,11 +206,11 @@ class _Tar:
         parts = pickles.load()
         for part in parts if isinstance(parts, (list, tuple)) else [None]:
             if not isinstance(part, tuple) or len(part) != 4 or not isinstance(part[0], (int, str)):
-                raise self.fault("a part of a storage is not described as one", at)
+                raise self.fault("the description of a part of a storage is invalid", at)
             key, whole, first, count = part
             root = self.table.roots.get(whole) if isinstance(whole, (int, str)) else None
             if root is None:
-                raise self.fault("a storage is part of one that is not there", at)
+                raise self.fault("a storage is part of a missing one", at)
             self.known[key] = self.table.part(root, first, count)
         self.table.finish()
 
@@ -223,7 +223,7 @@ class _Tar:
                 raise self.fault("a tensor has no key, storage and class", at)
             key, storage_key, _ = entry
             if not isinstance(storage_key, (int, str)) or storage_key not in self.known:
-                raise self.fault("a tensor is on a storage that is not there", at)
+                raise self.fault("a tensor is on a missing storage", at)
             (dimensions,) = struct.unpack("<i4x", self.take(pickles, end, 8))
             if not 0 <= dimensions <= self.limits.dimensions:
                 raise self.fault(f"a tensor has {dimensions} dimensions", at)
@@ -245,7 +245,7 @@ class _Tar:
         return int(count)
 
     def take(self, pickles: Unpickler, end: int, count: int) -> bytes:
-        """The bytes behind the last pickle."""
+        """Return the bytes after the last pickle."""
         if pickles.position + count > end:
             raise TruncatedError("a member of the archive ends early", file=self.source.name, offset=pickles.position)
         data = self.source.read_exact(pickles.position, count, "a member of the archive")
@@ -254,7 +254,7 @@ class _Tar:
 
 
 def _meant(known: dict[Hashable, Any], saved_id: Any) -> Any:
-    """A tensor or storage by its key, as text; or a class that comes with its source."""
+    """Return a tensor or storage by its key, as text; or a class that comes with its source."""
     if isinstance(saved_id, tuple):
         if saved_id and isinstance(saved_id[0], PythonGlobal):
             return saved_id[0]
@@ -263,7 +263,7 @@ def _meant(known: dict[Hashable, Any], saved_id: Any) -> Any:
     if isinstance(key, str) and key not in known and key.lstrip("-").isdecimal() and len(key) < 30:
         key = int(key)
     if not isinstance(key, (int, str)) or key not in known:
-        raise CorruptError("the pickle refers to a tensor that is not there", found=shown(saved_id))
+        raise CorruptError("the pickle refers to a missing tensor", found=shown(saved_id))
     return known[key]
 
 
@@ -273,10 +273,10 @@ def read_tar(source: ByteSource, limits: Limits, new_meaning: NewMeaning) -> tup
     Args:
         source: the file.
         limits: resource limits.
-        new_meaning: makes the resolver of the names in it.
+        new_meaning: creates the resolver of the names in it.
 
     Returns:
-        Its value, and what stands behind it in its member.
+        Its value, and the bytes after it in its member.
 
     Raises:
         FormatError: the file is damaged, or is another tar archive.

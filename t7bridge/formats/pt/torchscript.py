@@ -1,9 +1,9 @@
 """State dicts and attributes of TorchScript modules and of the archives that PyTorch's C++ API writes.
 
-`data.pkl` holds the modules as objects of classes below `__torch__`; which of their attributes are parameters and
-which are buffers stands only in the classes' source, in `code/`. That source is looked at as text and never run.
+`data.pkl` holds the modules as objects of classes below `__torch__`; only the source of the classes, in `code/`, says
+which of their attributes are parameters and which are buffers. That source is parsed as text and never run.
 
-Source: PyTorch 2.13 `torch/csrc/jit/serialization/python_print.cpp` (what the source looks like), `export_module.cpp`,
+Source: PyTorch 2.13 `torch/csrc/jit/serialization/python_print.cpp` (form of the source), `export_module.cpp`,
 `torch/csrc/api/src/serialize/output-archive.cpp`.
 """
 
@@ -37,7 +37,7 @@ _GENERIC_MODULE = re.compile(r"__torch__\.(___torch_mangle_\d+\.)?Module\Z")
 
 @define
 class ScriptClass:
-    """The attributes of a class, as its source declares them.
+    """The attributes declared by the source of a class.
 
     Attributes:
         is_module: whether it is a module; else it is a plain class, such as a named tuple.
@@ -55,7 +55,7 @@ class ScriptClass:
 
 
 def parse_classes(source: str) -> dict[str, ScriptClass]:
-    """The classes in a source file, by name."""
+    """Return the classes in a source file, by name."""
     found = {}
     for name, base, body in _CLASS.findall(source):
         attributes, _, _ = body.partition("\n  def ")
@@ -73,7 +73,7 @@ def parse_classes(source: str) -> dict[str, ScriptClass]:
 
 
 def _words(names: str) -> list[str]:
-    """The texts in a list."""
+    """Return the strings in a list."""
     words = []
     place = 0
     while match := _QUOTED.match(names, place):
@@ -87,7 +87,7 @@ def _unquoted(text: str) -> str:
 
 
 class _Code:
-    """The classes of an archive, read when they are asked for."""
+    """The classes of an archive, read on demand."""
 
     def __init__(self, archive: PtArchive) -> None:
         self._archive = archive
@@ -122,7 +122,7 @@ class ScriptEntry:
 
     Attributes:
         name: dotted, from the root.
-        value: what it is.
+        value: its value.
         in_state: whether it is a parameter or buffer.
     """
 
@@ -138,11 +138,11 @@ class ScriptModule:
     Attributes:
         entries: everything but the modules themselves: of each module its parameters, its buffers and its other
             attributes, then the same of its submodules.
-        constants: what its code refers to.
+        constants: the constants that its code refers to.
         inlined: the tensors among the constants, `constants.0` and on: frozen and mobile modules have their weights
             there, and no names for them.
         held: the tensors in attributes that are neither parameters nor buffers, under `attributes.` and the path.
-        notes: what is not in the state dict.
+        notes: content that is not in the state dict.
     """
 
     entries: list[ScriptEntry]
@@ -153,7 +153,7 @@ class ScriptModule:
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Parameters and buffers, as `state_dict()` returns them: detached; then attributes and constants."""
+        """Return parameters and buffers, as `state_dict()` does: detached; then attributes and constants."""
         state = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries if entry.in_state)
         names = _Names(state)
         for name, tensor in (*self.held.items(), *self.inlined.items()):
@@ -162,11 +162,11 @@ class ScriptModule:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """All others."""
+        """Return all other entries."""
         return {entry.name: entry.value for entry in self.entries if not entry.in_state}
 
     def note_inlined(self) -> None:
-        """Note the constants."""
+        """Note the inlined constants."""
         if self.inlined:
             count = f"{len(self.inlined)} tensor{'s' * (len(self.inlined) > 1)}"
             self.notes.append(
@@ -179,7 +179,7 @@ class ScriptModule:
             )
 
     def carry_attributes(self) -> None:
-        """Carry the tensors in attributes, which PyTorch's state dict of the module does not have, and note them."""
+        """Carry the tensors in attributes, which are not in PyTorch's state dict of the module, and note them."""
         known = {_place(entry.value) for entry in self.entries if entry.in_state}
         known |= {_place(tensor) for tensor in self.inlined.values()}
         names = _Names(self.held)
@@ -205,14 +205,14 @@ class ScriptModule:
             )
 
     def with_attributes(self) -> OrderedDict[str, Any]:
-        """Everything, in the order of `entries`."""
+        """Return everything, in the order of `entries`."""
         found = OrderedDict((entry.name, detached(entry.value)) for entry in self.entries)
         found.update(self.inlined)
         return found
 
 
 def detached(value: Any) -> Any:
-    """Return a tensor as `detach()` does: the same memory, no mark for gradients; other values are unchanged."""
+    """Return a tensor as `detach()` does: the same memory, without `requires_grad`; other values are unchanged."""
     if isinstance(value, (Tensor, SparseTensor)):
         return evolve(value, requires_grad=False, is_parameter=False)
     if isinstance(value, QuantizedTensor):
@@ -230,7 +230,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
 
     Raises:
         FormatError: it is damaged.
-        LimitError: its modules hold one another without end.
+        LimitError: its modules contain one another endlessly.
     """
     root = archive.unpickle(DATA_MEMBER)
     found = ScriptModule([])
@@ -255,7 +255,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
                 "the archive's modules are nested too deep", limit="module_depth", value=limits.module_depth
             )
         if repeated > limits.work // STEPS_PER_NODE:
-            raise LimitError("the archive's modules hold one another too often", limit="work", value=limits.work)
+            raise LimitError("the archive's modules contain one another too often", limit="work", value=limits.work)
         inner: list[tuple[str, PythonObject, int]] = []
         others: list[ScriptEntry] = []
         cls = code.find(module.path)
@@ -282,7 +282,7 @@ def read_modules(archive: PtArchive, limits: Limits) -> ScriptModule:
 
 
 def _add_inlined(found: ScriptModule, value: Any, name: str) -> None:
-    """Add the tensors of a value under the paths to them, those first met elsewhere left out."""
+    """Add the tensors of a value under their paths, except those seen elsewhere before."""
     known = {id(tensor) for tensor in found.inlined.values()}
     known_places = {_place(tensor) for tensor in found.inlined.values()}
     names = _Names(found.inlined)
@@ -292,14 +292,14 @@ def _add_inlined(found: ScriptModule, value: Any, name: str) -> None:
 
 
 class _Names:
-    """Names for the entries of a dict that loses none: what is taken gets a number."""
+    """Unique names for the entries of a dict: duplicates are numbered."""
 
     def __init__(self, taken: Mapping[str, Any]) -> None:
         self._taken = taken
         self._last: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """The name, or `name~2`, `name~3` where it is taken."""
+        """Return the name, or `name~2`, `name~3` if it is taken."""
         free, number = name, self._last.get(name, 1)
         while free in self._taken:
             number += 1
@@ -309,14 +309,14 @@ class _Names:
 
 
 def _place(value: Any) -> Any:
-    """Return what tells a tensor from others in an archive: its view of a storage."""
+    """Return the identity of a tensor in an archive: its view of a storage."""
     if isinstance(value, Tensor) and value.storage is not None:
         return (id(value.storage), value.offset, value.size, value.stride)
     return id(value)
 
 
 def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors inside a value of builtins and objects, each once, under the dotted path to it."""
+    """Yield the tensors inside a value of builtins and objects, each once, with its dotted path."""
     stack: list[tuple[str, Any]] = [(name, value)]
     seen: set[int] = set()
     while stack:

@@ -1,4 +1,4 @@
-"""The parts of a file that its value does not have: members that nobody read, bytes behind the value."""
+"""The parts of a file outside its value: unread members, bytes after the value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 5
 
 
 def unread_storages(archive: PtArchive) -> list[str]:
-    """Return the members that look like storages and that no pickle refers to, below the root folder."""
+    """Return the members, below the root folder, that look like storages but that no pickle refers to."""
     located = archive.located
     root = len(archive.root)
     return [
@@ -27,15 +27,15 @@ def unread_storages(archive: PtArchive) -> list[str]:
 
 
 def check_storages(archive: PtArchive) -> list[Note]:
-    """Name the storages that the value does not have.
+    """Note the storages that the value does not use.
 
-    A `.pt` that was made from a `.t7` may have storages that only its record needs.
+    A `.pt` made from a `.t7` may have storages that only its record uses.
 
     Returns:
-        A note where there are some.
+        A note if there are some.
 
     Raises:
-        CorruptError: the archive has storages, and the value has none of them.
+        CorruptError: the archive has storages, but the value uses none of them.
     """
     unread = [] if archive.has(RECORD_MEMBER) else unread_storages(archive)
     if not unread:
@@ -44,7 +44,7 @@ def check_storages(archive: PtArchive) -> list[Note]:
     shown = ", ".join(name[:60] for name in unread[:_SHOWN]) + (", …" if len(unread) > _SHOWN else "")
     if not any(archive.zip.members[name].size for name in archive.located if name in archive.zip):
         raise CorruptError(
-            "holds weights, and its value refers to none of them",
+            "holds weights, but its value refers to none of them",
             file=archive.zip.source.name,
             expected="a pickle that refers to them",
             found=f"{len(unread)} members of {size} bytes that nothing reads: {shown}",
@@ -55,7 +55,7 @@ def check_storages(archive: PtArchive) -> list[Note]:
         Note(
             "warning",
             "",
-            f"{len(unread)} {what} no part of its value and left out: {shown} ({size} bytes)",
+            f"{len(unread)} {what} not part of its value and left out: {shown} ({size} bytes)",
             code="left-out",
             count=len(unread),
         )

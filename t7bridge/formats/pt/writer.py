@@ -1,4 +1,4 @@
-"""PtWriter: Python-side values as the zip archive that PyTorch writes today."""
+"""PtWriter: Python-side values as the zip archive of today's PyTorch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class StorageKeys:
-    """Numbers the storages of a file in the order in which they are named.
+    """Numbers the storages of a file in the order of first use.
 
     Args:
         keep_device: whether storages keep the device that they name; otherwise they are on the CPU.
-        place: which device each gets instead.
+        place: maps the device named by each to the one written.
 
     Attributes:
-        storages: those named so far; the key of each is its place.
+        storages: those named so far; the key of each is its index.
     """
 
     def __init__(self, keep_device: bool, place: Place | None = None) -> None:
@@ -34,7 +34,7 @@ class StorageKeys:
         self._keys: dict[int, str] = {}
 
     def key(self, storage: Storage) -> str:
-        """The key of a storage, the next one where it is new."""
+        """Return the key of a storage, the next one if it is new."""
         key = self._keys.get(id(storage))
         if key is None:
             key = self._keys[id(storage)] = str(len(self.storages))
@@ -55,22 +55,22 @@ def _on_cpu(device: str) -> str:
 
 
 class ValueWriter:
-    """Base of the writers of PyTorch's formats: one value, pickled at once, and the storages that it names.
+    """Base of the writers of PyTorch's formats: one value, pickled immediately, and the storages that it names.
 
     Args:
         target: a binary file object.
         keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
-        place: which device each gets, by the one that it names, instead.
+        place: maps the device named by each to the one written.
         allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
 
     Attributes:
         tensors: number of tensors in the value.
-        plain: the names that were left out, as they are foreign, and the values that would have them.
+        plain: the foreign names that were left out, and the values that would have them.
         blocking: the names that `torch.load(weights_only=True)` refuses, and the first value that has each.
     """
 
     _old = False
-    """True where pickles are those of PyTorch before 1.6."""
+    """True if pickles are those of PyTorch before 1.6."""
 
     def __init__(
         self,
@@ -89,17 +89,17 @@ class ValueWriter:
         self.blocking: dict[str, Any] = {}
 
     def storage_key(self, storage: Storage) -> str:
-        """The key of a storage; one that is new gets the next, and its elements will be written."""
+        """Return the key of a storage; a new one gets the next, and its elements will be written."""
         return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
-        """Take the value. `finish` writes it, with the storages that it and `storage_key` have named.
+        """Pickle the value. `finish` writes it, with the storages used by it and by `storage_key`.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
 
         Raises:
-            UnsupportedError: something is inside that the format cannot hold.
+            UnsupportedError: it contains something that the format cannot hold.
         """
         writer = PickleWriter(self._keys.ref, old=self._old, allow_foreign=self._allow_foreign)
         self._pickle = writer.dumps(value)
@@ -107,7 +107,7 @@ class ValueWriter:
 
     @property
     def storages(self) -> int:
-        """Number of storages that are written."""
+        """Number of storages to write."""
         return len(self._keys.storages)
 
     def _dumps(self, value: Any) -> bytes:
@@ -115,7 +115,7 @@ class ValueWriter:
 
 
 class PtWriter(ValueWriter):
-    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
+    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, also with `mmap=True`.
 
     Arguments are those of `t7bridge.PtWriter`, which extends this class by values of numpy and torch.
     """
@@ -127,7 +127,7 @@ class PtWriter(ValueWriter):
             record: returns the content of a further member, which PyTorch ignores, from the hash of the value.
 
         Raises:
-            WriteError: the output does not take the bytes.
+            WriteError: the output does not accept the bytes.
         """
         self._zip = ZipWriter(self._output)
         self._add(layout.DATA_MEMBER, self._pickle)
@@ -139,7 +139,7 @@ class PtWriter(ValueWriter):
         for number, storage in enumerate(self._keys.storages):
             self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
-        sha256()  # loads it while the elements are still on their way
+        sha256()  # loads it while elements are still being copied
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
@@ -149,7 +149,7 @@ class PtWriter(ValueWriter):
         self._output.flush()
 
     def _members(self) -> list[tuple[str, bytes]]:
-        """Members that belong to the value beside its pickle, by name below the root folder."""
+        """Yield members that belong to the value besides its pickle, by name below the root folder."""
         return []
 
     def _add(self, name: str, content: Content, size: int | None = None) -> None:
@@ -175,7 +175,7 @@ def write_elements(output: Output, storage: Storage) -> None:
 
 
 def _serialization_id(members: list[Member]) -> bytes:
-    """Forty digits from the members' names and contents: the same for the same content, as PyTorch's is."""
+    """Return forty digits from the members' names and contents: the same for the same content, as in PyTorch."""
     names = crc32("\0".join(member.name for member in members).encode())
     content = int(sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)
     return b"%020d%020d" % (names, content)

@@ -1,4 +1,4 @@
-"""Lua Torch's binary encoding: reading of primitives; `binary_writer` is the other direction."""
+"""Lua Torch's binary encoding: reading primitives; `binary_writer` is the counterpart."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .window import WINDOW_BYTES, Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _ENTRY_BYTES = 32
-"""The longest entry of fixed size, a number for a number, has 24."""
+"""Size of the longest entry of fixed size, a number for a number."""
 _LONG_RUN = 64
-"""Entries from which a run of numbers is decoded by numpy."""
+"""Number of entries from which on a run of numbers is decoded by numpy."""
 _WORTH_LOADING = 20_000
-"""Entries that are read one by one before numpy is loaded for them: loading takes as long as these."""
+"""Entries read one by one before numpy is loaded for them: loading takes as long as these."""
 
 
 class BinaryInput(Window):
     """Reads primitives at a moving position.
 
-    Bytes come through a window that grows while reading goes straight on and shrinks where a payload is passed
-    over, so that the headers of a large file cost little.
+    Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
+    that the headers of a large file cost little.
     """
 
     def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
@@ -48,10 +48,10 @@ class BinaryInput(Window):
         self._grown = _SMALL_WINDOW
 
     def _need(self, length: int, what: str) -> None:
-        """Have `length` bytes in the window at the position.
+        """Make `length` bytes at the position available in the window.
 
         Raises:
-            TruncatedError: the file ends before.
+            TruncatedError: the file ends early.
         """
         if len(self._window) - self._at >= length:
             return
@@ -71,7 +71,7 @@ class BinaryInput(Window):
         self._grown = min(2 * self._grown, _LARGE_WINDOW)
 
     def require(self, count: int, each: int, what: str) -> None:
-        """Check that `count` things of at least `each` bytes can still follow.
+        """Check that `count` items of at least `each` bytes can still follow.
 
         Raises:
             CorruptError: the count is negative.
@@ -135,7 +135,7 @@ class BinaryInput(Window):
         return value
 
     def read_raw(self, length: int, what: str) -> bytes:
-        """Bytes as they are."""
+        """Read raw bytes."""
         self.require(length, 1, what)
         if length > self.longest:
             self.check_length(length, what)
@@ -145,9 +145,9 @@ class BinaryInput(Window):
         return data
 
     def window_at(self, room: int, at: int | None = None) -> tuple[bytes, int]:
-        """The bytes around the position, or around `at` in the last such window, and where it is in them.
+        """Return the bytes around the position, or around `at` in the last such window, and the offset in them.
 
-        There are `room` bytes from there on, or all that the file has.
+        There are `room` bytes after it, or all that the file has.
         """
         if at is not None:
             self._at = at
@@ -155,11 +155,11 @@ class BinaryInput(Window):
         return self._window, self._at
 
     def move_to(self, at: int) -> None:
-        """Go to a place in the window."""
+        """Move to an offset in the window."""
         self._at = at
 
     def read_elements(self, element: ElementType, count: int) -> Span:
-        """Pass over a storage's elements and say where they are."""
+        """Skip a storage's elements and return their location."""
         width = self.layout.long_size if element is INT64 else element.itemsize
         self.require(count, width, f"elements of type {element.name}")
         span = Span(self.source, self.position, width, self.layout.byte_order)
@@ -167,9 +167,9 @@ class BinaryInput(Window):
         return span
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table as long as both key and value are scalars.
+        """Read entries of a table while both key and value are scalars.
 
-        Appends to `keys` and `values` until there are `count` values, and stops before the tag of anything else;
+        Append to `keys` and `values` until there are `count` values, and stop before the tag of anything else;
         then there may be one key more than values.
         """
         two_at, double_at = self._two_at, self._double_at
@@ -237,7 +237,7 @@ class BinaryInput(Window):
         self._at = at
 
     def _ends_with_nil(self, key_turn: bool) -> bool:
-        """Pass over a nil that ends the file, the only scalar of less than 8 bytes; whether there is one.
+        """Skip a nil at the end of the file, the only scalar of less than 8 bytes; return whether there is one.
 
         Raises:
             TruncatedError: the file ends inside another scalar.
@@ -253,10 +253,10 @@ class BinaryInput(Window):
         return tag == tags.NIL
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
-        """Decode a run of number → number entries through one numpy view; whether there was one.
+        """Decode a run of number → number entries through one numpy view; return whether there was one.
 
-        How much is tried at once grows with success; after a short run the next entries go one by one, so that a
-        table of mixed values is not looked at again and again.
+        The size of attempts grows with success; after a short run the next entries are read one by one, so that a table
+        of mixed values is not scanned repeatedly.
         """
         if self._pause:
             self._pause -= 1

@@ -1,4 +1,4 @@
-"""Lua Torch's binary encoding: writing of primitives; `binary` is the other direction."""
+"""Lua Torch's binary encoding: writing primitives; `binary` is the counterpart."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ class BinaryWriter:
         self.output.write(data)
 
     def write_number(self, value: float) -> None:
-        """A tagged number."""
+        """Write a tagged number."""
         self.output.write(self._pack_number(tags.NUMBER, value))
 
     def write_string(self, data: bytes) -> None:
-        """A tagged string."""
+        """Write a tagged string."""
         if len(data) > 0x7FFFFFFF:
             raise WriteError("a Lua string of 2 GiB or more cannot be written", file=self.output.name)
         self.output.write(self._pack_two(tags.STRING, len(data)))
         self.output.write(data)
 
     def write_boolean(self, value: bool) -> None:
-        """A tagged boolean."""
+        """Write a tagged boolean."""
         self.output.write(self._pack_two(tags.BOOLEAN, value))
 
     def write_elements(self, storage: Storage) -> None:
-        """A storage's elements, moved from their file where they lie there as they are wanted here."""
+        """Write a storage's elements, copied from their file if they have the same form there."""
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
         data = storage.data
         word = data.word(storage.element, self.layout.byte_order, width) if isinstance(data, Span) else 0

@@ -1,4 +1,4 @@
-"""Many numbers at once, through numpy: imported when a table is long enough to pay for it."""
+"""Many numbers at once, by numpy: imported when a table is long enough to pay off."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
         sign: byte order, `<` or `>`.
 
     Returns:
-        The keys and the values up to the first entry of another kind; as arrays, since a list that grows by a list
-        counts references to each number twice, which takes half as long as making them.
+        The keys and the values up to the first entry of another kind; as arrays, since extending a list by a list
+        counts references to each number twice, which takes half as long as creating them.
     """
     entry = np.dtype(
         [("key_tag", sign + "i4"), ("key", sign + "f8"), ("value_tag", sign + "i4"), ("value", sign + "f8")]
@@ -29,6 +29,6 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
 
 
 def single_spaces(line: bytes) -> int:
-    """Return how many spaces a line has; -1 where two stand side by side."""
+    """Return the number of spaces on a line; -1 if two are adjacent."""
     is_space = np.frombuffer(line, "u1") == 0x20
     return -1 if (is_space[1:] & is_space[:-1]).any() else int(np.count_nonzero(is_space))

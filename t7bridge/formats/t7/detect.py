@@ -11,18 +11,18 @@ from .layout import BINARY_LAYOUTS, T7Layout
 def possible_layouts(
     source: ByteSource, start: int, encoding: str | None, byte_order: str | None, long_size: int | None
 ) -> list[T7Layout]:
-    """The layouts that a file may have, the likeliest first.
+    """Return the layouts that a file may have, the most likely first.
 
     Args:
         source: the bytes.
         start: where reading starts.
-        encoding: `binary` or `ascii`, where it is stated.
-        byte_order: `little` or `big`, likewise.
-        long_size: 4 or 8, likewise.
+        encoding: `binary` or `ascii`, if known.
+        byte_order: `little` or `big`, if known.
+        long_size: 4 or 8, if known.
 
     Raises:
-        ModelError: what is stated does not exist.
-        UnknownFormatError: nothing is stated and the file is something else.
+        ModelError: a given value is invalid.
+        UnknownFormatError: nothing is given, and the file is in another format.
     """
     if encoding == "ascii":
         return [T7Layout(encoding="ascii")]
@@ -32,7 +32,7 @@ def possible_layouts(
         if _looks_like_text(head):
             return [T7Layout(encoding="ascii")]
     elif encoding not in (None, "binary"):
-        raise ModelError(f"there is no encoding {encoding!r}", expected="binary or ascii")
+        raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
     # Any first value has a small first integer: a type tag, a count, a flag.
     orders = ["little", "big"]
     little, big = (abs(int.from_bytes(head[:4], order, signed=True)) for order in ("little", "big"))
@@ -45,7 +45,7 @@ def possible_layouts(
         if layout.byte_order == order and byte_order in (None, order) and long_size in (None, layout.long_size)
     ]
     if not wanted:
-        raise ModelError("there is no such layout", expected="byte order little or big, long size 4 or 8")
+        raise ModelError("unknown layout", expected="byte order little or big, long size 4 or 8")
     return wanted
 
 
@@ -54,8 +54,8 @@ def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
         raise TruncatedError("is empty", file=source.name)
     signature = identify(head)
     if signature:
-        hint = signature.hint or "A .t7 reader cannot read it, whatever its name says."
-        raise UnknownFormatError(f"is no .t7 file but {signature.title}", file=source.name, hint=hint)
+        hint = signature.hint or "It is not a .t7, whatever its name."
+        raise UnknownFormatError(f"is not a .t7 file but {signature.title}", file=source.name, hint=hint)
 
 
 def _looks_like_text(head: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Whole `.t7` files: everything that one holds."""
+"""Whole `.t7` files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ PT_RECORD_START = b'{"record":"t7bridge pt record '
 
 @define(eq=False)
 class T7File:
-    """Everything that a `.t7` file holds.
+    """The content of a `.t7` file.
 
     Attributes:
         roots: its values; most files hold one.
         layout: how it is encoded.
         objects: its objects in the order of their numbers.
-        trailing: bytes behind the last value that are not a value, as files with several kinds of data have.
+        trailing: bytes after the last value that are not a value, as in files with several kinds of data.
         tensors: number of tensors.
         storages: number of storages.
     """
@@ -50,29 +50,29 @@ class T7File:
     tensors: int = 0
     storages: int = 0
     message: str = ""
-    """Description of the bytes behind the values that are neither a value nor a record."""
+    """Description of the bytes after the values that are neither a value nor a record."""
 
     name: str = ""
 
     def warn(self, stacklevel: int = 4) -> None:
-        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
+        """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
         _warn(self.name, self.message, stacklevel)
 
     @property
     def has_pt_record(self) -> bool:
-        """Return whether the bytes behind the value are the record of a `.pt` that the file was made from."""
+        """Return whether the bytes after the value are the record of the `.pt` that the file was made from."""
         return self.trailing.startswith(PT_RECORD_START)
 
 
 @define(eq=False)
 class Values:
-    """The values of a `.t7`, one behind the other.
+    """The values of a `.t7`, one after another.
 
     Attributes:
-        reader: who has read them.
+        reader: the reader that read them.
         roots: the values.
-        end: where the last one ends, in bytes.
-        reason: why what follows is not a value; empty where nothing follows, or the record of a `.pt`.
+        end: end of the last one, in bytes.
+        reason: why the following bytes are not a value; empty if nothing follows, or the record of a `.pt`.
     """
 
     reader: T7Reader
@@ -82,20 +82,20 @@ class Values:
 
     @property
     def left(self) -> int:
-        """Bytes behind the last value."""
+        """Number of bytes after the last value."""
         return self.reader.source.size - self.end
 
     @property
     def message(self) -> str:
-        """Description of unreadable bytes behind the values; empty where there are none."""
+        """Description of unreadable bytes after the values; empty if there are none."""
         if not self.reason:
             return ""
         count = len(self.roots)
         which = "the value" if count == 1 else f"the last of {count} values"
-        return f"{self.left} bytes behind {which} are not values: {self.reason}"
+        return f"{self.left} bytes after {which} are not a value: {self.reason}"
 
     def warn(self, stacklevel: int = 3) -> None:
-        """Issue an `IncompleteFileWarning` where unreadable bytes follow the values."""
+        """Issue an `IncompleteFileWarning` if unreadable bytes follow the values."""
         _warn(self.reader.source.name, self.message, stacklevel)
 
 
@@ -111,12 +111,12 @@ def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) 
 
     Raises:
         FormatError: the first value cannot be read.
-        CorruptError: what was read explains next to nothing of the file, or a value is in another byte order.
+        CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
     reader = T7Reader(source, limits=limits)
     found = _read_all(reader)
     if len(found.roots) > 1 and reader.layout.encoding == "binary":
-        # A value without numbers is the same in every layout. The layout that the last one has holds for all.
+        # A value without numbers is the same in every layout. The layout of the last one applies to all.
         last = reader.layout
         orders: dict[str, Any] = {"byte_order": last.byte_order, "long_size": last.long_size}
         if any(each != orders for each in found.orders):
@@ -138,7 +138,7 @@ def read_values(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) 
 
 @define(eq=False)
 class _Found:
-    """Values found by a reader, the end and byte order of each, and why the bytes that follow are not a value."""
+    """The values found by a reader, the end and byte order of each, and why the bytes that follow are not a value."""
 
     reader: T7Reader
     roots: list[Value] = field(factory=list)
@@ -174,16 +174,16 @@ def _read_on(reader: T7Reader, value: Value) -> _Found:
             if isinstance(error, TruncatedError):
                 found.reason = f"a value is cut off ({error.message})"
             return found
-        if value is None:  # zeros read as nil; nobody writes nil behind a value
+        if value is None:  # zeros read as nil, which is never written after a value
             found.reason = "they begin with zeros"
             return found
 
 
 def refuse_unexplained(reader: T7Reader, value: Value) -> None:
-    """Refuse a file of which the first value explains next to nothing; what follows other values is not read.
+    """Refuse a file of which the first value accounts for next to nothing; what follows other values is not read.
 
     Args:
-        reader: of the file, behind its first value.
+        reader: of the file, positioned after its first value.
         value: the first value.
 
     Raises:
@@ -195,7 +195,7 @@ def refuse_unexplained(reader: T7Reader, value: Value) -> None:
 
 
 def _refuse_unexplained(values: Values, first_end: int) -> None:
-    """Refuse a file of which what was read explains next to nothing: zeros, a table of text, a damaged count."""
+    """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count."""
     source, first = values.reader.source, values.roots[0]
     start = source.read(values.end, 1 << 12)
     if start.startswith(PT_RECORD_START) or not (values.left or len(values.roots) > 1):
@@ -211,17 +211,17 @@ def _refuse_unexplained(values: Values, first_end: int) -> None:
         follows = values.left
     if wrong:
         raise CorruptError(
-            f"what can be read of it, {_in_words(first)}, explains next to nothing of the file",
+            f"its only readable part, {_in_words(first)}, accounts for next to nothing of the file",
             file=source.name,
             offset=source.size - follows,
             expected="the end of the file",
             found=f"{follows} bytes more",
-            hint="It is no .t7, or damaged at its beginning.",
+            hint="It is not a .t7, or damaged at its beginning.",
         )
 
 
 def _is_empty(value: Value) -> bool:
-    """Return whether a value is a table, or an object with a table of fields, in which nothing is."""
+    """Return whether a value is an empty table, or an object with an empty table of fields."""
     if isinstance(value, TorchObject):
         return value.payload is None and value.fields is not None and not len(value.fields)
     return isinstance(value, Table) and not len(value)
@@ -235,17 +235,17 @@ def _in_words(value: Value) -> str:
 
 
 def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
-    """Read everything that a `.t7` file holds.
+    """Read the whole content of a `.t7` file.
 
     Raises:
         FormatError: the first value cannot be read.
-        CorruptError: what was read explains next to nothing of the file, or a value is in another byte order.
+        CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
     return content_of(read_values(source, limits))
 
 
 def content_of(values: Values) -> T7File:
-    """Everything in a file whose values were read."""
+    """Return the content of a file whose values were read."""
     reader = values.reader
     trailing = reader.source.read(values.end, values.left) if values.left else b""
     return T7File(
@@ -260,11 +260,11 @@ def content_of(values: Values) -> T7File:
 
 
 def refuse_zip_behind(source: ByteSource, position: int) -> None:
-    """Refuse a `.t7` that is a zip archive to readers that begin at the end.
+    """Refuse a `.t7` that is a zip archive for readers that begin at the end.
 
     Args:
         source: the file.
-        position: where its value ends, in bytes.
+        position: end of its value, in bytes.
 
     Raises:
         CorruptError: it is one.
@@ -276,16 +276,16 @@ def refuse_zip_behind(source: ByteSource, position: int) -> None:
             file=source.name,
             offset=position,
             expected="one file",
-            found="two in one, of which each reader takes another",
+            found="two files in one; readers disagree about which",
             hint="Do not trust it: such files are made to deceive.",
         )
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a `.t7` file; of a file object whose position is not 0 only the value there is read.
+    """Open a `.t7` file; of a file object whose position is not 0, only the value there is read.
 
     Raises:
-        FormatError: it is empty, or something else.
+        FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
     made = _T7Document(source if start else opened, bool(start), limits)
@@ -293,17 +293,17 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 class _T7Document:
-    """Reads the values of a `.t7` once, when they are asked for."""
+    """Reader of the values of a `.t7`, once, on demand."""
 
     def __init__(self, source: Readable | ByteSource, only_one: bool, limits: Limits) -> None:
         self._source = source
-        self._only_one = only_one  # the caller knows what else is in the file
+        self._only_one = only_one  # the caller knows the rest of the file
         self._limits = limits
         self._values: Values | None = None
         self._content: T7File | None = None
 
     def values(self) -> Values:
-        """The values."""
+        """Return the values."""
         if self._values is None:
             if self._only_one:
                 reader = T7Reader(self._source, limits=self._limits)
@@ -314,11 +314,11 @@ class _T7Document:
         return self._values
 
     def roots(self) -> list[Value]:
-        """The values in a list."""
+        """Return the values in a list."""
         return self.values().roots
 
     def content(self) -> T7File:
-        """Everything in the file."""
+        """Return the content of the file."""
         if self._content is None:
             self._content = content_of(self.values())
         return self._content
@@ -328,7 +328,7 @@ class _T7Document:
         return self.values().reader.layout
 
     def warn(self, stacklevel: int) -> None:
-        """Issue a warning where unreadable bytes follow the values."""
+        """Issue a warning if unreadable bytes follow the values."""
         self.values().warn(stacklevel + 1)
 
 
@@ -337,7 +337,7 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
 
     Raises:
         UnsupportedError: something in it is not a Lua value.
-        WriteError: the output does not take the bytes.
+        WriteError: the output does not accept the bytes.
     """
     from .writer import T7Writer
 

@@ -1,6 +1,6 @@
-"""The tables of Lua Torch's serialization: type tags, encodings and the facts that reader and writer share.
+"""The tables of Lua Torch's serialization: type tags, encodings and constants shared by reader and writer.
 
-The whole layout is written down in `docs/format-t7.md`. Source: torch7 814ea4a, `File.lua`, `lib/TH/THDiskFile.c`,
+The whole layout is described in `docs/format-t7.md`. Source: torch7 814ea4a, `File.lua`, `lib/TH/THDiskFile.c`,
 `generic/Tensor.c`, `generic/Storage.c`.
 """
 
@@ -28,7 +28,7 @@ TAG_NAMES = {
 }
 
 VERSION_PATTERN = re.compile(rb"V (.*)\Z", re.DOTALL)
-"""The string before a class name; where it does not match it is the class name, and there is no version."""
+"""The string before a class name; a string that does not match is the class name itself, without a version."""
 
 VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")
 """Releases whose nn modules wrote their fields one after another, by their first months; the first is today's Torch."""
@@ -43,12 +43,12 @@ class T7Layout:
         encoding: `binary` or `ascii`.
         byte_order: `little` or `big`; binary only.
         long_size: bytes of a C long, 4 or 8; binary only.
-        digits: what numbers in ascii were printed with: 17 (doubles, 9 for floats) since April 2014 by DiskFile and
-            since April 2015 by MemoryFile, 6 before.
-        numbers: the numbers of the file's objects in order of appearance, where they do not just count from 1.
+        digits: digits of numbers in ascii: 17 (doubles, 9 for floats) since April 2014 by DiskFile and since April 2015
+            by MemoryFile, 6 before.
+        numbers: the numbers of the file's objects in order of appearance, if they do not just count from 1.
         vintage: the release of 2010 or 2011 that wrote the file, where its nn modules wrote their fields one after
             another; see `vintage.py`.
-        headless: the file is a network without its class: what `network:write(file)` wrote in that time.
+        headless: whether the file is a network without its class: the result of `network:write(file)` at that time.
         unowned: in a file of Torch5, the numbers of the tensors that do not own their storages.
     """
 

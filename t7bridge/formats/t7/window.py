@@ -1,4 +1,4 @@
-"""The part of reading that both encodings share: a moving position in a source, seen through a window."""
+"""The part of reading shared by both encodings: a moving position in a source, seen through a window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...io.source import ByteSource
 from .layout import T7Layout
 
 WINDOW_BYTES = 1 << 20
-"""Largest window, in bytes."""
+"""Maximum size of the window, in bytes."""
 
 
 class Window:
@@ -19,8 +19,8 @@ class Window:
     Attributes:
         source: the bytes.
         layout: how they are encoded.
-        longest: how many bytes a string may have.
-        rounded: whether numbers are printed with 6 digits; `None` as long as no number was met that tells.
+        longest: maximum length of a string, in bytes.
+        rounded: whether numbers are printed with 6 digits; `None` as long as no number has decided it.
     """
 
     rounded: bool | None = None
@@ -35,7 +35,7 @@ class Window:
 
     @property
     def position(self) -> int:
-        """Offset in bytes of what is read next."""
+        """Offset in bytes of the next byte to read."""
         return self._base + self._at
 
     @position.setter
@@ -47,19 +47,19 @@ class Window:
             self._jump(offset)
 
     def _jump(self, offset: int) -> None:
-        """Go where the window does not reach."""
+        """Move to an offset outside the window."""
         self._base, self._at, self._window = offset, 0, b""
 
     @property
     def remaining(self) -> int:
-        """Bytes from here to the end."""
+        """Number of bytes from here to the end."""
         return self.source.size - self.position
 
     def check_length(self, length: int, what: str) -> None:
         """Check the length of a string.
 
         Raises:
-            LimitError: it is longer than the limits allow.
+            LimitError: it exceeds the limit.
         """
         if length > self.longest:
             raise LimitError(
@@ -72,7 +72,7 @@ class Window:
             )
 
     def no_boolean(self, number: int) -> CorruptError:
-        """The error for a boolean that is neither 0 nor 1."""
+        """Return the error for a boolean that is neither 0 nor 1."""
         return CorruptError(
             "a boolean is neither 0 nor 1",
             file=self.source.name,
@@ -82,7 +82,7 @@ class Window:
         )
 
     def no_key(self, item: Any, offset: int) -> CorruptError:
-        """The error for a key of a table that is nil or nan."""
+        """Return the error for a key of a table that is nil or NaN."""
         kind = "nil" if item is None else "nan"
         return CorruptError(f"a table key is {kind}, which Lua does not allow", file=self.source.name, offset=offset)
 
@@ -94,7 +94,7 @@ def checked_scalars(
     values: list[Any],
     count: int,
 ) -> None:
-    """Read entries of scalars with `read`, and look at the length of each string."""
+    """Read entries of scalars with `read`, checking the length of each string."""
     before = len(keys), len(values)
     read(keys, values, count)
     for found in (*keys[before[0] :], *values[before[1] :]):

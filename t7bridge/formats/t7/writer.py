@@ -48,14 +48,14 @@ class T7Writer:
         self._payloads = payloads
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
-        """The objects whose identity numbers them, so that none of them dies and its identity is used again."""
+        """The objects whose identity numbers them, kept alive so that no identity is reused."""
         self._count = 0
         self._path: list[tuple[Value, str]] = []
         self._payload_depth = 0
 
     @property
     def plain_nans(self) -> int:
-        """Number of NaNs that were written as text, which does not show their bits."""
+        """Number of NaNs that were written as text, which cannot express their bits."""
         return self._stream.plain_nans
 
     # Single values, as `torch.DiskFile` writes them
@@ -107,7 +107,7 @@ class T7Writer:
         return self._kept
 
     def flush(self) -> None:
-        """Hand everything written so far to the file object."""
+        """Write everything buffered to the file object."""
         self._output.flush()
 
     def _done(self) -> None:
@@ -117,7 +117,7 @@ class T7Writer:
     # Objects
 
     def write_object(self, value: Value) -> None:
-        """Write one value with everything inside it.
+        """Write one value and everything inside it.
 
         Args:
             value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), or an object of `t7bridge.graph`.
@@ -143,7 +143,7 @@ class T7Writer:
         self._done()
 
     def _write_tree(self, value: Value, base: int) -> None:
-        """Write with an explicit stack: nesting is as deep as the value likes."""
+        """Write with an explicit stack, at any nesting depth."""
         inside = self._open(value)
         stack: list[Iterator[_Step]] = []
         within = set() if self._referenced else {id(parent) for parent, _ in self._path}
@@ -168,7 +168,7 @@ class T7Writer:
         del self._path[base:]
 
     def _open(self, value: Value) -> Iterator[_Step] | None:
-        """Write a value, or its start; returns what is to be written inside it."""
+        """Write a value, or its start; return the values inside it that are still to be written."""
         stream = self._stream
         if value is None:
             stream.write_int(tags.NIL)
@@ -192,7 +192,7 @@ class T7Writer:
         if number != value and value == value:
             raise WriteError(
                 f"the integer {value} is not a Lua number",
-                hint="Lua's numbers are doubles, exact up to 2^53; give a float.",
+                hint="Lua's numbers are doubles, exact up to 2^53; use a float.",
             )
         self._stream.write_number(number)
 
@@ -208,7 +208,7 @@ class T7Writer:
         elif isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
             tag = tags.TORCH
         else:
-            raise UnsupportedError(f"a value of type {type(value).__name__} is nothing that a .t7 file can hold")
+            raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
         number = self._numbers.get(id(value))
         if number is not None and self._referenced:
             stream.write_int(tag)

@@ -101,7 +101,7 @@ def changed(tmp_path: Path, **fields: Any) -> Path:
         ({"length": 1 << 40}, "outside the file"),
         ({"length": -1}, "not a place"),
         ({"sizes": torch.Size([3])}, "not the tensor"),
-        ({"offsets": torch.Size([1])}, "stands in no file|make up"),
+        ({"offsets": torch.Size([1])}, "is in no file|make up"),
         ({"transform_descriptors": ["zstd"]}, "extension"),
     ],
     ids=str,

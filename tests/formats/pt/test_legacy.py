@@ -70,7 +70,7 @@ def test_legacy_files_that_contradict_themselves():
 
     with pytest.raises(CorruptError, match="another size"):
         PtReader(legacy(code, ["7"], floats(1, 2, 3))).read()
-    with pytest.raises(CorruptError, match="storages are not there"):
+    with pytest.raises(CorruptError, match="storages are missing"):
         PtReader(legacy(code, [])).read()
     with pytest.raises(CorruptError, match="no tensor has"):
         PtReader(legacy(code, ["7", "9"], floats(1, 2), floats(1))).read()

@@ -288,7 +288,7 @@ def test_deep_keys():
 @pytest.mark.parametrize("key", [b"]", b"}", b"\x8f", b"]\x85", b"\x96\0\0\0\0\0\0\0\0"])
 def test_keys_that_cannot_be_hashed(key):
     """A list as a key is an error of the file."""
-    with pytest.raises(CorruptError, match="stands as a key"):
+    with pytest.raises(CorruptError, match="is a key"):
         unpickled(b"}" + key + b"Ns.")
 
 

@@ -118,9 +118,9 @@ ODD = storage_id("ByteStorage", "0", 63)
 REFUSED = {
     "encode by a codec that runs something": (call("_codecs.encode", text("x"), text("zlib")), "no pickler uses"),
     "encode by a codec of another name": (call("_codecs.encode", b"C\1x", text("hex")), "no pickler uses"),
-    "arguments that are not a tuple": (b"ccollections\nOrderedDict\n]R", "with no tuple of arguments"),
+    "arguments that are not a tuple": (b"ccollections\nOrderedDict\n]R", "without a tuple of arguments"),
     "state of an OrderedDict": (b"ccollections\nOrderedDict\n)R]b", "a state that is not a dict"),
-    "state of a number": (b"K\1}b", "is given a state, and has none"),
+    "state of a number": (b"K\1}b", "receives a state, but has none"),
     "sizes of text": (call(V2, FLOATS, b"K\0", text("xx"), PAIR, TRUE, NONE), "sizes that are not integers"),
     "strides of text": (
         call(V2, FLOATS, b"K\0", PAIR, b"(" + text("x") + b"t", TRUE, NONE),
@@ -129,7 +129,7 @@ REFUSED = {
     "offset of text": (call(V2, FLOATS, text("x"), PAIR, PAIR, TRUE, NONE), "an offset that is not an integer"),
     "storage of text": (call(V2, text("x"), b"K\0", PAIR, PAIR, TRUE, NONE), "a tensor has no storage"),
     "metadata": (call(V2, FLOATS, b"K\0", PAIR, b"(K\2K\1t", TRUE, NONE, b"}" + text("odd") + b"K\1s"), "metadata"),
-    "element type": (call(V3, FLOATS, b"K\0", PAIR, PAIR, TRUE, NONE, ONE), "an element type that is not known"),
+    "element type": (call(V3, FLOATS, b"K\0", PAIR, PAIR, TRUE, NONE, ONE), "an unknown element type"),
     "quantized axis": (
         call(
             "torch._utils._rebuild_qtensor",
@@ -141,7 +141,7 @@ REFUSED = {
             TRUE,
             NONE,
         ),
-        "channels along a dimension",
+        "channels along a missing dimension",
     ),
     "sparse without tensors": (
         call("torch._utils._rebuild_sparse_tensor", b"ctorch\nsparse_coo\n", b"(K\1K\1K\1t"),
@@ -153,7 +153,7 @@ REFUSED = {
     ),
     "bytes as elements of 4 bytes": (call(V3, ODD, b"K\0", PAIR, PAIR, TRUE, NONE, FLOAT32), "not a whole number"),
     "state of an array": (ARRAY + b"]b", "a state that is not a tuple"),
-    "state of an array of two": (ARRAY + b"(K\1K\2tb", "a state that is none"),
+    "state of an array of two": (ARRAY + b"(K\1K\2tb", "an invalid state"),
     "shape of an array": (ARRAY + b"(K\1" + text("x") + DTYPE + b"\x89C\0tb", "has no shape"),
     "elements of an array": (ARRAY + b"(K\1(K\3t" + DTYPE + b"\x89C\4abcdtb", "do not fit its shape"),
     "byte order of a dtype": (
@@ -162,7 +162,7 @@ REFUSED = {
     ),
     "lists of no array": (call("torch.FloatTensor", b"](](K\1e](K\1K\2ee"), "lists that are not an array"),
     "persistent id that is text": (text("0") + b"Q", "does not name a storage"),
-    "part that is none": (storage_id("FloatStorage", "0", 16, tail=text("x")), "is not described as one"),
+    "part that is none": (storage_id("FloatStorage", "0", 16, tail=text("x")), "the description of a part of a storage is invalid"),
     "what adds to a list": (b"](K\1\x90", "adds to a list"),
 }
 
@@ -263,22 +263,22 @@ TAR_REFUSED = {
     "no count": ({"storages": b"\x80\x02N."}, "does not begin with a count"),
     "no storage": ({"storages": b"\x80\x02K\1.\x80\x02N."}, "has no key, location and class"),
     "class": ({"storages": b"\x80\x02K\1.\x80\x02(K\1" + text("cpu") + b"cmy\nStorage\nt."}, "no known class"),
-    "twice": ({"storages": b"\x80\x02K\2." + STORAGE + STORAGE + b"\x80\x02]."}, "stands twice"),
-    "part": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02](Ne."}, "is not described as one"),
-    "parts": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02N."}, "is not described as one"),
+    "twice": ({"storages": b"\x80\x02K\2." + STORAGE + STORAGE + b"\x80\x02]."}, "occurs twice"),
+    "part": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02](Ne."}, "the description of a part of a storage is invalid"),
+    "parts": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02N."}, "the description of a part of a storage is invalid"),
     "part of nothing": (
         {"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02]((K\3K\7K\0K\1te."},
-        "one that is not there",
+        "part of a missing one",
     ),
     "no tensor": ({"tensors": b"\x80\x02K\1.\x80\x02N."}, "has no key, storage and class"),
-    "tensor on nothing": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\7Nt."}, "a storage that is not there"),
+    "tensor on nothing": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\7Nt."}, "a missing storage"),
     "tensor on a tensor": (
         {"tensors": b"\x80\x02K\2.\x80\x02(K\2K\1Nt." + VIEW + b"\x80\x02(K\3K\2Nt." + VIEW},
         "a tensor is on a tensor",
     ),
     "numbers that end early": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\1Nt." + VIEW[:8]}, "ends early"),
     "a class that is none": ({"pickle": b"\x80\x02(K\1tQ."}, "names no class"),
-    "a tensor that is none": ({"pickle": b"\x80\x02" + text("77") + b"Q."}, "a tensor that is not there"),
+    "a tensor that is none": ({"pickle": b"\x80\x02" + text("77") + b"Q."}, "a missing tensor"),
 }
 
 
@@ -319,9 +319,9 @@ def test_legacy_files_of_other_parts():
     version, facts = b"\x80\x02M\xe9\x03.", b"\x80\x02}."
     for data, words in (
         (magic + version + facts + b"\x80\x02N.\x80\x02N.", "no list of storage keys"),
-        (magic + version + facts + b"\x80\x02(" + text("module") + b"tQ.", "names a module, and none is there"),
-        (magic + b"\x80\x02K\1." + facts, "a protocol that no release had"),
-        (b"\x80\x02(" + text("storage") + b"tQ.", "refers to data outside of it, and there is none"),
+        (magic + version + facts + b"\x80\x02(" + text("module") + b"tQ.", "names a module that does not exist"),
+        (magic + b"\x80\x02K\1." + facts, "a protocol that no release used"),
+        (b"\x80\x02(" + text("storage") + b"tQ.", "refers to external data, which do not exist"),
     ):
         with pytest.raises(CorruptError, match=words):
             PtReader(data).read()
@@ -348,7 +348,7 @@ def test_json_archives_of_other_parts():
     ):
         with pytest.raises(CorruptError, match=words):
             read(*arguments)
-    with pytest.raises(CorruptError, match="is not what PyTorch writes"):
+    with pytest.raises(CorruptError, match="is not in PyTorch's format"):
         PtReader(zipped({"a/model.json": b"[]", "a/version": b"2\n"})).read()
 
 

@@ -13,20 +13,22 @@ _MAX_KEY_DEPTH = 100
 _FREE_WORK = 1_000_000
 _WORK_PER_BYTE = 16
 _WORK_PER_COLLISION = 8
-_COLLIDING = "the keys of a dict or set have one hash, and filling it takes longer than the size of the file explains"
+_COLLIDING = (
+    "the keys of a dict or set have the same hash, and filling it takes longer than the size of the file explains"
+)
 _MODULUS = sys.hash_info.modulus
 _HASHED_AT_RANDOM = frozenset({str, bytes, bool, type(None), float})
-"""Types of which a file cannot make many values of one hash: floats of one hash are some fifty."""
+"""Types of which a file cannot create many values of one hash: at most some fifty floats have the same."""
 
 SIMPLE_KEYS = frozenset({str, int, bytes, float, bool, type(None), complex})
 _UNHASHABLE = (list, dict, set, bytearray)
 
 
 def check_key(key: Any) -> int:
-    """Check that a value can be the key of a dict without costing time or the interpreter's stack.
+    """Check that a value can be a dict key without exhausting time or the interpreter's stack.
 
     Returns:
-        The number of its parts, which hashing it visits.
+        The number of its parts, which hashing visits.
 
     Raises:
         CorruptError: Python could not hash it.
@@ -37,12 +39,12 @@ def check_key(key: Any) -> int:
     while parts:
         part, depth = parts.pop()
         if isinstance(part, _UNHASHABLE):
-            raise CorruptError(f"a {type(part).__name__} stands as a key or in a set")
+            raise CorruptError(f"a {type(part).__name__} is a key or an element of a set")
         if isinstance(part, tuple):
             count += len(part)
             if depth > _MAX_KEY_DEPTH or count > _MAX_KEY_PARTS:
                 raise LimitError(
-                    "a tuple that stands as a key is nested too deep or has too many parts",
+                    "a tuple used as a key is nested too deep or has too many parts",
                     expected=f"at most {_MAX_KEY_DEPTH} levels and {_MAX_KEY_PARTS} parts, which is fixed",
                 )
             parts.extend((inner, depth + 1) for inner in part)
@@ -61,10 +63,10 @@ class Work:
         self._hashes: dict[int, dict[int, int]] = {}
 
     def spend(self, count: int, cause: str = "the pickle copies the same values over and over") -> None:
-        """Take from the budget.
+        """Charge the budget.
 
         Raises:
-            LimitError: it is used up.
+            LimitError: it is exhausted.
         """
         self._left -= count
         if self._left < 0:
@@ -73,7 +75,7 @@ class Work:
             )
 
     def check_key(self, container: object, key: Any) -> None:
-        """Check a key before a dict or set takes it, which compares it with all keys of the same hash.
+        """Check a key before it enters a dict or set, which compares it with all keys of the same hash.
 
         Args:
             container: the dict or set.
@@ -81,8 +83,8 @@ class Work:
 
         Raises:
             CorruptError: Python could not hash it.
-            LimitError: it is a tuple of tuples of tuples, or so many keys of one hash stand in one container as only a
-                file has that is made to cost time.
+            LimitError: it is a tuple of tuples of tuples, or one container has so many keys of one hash as only a file
+                made to waste time has.
         """
         kind = type(key)
         if kind in _HASHED_AT_RANDOM or (kind is int and -_MODULUS < key < _MODULUS):
@@ -96,7 +98,7 @@ class Work:
             self.spend(before * _WORK_PER_COLLISION, _COLLIDING)
 
     def check_elements(self, items: Collection[Any]) -> None:
-        """Check the elements of a set before it is made of them; raises as `check_key`."""
+        """Check the elements of a set before it is created; raises as `check_key`."""
         for item in items:
             self.check_key(items, item)
         self._hashes.pop(id(items), None)

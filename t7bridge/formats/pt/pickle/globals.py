@@ -1,9 +1,9 @@
-"""Meaning of the names in PyTorch's pickles: known globals become values, all others opaque objects.
+"""Meaning of the names in PyTorch's pickles: known globals become values, all others inert objects.
 
-A known global is a function here from arguments, already inert, to a value. It can only build data; a global that is
-not in the table is never more than its name.
+A known global is a function here from arguments, already inert, to a value. It can only build data; an unknown global
+is never more than its name.
 
-Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (what is known to be data), `torch/_utils.py`.
+Source: PyTorch 2.13 `torch/_weights_only_unpickler.py` (known data), `torch/_utils.py`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FILLED_LATER = frozenset(
         "builtins.dict", "builtins.bytearray",
     }
 )  # fmt: skip
-"""Classes whose `__new__` ignores its arguments: NEWOBJ makes them empty."""
+"""Classes whose `__new__` ignores its arguments: NEWOBJ creates them empty."""
 
 
 class PtMeaning(Context):
@@ -77,7 +77,7 @@ class PtMeaning(Context):
     Args:
         storages: the storages of the file.
         persistent: returns the value of a persistent id.
-        nested: reads a whole PyTorch file that stands in a pickle as bytes.
+        nested: reads a whole PyTorch file that is embedded in a pickle as bytes.
         limits: resource limits.
         size: bytes of the file, which bound what it can hold.
         forbid: whether names that run code or reach the system are refused.
@@ -106,7 +106,7 @@ class PtMeaning(Context):
         self._globals: dict[tuple[str, str], Any] = {}
 
     def find(self, module: str, name: str) -> Any:
-        """The value of a global: a constant, or its name."""
+        """Return the value of a global: a constant, or its name."""
         known = self._globals.get((module, name))
         if known is not None:
             return known
@@ -125,7 +125,7 @@ class PtMeaning(Context):
         return value
 
     def _judge(self, value: PythonGlobal) -> None:
-        """Refuse or note a name that has no meaning here."""
+        """Refuse or record a name that has no meaning here."""
         if self._script and value.module.partition(".")[0] == "__torch__":
             return
         found = standing(value.module, value.name)
@@ -139,7 +139,7 @@ class PtMeaning(Context):
 
     @staticmethod
     def _typed_handler(value: PythonGlobal) -> Handler | None:
-        """The handler of a tensor or storage class by name: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
+        """Return the handler of a tensor or storage class by name: `torch.FloatTensor`, `torch.cuda.LongStorage`."""
         from .rebuild_tensors import storage_of_list, tensor_class, tensor_of_list
 
         if storage_element(value):
@@ -149,11 +149,11 @@ class PtMeaning(Context):
         return None
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
-        """The value of a call."""
+        """Return the value of a call."""
         handler = self.handlers.get(id(constructor))
         if handler is not None and not kwargs:
             if type(args) is not tuple:
-                raise CorruptError(f"{constructor.path} is called with no tuple of arguments")
+                raise CorruptError(f"{constructor.path} is called without a tuple of arguments")
             if how == "newobj" and constructor.path in _FILLED_LATER:
                 args = ()
             value = handler(self, args)
@@ -162,16 +162,16 @@ class PtMeaning(Context):
         return PythonObject(constructor, how, args, kwargs)
 
     def persistent(self, saved_id: Any) -> Any:
-        """The value of a persistent id."""
+        """Return the value of a persistent id."""
         if self._persistent is None:
-            raise CorruptError("the pickle refers to data outside of it, and there is none")
+            raise CorruptError("the pickle refers to external data, which do not exist")
         return self._persistent(saved_id)
 
     def build(self, value: Any, state: Any) -> Any:
-        """The value, once it was given a state."""
+        """Return the value after its state was set."""
         if isinstance(value, PythonObject):
             if value.state is not UNSET:
-                raise CorruptError("an object is given its state twice")
+                raise CorruptError("an object receives its state twice")
             value.state = state
         elif isinstance(value, OrderedDict):
             self.work.spend(len(state) if isinstance(state, dict) else 0)
@@ -186,19 +186,19 @@ class PtMeaning(Context):
             set_numpy_state(value, state)
         elif state is not None:
             named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
-            raise CorruptError(f"{named} is given a state, and has none")
+            raise CorruptError(f"{named} receives a state, but has none")
         return value
 
 
 def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:
-    """An `OrderedDict` keeps attributes: `_metadata` of a state dict. None may hide what the class itself has."""
+    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. None may shadow those of the class."""
     if state is None:
         return
     if not isinstance(state, dict):
-        raise CorruptError("an OrderedDict is given a state that is not a dict")
+        raise CorruptError("an OrderedDict receives a state that is not a dict")
     for key, item in state.items():
         if type(key) is not str or hasattr(OrderedDict, key):
-            raise CorruptError(f"an OrderedDict is given an attribute {key!r:.60}")
+            raise CorruptError(f"an OrderedDict receives an attribute {key!r:.60}")
         setattr(value, key, item)
 
 
@@ -210,7 +210,7 @@ def _ordered_dict(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _filled(meaning: PtMeaning, target: Any, args: tuple[Any, ...]) -> Any:
-    """A dict with what its constructor is given: nothing, a dict, or a list of pairs."""
+    """Return a dict filled from the constructor's argument: nothing, a dict, or a list of pairs."""
     if len(args) > 1:
         return NotImplemented
     source = args[0] if args else {}
@@ -282,7 +282,7 @@ _CODECS = {"latin_1", "utf_8", "ascii"}
 
 
 def _encode(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    """Return bytes from the text that protocol 2 writes for them: one character per byte."""
+    """Return the bytes that protocol 2 writes as text: one character per byte."""
     if len(args) not in (1, 2) or type(args[-1]) is not str:
         return NotImplemented
     name = normalize_encoding(args[1] if len(args) == 2 else "utf-8").lower()
@@ -308,7 +308,7 @@ def _new_object_ex(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _is_copyreg(value: Any) -> bool:
-    """Return whether a call would only lead to the next such call, which a file could repeat for ever."""
+    """Return whether a call would only lead to the next such call, which a file could repeat endlessly."""
     return isinstance(value, PythonGlobal) and value.module == "copyreg"
 
 
@@ -337,7 +337,7 @@ def _layout(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
 
 
 def _load_from_bytes(meaning: PtMeaning, args: tuple[Any, ...]) -> Any:
-    """Return a storage that was pickled as a file of its own: by anything but `torch.save`."""
+    """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
     if len(args) != 1 or not isinstance(args[0], (bytes, bytearray)) or meaning.nested is None:
         return NotImplemented
     meaning.work.spend(len(args[0]))
@@ -371,7 +371,7 @@ _PYTHON: dict[str, Handler] = {
 
 
 def _handler(name: str) -> Handler | None:
-    """Return the meaning of a global; `None` for one that has none."""
+    """Return the handler of a global; `None` if it has none."""
     if name.startswith("numpy."):
         from .rebuild_numpy import HANDLERS
     else:

@@ -1,7 +1,8 @@
-"""The names that pickles may hold, by what they mean to a reader that imports and calls them: one list for all verbs.
+"""Classification of the names in pickles by their effect in a reader that imports and calls them: one list for all
+verbs.
 
-`standing` is the one answer to what a name is. Reading refuses the forbidden; `scan` reports these and the foreign;
-writing names nothing but what is `safe`, `torch` or `data`, unless it is asked for more.
+`standing` is the single classification. Reading refuses forbidden names; `scan` reports these and foreign ones;
+writing uses only `safe`, `torch` and `data` names, unless more is requested.
 
 Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`, `_blocklisted_modules`), CPython 3.11
 `Lib/_compat_pickle.py`; the names that published exploits use. The list of the forbidden cannot be complete, and
@@ -65,7 +66,7 @@ _MODULES = words(
     urllib urllib2 urllib3 uuid venv webbrowser winreg xmlrpc zipfile zipimport
     """
 )
-"""Modules of which every name is forbidden, but for those that are data."""
+"""Modules of which every name is forbidden, except data."""
 _PREFIXES = (
     words(
         "__import__ apply breakpoint compile delattr eval exec execfile exit file globals help input locals open quit "
@@ -80,7 +81,7 @@ _PREFIXES = (
     | words("fx.graph_module.reduce_graph_module fx.graph_module._exec_with_source", "torch.")
     | words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
 )
-"""Names of which everything that begins with them is forbidden: `numpy.f2py.crackfortran.myeval`."""
+"""Prefixes of forbidden names: `numpy.f2py.crackfortran.myeval`."""
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
 
 
@@ -88,14 +89,14 @@ def is_forbidden(module: str, name: str) -> bool:
     """Return whether a global runs code or reaches the system.
 
     Args:
-        module: what would be imported, `numpy.f2py.crackfortran`.
-        name: what would be looked up in it; one with dots is a path, `torch.nn` or `os.system`.
+        module: the module to import, `numpy.f2py.crackfortran`.
+        name: the name to look up in it; one with dots is a path, `torch.nn` or `os.system`.
     """
     return standing(module, name) == FORBIDDEN
 
 
 def standing(module: str, name: str) -> str:
-    """Return what a global is: `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`."""
+    """Classify a global as `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`."""
     path = f"{module}.{name}"
     if path in WEIGHTS_ONLY:
         return SAFE
@@ -121,7 +122,7 @@ def _is_forbidden(module: str, name: str) -> bool:
 
 
 def _renamed(module: str, name: str) -> tuple[str, str]:
-    """Return the name that Python 3 has for one of Python 2, as every unpickler of protocols 0 to 2 looks it up."""
+    """Return the Python 3 name of a Python 2 name, as every unpickler of protocols 0 to 2 looks it up."""
     import _compat_pickle
 
     new = _compat_pickle.NAME_MAPPING.get((module, name))
@@ -129,5 +130,5 @@ def _renamed(module: str, name: str) -> tuple[str, str]:
 
 
 def is_torch(module: str) -> bool:
-    """Return whether a name is PyTorch's own, whatever it does."""
+    """Return whether a name is PyTorch's own, whatever its effect."""
     return module == "torch" or module.startswith("torch.")

@@ -1,4 +1,4 @@
-"""Names of classes and functions that a pickle may have, and the plain data that is written for others."""
+"""Names of classes and functions that may be written to a pickle, and the plain data written for others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Naming:
     """Decides which names are written.
 
     Args:
-        allow_foreign: whether those of other packages are.
-        left_out: gets the names that are not, and the values that would have them.
+        allow_foreign: whether names of other packages are written.
+        left_out: receives the names that are not, and the values that would have them.
     """
 
     def __init__(self, allow_foreign: bool, left_out: dict[str, list[Any]]) -> None:
@@ -29,10 +29,10 @@ class Naming:
         self._texts: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self.marks: dict[int, bytes] = {}
-        """Of the parts of sets, for `in_order`."""
+        """Marks of the parts of sets, for `in_order`."""
 
     def plain_form(self, value: Any) -> str | dict[Any, Any] | None:
-        """Return the text or dict that is written for a foreign class or object; `None` for a value that stays."""
+        """Return the text or dict to write for a foreign class or object; `None` for a value that stays."""
         if not isinstance(value, (PythonGlobal, PythonObject)) or may_name(value, self._allow_foreign):
             return None
         self._left_out.setdefault(value.path, []).append(value)
@@ -43,7 +43,7 @@ class Naming:
 
         Args:
             value: any.
-            current: the value that the report names for them.
+            current: the value named in the report for them.
         """
         if isinstance(value, Tensor) and value.extras is not None and value.extras.subclass is not None:
             if not self._may(value.extras.subclass, current):
@@ -64,14 +64,14 @@ class Naming:
         return value
 
     def hashable(self, key: Any) -> Any:
-        """Return a key; the text of one that holds an object which becomes a dict. No two keys have one text."""
+        """Return a key, or its text if it holds an object that becomes a dict. All texts are distinct."""
         if id(key) in self._texts:
             return self._texts[id(key)]
         text = hashable_text(key, self._allow_foreign, self._foreign)
         if text is None:
             return key
         unique = text
-        while unique in self._numbers:  # each text with the number that its next namesake gets
+        while unique in self._numbers:  # each text with the number of its next duplicate
             number = self._numbers[text] = self._numbers.get(text, 2) + 1
             unique = f"{text} #{number - 1}"
         self._numbers[unique] = 2

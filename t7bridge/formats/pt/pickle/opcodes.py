@@ -1,4 +1,4 @@
-"""The opcodes of pickles by name: the one table that `unpickler` reads and `pickler` writes.
+"""The opcodes of pickles by name: the table shared by `unpickler` and `pickler`.
 
 Source: CPython 3.11 `Lib/pickle.py`, protocols 0 to 5.
 """

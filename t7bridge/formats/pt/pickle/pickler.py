@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SIMPLE = frozenset({str, int, bytes, float, bool, type(None)})
 _PYTHON_3_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _BATCH = 1000
-"""Entries handed to a list or dict at once, as Python's own pickler does: it bounds the reader's stack."""
+"""Entries added to a list or dict at once, as by Python's own pickler: it bounds the reader's stack."""
 
 
 @define(frozen=True)
@@ -46,34 +46,34 @@ class _Raw:
 
 @define(frozen=True)
 class _Put:
-    """Remember what was just built as this object."""
+    """Memoize the value just built as this object."""
 
     value: Any
 
 
 @define(frozen=True, eq=False)
 class _EndTuple:
-    """Build a tuple of what was emitted since the mark, unless building its items has built it already."""
+    """Build a tuple from the items since the mark, unless building its items has already built it."""
 
     value: tuple[Any, ...]
 
 
 @define(frozen=True, eq=False)
 class _EndCall:
-    """Make a value of the constructor and the arguments that were emitted, then set its state."""
+    """Call the constructor with the arguments that were emitted, then set the state."""
 
     value: Any
     call: Reduction
 
 
 class PickleWriter:
-    """Writes one value as a pickle. Nesting is as deep as the value likes; shared objects stay shared.
+    """Writes one value as a pickle, at any nesting depth; shared objects stay shared.
 
     Args:
         storage_ref: returns the key and location by which the pickle names a storage.
-        old: whether PyTorch 0.2 to 1.5 is to read it: there a storage's name has a last part for views.
-        allow_foreign: whether classes and functions of other packages are named as they are. Otherwise their objects
-            are written as plain data; see `plain`.
+        old: whether PyTorch 0.2 to 1.5 must be able to read it: there a storage's name has an extra part for views.
+        allow_foreign: whether classes and functions of other packages are named. Otherwise their objects are written as
+            plain data; see `plain`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PickleWriter:
         self._old = old
         self._allow_foreign = allow_foreign
         self.plain: dict[str, list[Any]] = {}
-        """The names that were left out, as they are foreign, and the values that would have them."""
+        """The foreign names that were left out, and the values that would have them."""
         self.blocking: dict[str, Any] = {}
         """The names that `torch.load(weights_only=True)` refuses, and the first value that has each."""
         self._current: Any = None
@@ -97,13 +97,13 @@ class PickleWriter:
         self._stack: list[Any] = []
 
     def dumps(self, value: Any) -> bytes:
-        """The pickle of a value.
+        """Return the pickle of a value.
 
         Args:
             value: builtins, tensors, and the values of `graph.python`, nested and shared in any way.
 
         Raises:
-            UnsupportedError: something else is inside.
+            UnsupportedError: it contains anything else.
         """
         self._out += opcodes.PROTO + b"\x02"
         self._stack.append(value)
@@ -171,7 +171,7 @@ class PickleWriter:
             self._lowered(value)
 
     def _lowered(self, value: Any) -> None:
-        """Write a value that a call makes, or that has a name."""
+        """Write a value that is built by a call, or that has a name."""
         if value is not self._constructor:
             self._current = value
         how: Any = common_reduction(value)
@@ -184,7 +184,7 @@ class PickleWriter:
             from .rare_reductions import lower
 
             how = lower(names.nameable(value, self._current), names.marks)
-        self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter is made of a tensor
+        self.tensors += isinstance(value, Tensor) and not value.is_parameter  # a parameter wraps a tensor
         if isinstance(how, Reduction):
             self._constructor = how.constructor
             self._call(value, how)
@@ -192,7 +192,7 @@ class PickleWriter:
             self._object(how)
 
     def _plain(self, value: Any, plain: str | dict[Any, Any]) -> None:
-        """Write the plain data that a value of a foreign class becomes."""
+        """Write a value of a foreign class as plain data."""
         if isinstance(plain, str):
             self._text(plain)
             return
@@ -201,7 +201,7 @@ class PickleWriter:
         self._entries(list(plain.items()))
 
     def _names(self) -> Naming:
-        """The names that may be written, loaded with the first value that could have one."""
+        """The names that may be written, loaded with the first value that may have one."""
         if self._naming is None:
             from .naming import Naming
 
@@ -212,7 +212,7 @@ class PickleWriter:
         self._stack += (_EndCall(value, call), call.args, call.constructor)
 
     def _end_call(self, value: Any, call: Reduction) -> None:
-        if id(value) in self._memo:  # it was made on the way, by an argument that refers to it
+        if id(value) in self._memo:  # already built by an argument that refers to it
             self._out += opcodes.POP + opcodes.POP
             self._get(id(value))
             return
@@ -244,7 +244,7 @@ class PickleWriter:
             self._memoize(("str", value))
 
     def _bytes(self, value: bytes) -> None:
-        """Protocol 2 has no bytes: they are text that `_codecs.encode` turns back, as Python's own pickler has it."""
+        """Write bytes: protocol 2 has none, so they are text decoded by `_codecs.encode`, as with Python's pickler."""
         self._global("_codecs encode")
         self._text(value.decode("latin1"))
         self._text("latin1")
@@ -276,7 +276,7 @@ class PickleWriter:
         self._stack.extend(reversed(batches))
 
     def _end_tuple(self, value: tuple[Any, ...]) -> None:
-        if id(value) in self._memo:  # a tuple that holds itself through a list
+        if id(value) in self._memo:  # a tuple that contains itself through a list
             self._out += opcodes.POP_MARK
             self._get(id(value))
         else:
@@ -284,10 +284,10 @@ class PickleWriter:
             self._put(value)
 
     def _storage_id(self, named: NamedStorage) -> None:
-        """A persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
+        """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage."""
         if named.storage_class == "UntypedStorage" and self._old:
             raise UnsupportedError(
-                "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Write today's format."
+                "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
         ref = self._storage_ref(named.storage)
         self._out += opcodes.MARK

@@ -1,8 +1,8 @@
-"""Objects of foreign classes as plain data that names the class: the form in which they are written by default.
+"""Objects of foreign classes as plain data that names the class: the default form for writing.
 
-An object becomes a dict of its attributes, with the class under `__class__`. Where the file makes it from more than
-attributes, or an attribute has one of these names, the parts stand under `__args__`, `__kwargs__`, `__state__`,
-`__items__` and `__pairs__`. A class or function alone becomes its dotted name.
+An object becomes a dict of its attributes, with the class under `__class__`. If it is constructed from more than
+attributes, or an attribute has one of these names, the parts are under `__args__`, `__kwargs__`, `__state__`,
+`__items__` and `__pairs__`. A bare class or function becomes its dotted name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def may_name(value: Any, allow_foreign: bool) -> bool:
 
     Args:
         value: a `PythonGlobal` or `PythonObject`.
-        allow_foreign: whether names of other packages may be written, too. Forbidden ones never are.
+        allow_foreign: whether names of other packages may be written too. Forbidden ones never are.
     """
     names = [value]
     if isinstance(value, PythonObject):
@@ -31,7 +31,7 @@ def may_name(value: Any, allow_foreign: bool) -> bool:
             names += value.args[:1] if isinstance(value.args, tuple) else []
     allowed = (SAFE, DATA, TORCH)
     for name in names:
-        if not isinstance(name, PythonGlobal):  # a class that a call makes: the names in it are judged by themselves
+        if not isinstance(name, PythonGlobal):  # a class returned by a call: the names in it are judged separately
             if not allow_foreign:
                 return False
             continue
@@ -62,12 +62,12 @@ def plain_data(value: PythonObject) -> dict[Any, Any]:
 
 
 def hashable_text(key: Any, allow_foreign: bool, known: dict[int, PythonObject | None]) -> str | None:
-    """Return the text of a key that holds an object which becomes a dict; `None` for keys that stay as they are.
+    """Return the text of a key that contains an object which becomes a dict; `None` for keys that are unchanged.
 
     Args:
         key: of a dict, or an element of a set.
         allow_foreign: as in `may_name`.
-        known: the object that was found in each tuple and set so far, by `id`; they must still exist. More are added.
+        known: the object found in each tuple and set so far, by `id`; they must still exist. More are added.
     """
     stack = [key]
     while stack:

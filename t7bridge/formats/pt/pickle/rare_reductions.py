@@ -1,4 +1,4 @@
-"""Reductions of the values that few files have: parameters, sparse and quantized tensors, numpy's, other objects.
+"""Reductions of rare values: parameters, sparse and quantized tensors, numpy's, other objects.
 
 The counterpart of `globals`, `rebuild_tensors` and `rebuild_numpy`. Source: PyTorch 2.13 `torch/_tensor.py`
 `__reduce_ex__`, `torch/_utils.py`; numpy 2.4 `array_reduce`.
@@ -38,11 +38,11 @@ def lower(value: Any, marks: dict[int, bytes]) -> Reduction | Global | NamedStor
     """Return the reduction of a value.
 
     Args:
-        value: any but builtins that have opcodes of their own.
+        value: any except builtins that have opcodes of their own.
         marks: of the parts of sets, for `in_order`.
 
     Raises:
-        UnsupportedError: a pickle has no way to make it.
+        UnsupportedError: a pickle cannot represent it.
     """
     if isinstance(value, (set, frozenset)):
         return Reduction(named("builtins", type(value).__name__), (in_order(value, marks),))

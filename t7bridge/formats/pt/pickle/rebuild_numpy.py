@@ -1,4 +1,4 @@
-"""numpy's arrays, scalars and dtypes as they are pickled. numpy itself is not needed to read them.
+"""Pickled numpy arrays, scalars and dtypes. numpy itself is not needed to read them.
 
 Source: numpy 2.4 `numpy/_core/src/multiarray/methods.c` (`array_reduce`, `array_setstate`),
 `descriptor.c` (`arraydescr_reduce`, `arraydescr_setstate`).
@@ -24,7 +24,7 @@ def _dtype(context: Context, args: tuple[Any, ...]) -> Any:
 
 
 def _reconstruct(context: Context, args: tuple[Any, ...]) -> Any:
-    """An array without elements: its state follows."""
+    """Return an array without elements: its state follows."""
     cls = args[0] if args else None
     if not isinstance(cls, PythonGlobal):
         return NotImplemented
@@ -50,10 +50,10 @@ def set_numpy_state(value: NumpyArray | NumpyDtype, state: Any) -> None:
     """Set the state of an array or a dtype.
 
     Raises:
-        CorruptError: the state is not one.
+        CorruptError: the state is invalid.
     """
     if not isinstance(state, tuple):
-        raise CorruptError("a numpy value is given a state that is not a tuple")
+        raise CorruptError("a numpy value receives a state that is not a tuple")
     if isinstance(value, NumpyDtype):
         order = state[1] if len(state) > 1 else None
         order = order.decode("latin1") if isinstance(order, bytes) else order
@@ -64,10 +64,10 @@ def set_numpy_state(value: NumpyArray | NumpyDtype, state: Any) -> None:
     if len(state) == 4:  # before version 1 of the layout
         state = (0, *state)
     if len(state) != 5 or not isinstance(state[2], NumpyDtype):
-        raise CorruptError("a numpy array is given a state that is none", found=f"a tuple of {len(state)}")
+        raise CorruptError("a numpy array receives an invalid state", found=f"a tuple of {len(state)}")
     _, shape, value.dtype, fortran, data = state
     value.fortran = bool(fortran)
-    # A string of Python 2 was decoded as UTF-8 on the way here, if it could be.
+    # A string of Python 2 was already decoded as UTF-8, if valid.
     _fill(value, shape, data.encode() if isinstance(data, str) else data)
 
 

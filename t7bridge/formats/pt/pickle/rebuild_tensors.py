@@ -1,4 +1,4 @@
-"""Tensors from what PyTorch's pickles say of them.
+"""Tensors rebuilt from PyTorch's pickles.
 
 Source: PyTorch 2.13 `torch/_utils.py` (the functions of the same names), `torch/_tensor.py` `__reduce_ex__`,
 `__setstate__`; PyTorch 0.1.12 `torch/tensor.py`, `torch/autograd/variable.py`.
@@ -47,10 +47,10 @@ def _numbers(values: Any, what: str) -> tuple[int, ...]:
 
 
 def view(context: Context, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
-    """A tensor on a storage, once it is certain that it is inside.
+    """Return a tensor on a storage, after checking that it lies inside.
 
     Raises:
-        CorruptError: it is not, or its items are not integers.
+        CorruptError: it does not, or its items are not integers.
         LimitError: it has too many dimensions.
     """
     size, stride = _numbers(size, "sizes"), _numbers(stride, "strides")
@@ -83,7 +83,7 @@ def _marked(tensor: Tensor, requires_grad: Any, hooks: Any, metadata: Any = None
     extras = TensorExtras(hooks=hooks or None)
     if metadata:
         if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
-            raise _wrong("metadata that are not known", metadata)
+            raise _wrong("unknown metadata", metadata)
         extras.conj, extras.neg = bool(metadata.get("conj")), bool(metadata.get("neg"))
     if extras.conj or extras.neg or extras.hooks is not None:
         tensor.extras = extras
@@ -109,7 +109,7 @@ def _rebuild_tensor_v3(context: Context, args: tuple[Any, ...]) -> Any:
 def _element(dtype: Any) -> ElementType:
     element = element_named(dtype.name) if isinstance(dtype, TorchConstant) and dtype.kind == "dtype" else None
     if element is None:
-        raise _wrong("an element type that is not known", dtype)
+        raise _wrong("an unknown element type", dtype)
     return element
 
 
@@ -136,7 +136,7 @@ def _set_python_state(tensor: Tensor, state: Any) -> None:
 
 
 def _rebuild_from_type(context: Context, args: tuple[Any, ...]) -> Any:
-    """A tensor of a subclass, or with Python attributes."""
+    """Return a tensor of a subclass, or with Python attributes."""
     if len(args) != 4:
         return NotImplemented
     function, cls, arguments, state = args
@@ -165,7 +165,7 @@ def _rebuild_quantized(context: Context, args: tuple[Any, ...]) -> Any:
         return NotImplemented
     axis = rest[2] if len(rest) == 3 else None
     if axis is not None and not (is_count(axis) and axis < len(tensor.size)):
-        raise _wrong("channels along a dimension that it does not have", axis)
+        raise _wrong("channels along a missing dimension", axis)
     return QuantizedTensor(tensor, scheme.name, rest[0], rest[1], axis)
 
 
@@ -191,7 +191,7 @@ def _device_name(device: Any) -> str:
 
 
 def _rebuild_from_numpy(context: Context, args: tuple[Any, ...]) -> Any:
-    """A tensor of a device that has no storages of its own (XLA), saved as a numpy array."""
+    """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
     if len(args) != 4 or not isinstance(args[0], NumpyArray):
         return NotImplemented
     from ..numpy_tensors import tensor_of_array
@@ -210,7 +210,7 @@ def _rebuild_from_cpu(context: Context, args: tuple[Any, ...]) -> Any:
 
 
 def tensor_class(value: PythonGlobal) -> ElementType | None:
-    """The element type of `torch.FloatTensor` or `torch.cuda.FloatTensor`, None of anything else."""
+    """Return the element type of `torch.FloatTensor` or `torch.cuda.FloatTensor`, None for anything else."""
     match = _TENSOR_CLASS.match(value.name) if value.module in ("torch", "torch.cuda") else None
     if match is None:
         return None
@@ -218,7 +218,7 @@ def tensor_class(value: PythonGlobal) -> ElementType | None:
 
 
 def tensor_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
-    """`torch.FloatTensor([[1.0, 2.0]])`: how 0.1 pickles a tensor without `torch.save`."""
+    """Return the tensor of `torch.FloatTensor([[1.0, 2.0]])`: how 0.1 pickles a tensor without `torch.save`."""
     element = tensor_class(cls)
     assert element is not None
     device = "cuda:0" if cls.module == "torch.cuda" else "cpu"
@@ -237,7 +237,7 @@ def tensor_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) -
 
 
 def storage_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) -> Any:
-    """`torch.FloatStorage([1.0, 2.0])`, likewise."""
+    """Return the storage of `torch.FloatStorage([1.0, 2.0])`."""
     element = storage_element(cls)
     assert element is not None
     if len(args) > 1 or (args and not isinstance(args[0], list)):
@@ -253,7 +253,7 @@ def storage_of_list(context: Context, cls: PythonGlobal, args: tuple[Any, ...]) 
 
 
 def _parameter(context: Context, args: tuple[Any, ...]) -> Any:
-    """A `Parameter` of 0.1: the class is called with the tensor."""
+    """Return a `Parameter` of 0.1: the class is called with the tensor."""
     if not 1 <= len(args) <= 2 or not isinstance(args[0], Tensor):
         return NotImplemented
     return evolve(args[0], is_parameter=True, requires_grad=bool(args[1]) if len(args) == 2 else True)
@@ -264,7 +264,7 @@ def _variable(context: Context, args: tuple[Any, ...]) -> Any:
 
 
 def set_tensor_state(context: Context, tensor: Tensor, state: Any) -> Tensor:
-    """Apply a state to a tensor as `__setstate__` did in the releases that pickled tensors by state."""
+    """Apply a state to a tensor as `__setstate__` of the releases that pickled tensors by state."""
     if isinstance(state, tuple) and len(state) == 4:  # storage, offset, sizes, strides
         new = _tensor(context, state)
         if new.element is not tensor.element:
@@ -282,7 +282,7 @@ def set_tensor_state(context: Context, tensor: Tensor, state: Any) -> Tensor:
 
 
 def _take(tensor: Tensor, other: Tensor) -> None:
-    """Let a tensor be a view of what another one is a view of."""
+    """Make a tensor a view of another one's storage."""
     for name in ("element", "storage", "size", "stride", "offset", "is_scalar", "device"):
         setattr(tensor, name, getattr(other, name))
 

@@ -1,7 +1,7 @@
-"""Reductions of tensors for pickling: the call that PyTorch would make to rebuild each.
+"""Reductions of tensors for pickling: the call by which PyTorch rebuilds each.
 
-The counterpart of `globals` and `rebuild_tensors`, which read the same calls. Values that few files have are in
-`rare_reductions`. Source: PyTorch 2.13 `torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`.
+The counterpart of `globals` and `rebuild_tensors`, which read the same calls. Rare values are in `rare_reductions`.
+Source: PyTorch 2.13 `torch/_tensor.py` `__reduce_ex__`, `torch/_utils.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....graph.tensor import Tensor
 from ....graph.unset import UNSET
 
 _PYTHON_2_MODULES = {"builtins": "__builtin__", "copyreg": "copy_reg"}
-"""Names in protocol 2 of modules that Python 3 renamed."""
+"""Protocol 2 names of modules that Python 3 renamed."""
 
 
 @define(frozen=True)
@@ -38,7 +38,7 @@ class NamedStorage:
 
     Attributes:
         storage: the memory.
-        element: name of the storage class in `torch`; `UntypedStorage` where the tensor says its element type.
+        element: name of the storage class in `torch`; `UntypedStorage` where the tensor states its element type.
         count: number of elements, or of bytes where the class is untyped.
     """
 
@@ -49,15 +49,15 @@ class NamedStorage:
 
 @define(frozen=True, eq=False)
 class Reduction:
-    """A call that makes a value, and what is given to the value afterwards.
+    """A call that builds a value, and the state set afterwards.
 
     Attributes:
-        constructor: what is called: a `Global`, or another value.
+        constructor: the callable: a `Global`, or another value.
         args: the arguments.
-        new: whether `cls.__new__` is meant.
-        state: what `__setstate__` gets; `UNSET` where there is none.
-        items: what is appended.
-        pairs: what is set by key.
+        new: whether it is `cls.__new__`.
+        state: the argument of `__setstate__`; `UNSET` if there is none.
+        items: items to append.
+        pairs: entries to set by key.
     """
 
     constructor: Any
@@ -69,10 +69,10 @@ class Reduction:
 
 
 def named(module: str, name: str) -> Global:
-    """A name as protocol 2 writes it: two lines of text.
+    """Return a name as protocol 2 writes it: two lines of text.
 
     Raises:
-        UnsupportedError: a line cannot hold it.
+        UnsupportedError: it does not fit on a line.
     """
     if any(mark in word for word in (module, name) for mark in "\n\r "):
         raise UnsupportedError(
@@ -82,30 +82,30 @@ def named(module: str, name: str) -> Global:
 
 
 def place(tensor: Tensor) -> tuple[Storage, int]:
-    """The memory that a tensor is in as PyTorch has it, and the tensor's offset there in elements.
+    """Return the storage of a tensor in PyTorch's terms, and the tensor's offset there in elements.
 
-    A storage that sees the bytes of another as another element type becomes that other. One that is a part of another,
-    as PyTorch had them until 1.5, stays a storage of its own: today's files cannot say what it is a part of.
+    A storage that views another's bytes as another element type is replaced by that one. One that is a part of another,
+    as PyTorch had them until 1.5, stays a storage of its own: today's files cannot express the relation.
     """
     storage = tensor.storage or Storage.empty(tensor.element)
     return whole(storage), tensor.offset
 
 
 def whole(storage: Storage) -> Storage:
-    """Return the storage of which one is another view of the same bytes."""
+    """Return the storage with the same bytes of which one is a view."""
     while storage.base is not None and not storage.base_offset and storage.nbytes == storage.base.nbytes:
         storage = storage.base
     return storage
 
 
 def of_storage(storage: Storage) -> NamedStorage:
-    """Return the name of a storage that stands alone.
+    """Return the name of a storage outside of tensors.
 
     Raises:
         UnsupportedError: PyTorch has no storage of its element type.
     """
     if whole(storage) is not storage or not storage.element.torch_storage:
-        raise UnsupportedError(f"a storage of {storage.element.name} alone cannot be written to a .pt")
+        raise UnsupportedError(f"a storage of {storage.element.name} outside of a tensor cannot be written to a .pt")
     return NamedStorage(storage, storage.element.torch_storage, storage.count)
 
 
@@ -116,12 +116,12 @@ def of_ordered(value: OrderedDict[Any, Any]) -> Reduction:
 
 
 def is_typed(tensor: Tensor) -> bool:
-    """Return whether the class of a tensor's storage says its element type."""
+    """Return whether the class of a tensor's storage determines its element type."""
     return bool(tensor.element.torch_storage) and place(tensor)[0].element is tensor.element
 
 
 def dense(tensor: Tensor, hooks: Any = None) -> Reduction:
-    """Return the reduction of a tensor whose storage says its element type."""
+    """Return the reduction of a tensor whose storage determines its element type."""
     storage, offset = place(tensor)
     stride = tensor.stride if tensor.size or tensor.is_scalar else (1,)
     named_storage = NamedStorage(storage, tensor.element.torch_storage, storage.count)

@@ -1,7 +1,7 @@
-"""Numbers and strings of protocol 0: lines of text, read in the one form that Python writes.
+"""Numbers and strings of protocol 0: lines of text, accepted only in the form that Python writes.
 
-CPython reads more forms than these, and not always as the value that they show: `010` is 8, and a zero byte ends a
-number. Source: CPython 3.11 `Modules/_pickle.c` `load_int`, `load_long`, `load_float`, `load_string`, `load_put`.
+CPython reads more forms than these, sometimes as a value other than the text suggests: `010` is 8, and a zero byte ends
+a number. Source: CPython 3.11 `Modules/_pickle.c` `load_int`, `load_long`, `load_float`, `load_string`, `load_put`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_int(line: bytes) -> int:
 
 
 def parse_long(line: bytes) -> int:
-    """Parse the argument of LONG: a decimal number, with an L where Python 2 wrote it."""
+    """Parse the argument of LONG: a decimal number, with an L if Python 2 wrote it."""
     return int(_match(_LONG, line)[1])
 
 
@@ -54,7 +54,7 @@ def parse_float(line: bytes) -> float:
 
 
 def parse_index(line: bytes) -> int:
-    """Parse the argument of PUT and GET: a number of the memo."""
+    """Parse the argument of PUT and GET: an index of the memo."""
     return int(_match(_INDEX, line)[0])
 
 
@@ -69,11 +69,11 @@ LINES: dict[bytes, Callable[[bytes], Any]] = {
     opcodes.FLOAT: parse_float,
     opcodes.STRING: parse_string,
 }
-"""The parser of the argument of each opcode whose argument is a number or string on a line."""
+"""The parser for each opcode whose argument is a number or string on a line."""
 
 
 def python2_text(data: bytes) -> str | bytes:
-    """Decode a `str` of Python 2: text where it is valid UTF-8, as `torch.load` has it, else the bytes that it is."""
+    """Decode a `str` of Python 2: text if it is valid UTF-8, as in `torch.load`, else bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,16 +1,15 @@
 """An interpreter of pickles that imports nothing, calls nothing and builds inert values.
 
-All opcodes of protocols 0 to 5 are understood, but for the two kinds that point outside the file: extension codes
-and out-of-band buffers. What a global, a call or a state means is decided by a `Meaning`: plain data in, plain data
-out.
+All opcodes of protocols 0 to 5 are supported, except the two kinds that refer to data outside the file: extension codes
+and out-of-band buffers. A `Meaning` decides what a global, a call or a state means: plain data in, plain data out.
 
-Where CPython's own unpicklers disagree about a pickle, or read another value than its bytes say, it is refused:
+A pickle is refused if CPython's own unpicklers disagree about it, or read another value than its bytes show:
 
-- Nothing crosses the end of a FRAME: CPython drops what of a text line, a number or an inner frame lies inside.
-- Numbers in text are decimal and have one form: CPython takes `010` for 8, and stops at a zero byte.
+- Nothing crosses the end of a FRAME: CPython drops the part of a text line, a number or an inner frame inside it.
+- Numbers in text are decimal and have one form: CPython reads `010` as 8, and stops at a zero byte.
 
-Pickles that CPython refuses for taking values from below the topmost mark are read: no other reader takes them.
-Source: CPython 3.11 `Lib/pickletools.py` (what every opcode does), `Lib/pickle.py` (how text is decoded),
+Pickles that CPython refuses for taking values from below the topmost mark are read: no other reader accepts them.
+Source: CPython 3.11 `Lib/pickletools.py` (the effect of every opcode), `Lib/pickle.py` (how text is decoded),
 `Modules/_pickle.c` (`_Unpickler_ReadImpl`, `_Unpickler_Readline`, `load_frame`).
 """
 
@@ -32,7 +31,7 @@ from .budget import Work
 
 _CHUNK_BYTES = 1 << 16
 _MARGIN_BYTES = 16
-"""No opcode has a fixed argument longer than this: inside of it, arguments are read without asking for more bytes."""
+"""Maximum length of an opcode's fixed argument: within it, arguments are read without checking the buffer."""
 _MAX_INTEGER_BYTES = 1024
 _FREE_SETS = 100_000
 
@@ -50,28 +49,28 @@ class Meaning(Protocol):
         """Return the value of a global."""
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
-        """Return the value of a call, `how` as in `PythonObject`."""
+        """Return the value of a call, with `how` as in `PythonObject`."""
 
     def build(self, value: Any, state: Any) -> Any:
-        """Return the value, once it was given a state."""
+        """Return the value after its state was set."""
 
     def persistent(self, saved_id: Any) -> Any:
         """Return the value of a persistent id."""
 
 
 class Unpickler:
-    """Reads pickles that follow one another in a source.
+    """Reader of consecutive pickles in a source.
 
     Args:
-        source: where the bytes are; they are read in pieces.
+        source: the bytes; they are read in pieces.
         position: of the first pickle, in bytes.
-        end: of what may be read, in bytes.
-        meaning: what the names mean.
+        end: end of the readable part, in bytes.
+        meaning: resolves names.
         limits: resource limits.
         member: name of the part of the file, for messages.
 
     Attributes:
-        position: offset in the source just behind the last pickle that was read.
+        position: offset in the source after the last pickle read.
     """
 
     def __init__(
@@ -99,12 +98,12 @@ class Unpickler:
         self.position = position
 
     def restrict(self, operations: int, limit: str = "inflated_operations") -> None:
-        """Allow no more operations than this, on account of a limit."""
+        """Allow at most this many operations, on account of a limit."""
         if operations < self._budget:
             self._budget, self._ceiling = operations, limit
 
     def skip(self, count: int) -> None:
-        """Resume reading `count` bytes further on."""
+        """Resume reading `count` bytes further."""
         self.position += count
         if self.position > self._base + len(self._buffer):
             self._base, self._buffer, self._safe = self.position, b"", 0
@@ -113,9 +112,9 @@ class Unpickler:
         """Read one pickle.
 
         Raises:
-            FormatError: it is none, or it is damaged.
+            FormatError: it is not a pickle, or damaged.
             LimitError: it has too many operations.
-            UnsupportedError: it refers to what is outside the file.
+            UnsupportedError: it refers to data outside the file.
         """
         self._stack.clear()
         self._marks.clear()
@@ -134,7 +133,7 @@ class Unpickler:
             ends = self._base + len(self._buffer) >= self._end and self._buffer[-1:] != opcodes.STOP
             if ends and self._at >= len(self._buffer) - _MARGIN_BYTES:
                 raise self._fault(TruncatedError, "the pickle ends in the middle") from error
-            raise self._fault(CorruptError, "the pickle takes a value from an empty stack") from error
+            raise self._fault(CorruptError, "the pickle pops from an empty stack") from error
         except KeyError as error:
             raise self._fault(CorruptError, f"the pickle refers to object {error}, which it never numbered") from error
         except (ValueError, TypeError, OverflowError) as error:
@@ -144,7 +143,7 @@ class Unpickler:
         return kind(message, file=self._source.name, offset=self._base + self._at, path=self._member)
 
     def _run(self) -> Any:
-        # Names of opcodes are locals, which cost as little as numbers. The order is that of how often they are met.
+        # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
         (
             BINPUT, BININT1, BINGET, BINUNICODE, MARK, TUPLE, LONG_BINPUT, REDUCE, MEMOIZE, SHORT_BINUNICODE,
             BINPERSID, EMPTY_TUPLE, LONG_BINGET, BINFLOAT, BININT2, BININT, NEWFALSE, TUPLE1, TUPLE2, NONE,
@@ -259,7 +258,7 @@ class Unpickler:
     # The window on the file
 
     def _advance(self, pos: int) -> int:
-        """Have the next opcode in the buffer, or leave the frame that ends here; returns where `pos` is now."""
+        """Make the next opcode available in the buffer, or leave the frame that ends here; return the new `pos`."""
         if self._frame_end:
             if self._base + pos > self._frame_end:
                 raise self._crossed()
@@ -272,11 +271,11 @@ class Unpickler:
         return CorruptError(
             "an operation of the pickle crosses the end of a frame",
             expected=f"the end of an operation at byte {self._frame_end}",
-            hint="Do not trust it: CPython reads another value from such a pickle than its bytes say.",
+            hint="Do not trust it: CPython reads another value from such a pickle than its bytes show.",
         )
 
     def _need(self, pos: int, count: int) -> int:
-        """Have `count` bytes from `pos` on in the buffer; returns where `pos` is now."""
+        """Make `count` bytes from `pos` on available in the buffer; return the new `pos`."""
         if self._base + pos + count > self._end:
             self._at = pos
             raise TruncatedError(
@@ -297,7 +296,7 @@ class Unpickler:
         self._safe = min(safe, self._frame_end - self._base) if self._frame_end else safe
 
     def _line(self, pos: int) -> tuple[bytes, int]:
-        """Return the text up to the next newline, and the position behind it."""
+        """Return the text up to the next newline, and the position after it."""
         while True:
             stop = self._buffer.find(b"\n", pos)
             if stop >= 0:
@@ -360,8 +359,8 @@ class Unpickler:
         del self._stack[start:]
         return items
 
-    # The opcodes that are met less often: each is given the opcode and where its argument is, and returns where the
-    # next opcode is
+    # Less frequent opcodes: each handler receives the opcode and the position of its argument, and returns the position
+    # of the next opcode
 
     def _global(self, op: int, pos: int) -> int:
         module, pos = self._line(pos)
@@ -547,7 +546,7 @@ class Unpickler:
 
 
 _forms: Callable[[], Any] = cache(partial(import_module, f"{__package__}.text"))
-"""The module of lines and strings of old protocols, loaded where a file has one."""
+"""The module for lines and strings of old protocols, loaded on first use."""
 
 _NAMES = """
 BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE

@@ -1,4 +1,4 @@
-"""The globals that `torch.load(weights_only=True)` of PyTorch 2.13 allows.
+"""The globals allowed by `torch.load(weights_only=True)` of PyTorch 2.13.
 
 Source: `torch/_weights_only_unpickler.py` `_get_allowed_globals`.
 """
@@ -38,4 +38,4 @@ WEIGHTS_ONLY = (
     | words("_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter")
     | {"collections.OrderedDict"}
 )
-"""The globals that `torch.load(weights_only=True)` of PyTorch 2.13 allows."""
+"""The globals allowed by `torch.load(weights_only=True)` of PyTorch 2.13."""

@@ -1,1 +1,1 @@
-"""The zip archives of PyTorch: a reader that checks everything, and a writer."""
+"""PyTorch's zip archives: a strict reader, and a writer."""

@@ -1,6 +1,6 @@
-"""Zip archives at known offsets: where each member's bytes are in the file, and deflated members on demand.
+"""Zip archives by offset: the location of each member's bytes in the file, and deflated members on demand.
 
-Python's own `zipfile` does not say where a member's data begins and trusts contradictions that are refused here.
+Python's own `zipfile` does not expose where a member's data begin, and accepts contradictions that are refused here.
 
 Source: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5 (zip64 included).
 """
@@ -26,7 +26,7 @@ _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _END_BYTES, _LOCAL_BYTES, _CENTRAL_BYTES = 22, 30, 46
 _MAX_COMMENT_BYTES = 0xFFFF
 _FOLDER = 0x10
-"""Bit of an entry's external attributes: MS-DOS's folder, which miniz believes."""
+"""Bit of an entry's external attributes: the MS-DOS folder flag, which miniz honours."""
 _CHUNK_BYTES = 1 << 20
 _SPOOL_BYTES = 1 << 25
 """Deflated members up to this size are inflated in memory, larger ones to a temporary file."""
@@ -42,11 +42,11 @@ class Member:
         name: with its folders.
         method: 0 stored, 8 deflated.
         flags: general purpose bits.
-        crc: CRC-32 of its bytes; 0 where PyTorch was told not to compute it.
+        crc: CRC-32 of its bytes; 0 if PyTorch was configured not to compute it.
         packed: bytes in the archive.
         size: bytes.
         header: offset of its local header.
-        limit: offset that it cannot go beyond: of the next header.
+        limit: offset that it cannot exceed: of the next header.
     """
 
     name: str
@@ -68,11 +68,11 @@ class ZipArchive:
 
     Attributes:
         members: by name, in the order of the directory; folders are left out.
-        first: name of the directory's first entry, a folder perhaps: PyTorch takes the root folder from it.
-        comment: the bytes behind the directory.
+        first: name of the directory's first entry, possibly a folder: PyTorch derives the root folder from it.
+        comment: the bytes after the directory.
 
     Raises:
-        FormatError: it is not a sound zip archive.
+        FormatError: it is not a valid zip archive.
     """
 
     def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -92,8 +92,8 @@ class ZipArchive:
         """Return the location of a member's bytes: a source and an offset in it. Deflated members are inflated here.
 
         Raises:
-            FormatError: there is no such member, or it is damaged.
-            LimitError: inflating it would take too much.
+            FormatError: the member does not exist, or is damaged.
+            LimitError: inflating it would exceed a limit.
         """
         member = self._member(name)
         if member.method == STORED:
@@ -103,11 +103,11 @@ class ZipArchive:
         return self._inflated[name], 0
 
     def read(self, name: str) -> bytes:
-        """The bytes of a small member, checked.
+        """Return the bytes of a small member, checked.
 
         Raises:
-            FormatError: there is no such member, or its bytes do not have its CRC-32.
-            LimitError: it is too large to be read whole.
+            FormatError: the member does not exist, or its CRC-32 does not match.
+            LimitError: it is too large for memory.
         """
         member = self._member(name)
         if member.size > self._inflatable:
@@ -128,7 +128,7 @@ class ZipArchive:
         """Check the CRC-32 of one member, without holding it in memory. Deflated ones are checked when inflated.
 
         Raises:
-            CorruptError: its bytes do not have it.
+            CorruptError: it does not match.
         """
         member = self._member(name)
         source, offset = self.span(name)
@@ -144,7 +144,7 @@ class ZipArchive:
         """Check the CRC-32 of every member.
 
         Raises:
-            CorruptError: one does not have it.
+            CorruptError: one does not match.
         """
         for name in self.members:
             self.check(name)
@@ -189,19 +189,19 @@ class ZipArchive:
         headers = [*sorted(entry.header for entry in entries), start]
         following = dict(pairwise(headers))
         if len(following) != len(entries):
-            raise CorruptError("two members stand at one place in the archive", file=self.source.name)
+            raise CorruptError("two members have the same offset in the archive", file=self.source.name)
         members: dict[str, Member] = {}
         folded: set[bytes] = set()
         self.first = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=following.get(entry.header, 0))
             if member.name in members:
-                raise self._fault(member, "stands twice in the archive")
+                raise self._fault(member, "occurs twice in the archive")
             if "\0" in member.name:
                 raise self._fault(member, "has a zero byte in its name, at which other readers stop")
             name = _folded(member.name)
             if name in folded:
-                raise self._fault(member, "stands twice in the archive to PyTorch, which reads names without case")
+                raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
             folded.add(name)
             if member.header + _LOCAL_BYTES + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
@@ -209,16 +209,16 @@ class ZipArchive:
         return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
 
     def _end(self) -> tuple[int, int, int]:
-        """Offset, length and number of entries of the directory."""
+        """Return offset, length and number of entries of the directory."""
         source = self.source
         tail_start = max(0, source.size - _END_BYTES - _MAX_COMMENT_BYTES)
         tail = source.read(tail_start, source.size - tail_start)
-        # PyTorch takes the last one that has room for its fields, whatever length it states for its comment.
+        # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
         place = tail.rfind(_END, 0, max(0, len(tail) - _END_BYTES + len(_END)))
         if place >= 0 and place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") != len(tail):
             if _ends_before(tail, place):
                 raise CorruptError(
-                    "the archive has two ends, of which each reader takes another",
+                    "the archive has two ends, and readers disagree about which one counts",
                     file=source.name,
                     offset=tail_start + place,
                     hint="Do not trust it: such files are made to deceive.",
@@ -236,7 +236,7 @@ class ZipArchive:
         disk, first_disk, here, count, length, start = struct.unpack_from("<4H2I", tail, place + 4)
         behind = end
         locator = source.read(max(0, end - 20), 20)
-        if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives, too
+        if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
             (behind,) = struct.unpack_from("<Q", locator, 8)
             record = source.read(behind, 56) if behind < end else b""
             if len(record) < 56 or record[:4] != _END64:
@@ -283,13 +283,13 @@ class ZipArchive:
             name = raw.decode("utf-8", "surrogateescape")
             member = Member(name, method, flags, crc, packed, size, header, start)
             if attributes & _FOLDER and size:
-                raise self._fault(member, "is marked as a folder, of which PyTorch reads no bytes")
+                raise self._fault(member, "is marked as a folder, and PyTorch reads no bytes of it")
             yield member
         if place != len(data):
             raise CorruptError("the archive's directory is damaged", file=self.source.name, offset=start + place)
 
     def _start(self, member: Member) -> int:
-        """Offset of a member's bytes. The local header, which says it, must agree with the directory."""
+        """Return the offset of a member's bytes. The local header, which has it, must agree with the directory."""
         known = self._starts.get(member.name)
         if known is not None:
             return known
@@ -303,11 +303,11 @@ class ZipArchive:
         if any(wide):
             wider = _zip64(rest[name_length:], wide) or (None, None, None)
             size, packed = (old if new is None else new for new, old in zip(wider, (size, packed)))
-        # With bit 3 the sizes may stand behind the data, and are 0 here.
+        # With bit 3 the sizes may follow the data, and are 0 here.
         numbers = zip((crc, packed, size), (member.crc, member.packed, member.size))
         agreed = all(here == there or (flags & 8 and not here) for here, there in numbers)
         if not agreed or name != member.name or method != member.method:
-            raise self._fault(member, "is said to be something else by its own header than by the directory")
+            raise self._fault(member, "is described differently by its own header and by the directory")
         start: int = member.header + _LOCAL_BYTES + name_length + extra_length
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
@@ -315,13 +315,13 @@ class ZipArchive:
             raise UnsupportedError("is encrypted", file=self.source.name, offset=member.header, path=member.name)
         if member.method not in (STORED, DEFLATED):
             raise UnsupportedError(
-                f"is compressed by method {member.method}, and only stored and deflated members are known",
+                f"is compressed by method {member.method}; only stored and deflated members are supported",
                 file=self.source.name,
                 offset=member.header,
                 path=member.name,
             )
         if member.method == STORED and member.packed != member.size:
-            raise self._fault(member, "is stored, but is not as long as its size says")
+            raise self._fault(member, "is stored, but its length differs from its size")
         self._starts[member.name] = start
         return start
 
@@ -367,7 +367,7 @@ class ZipArchive:
                 if not pending:
                     pending = self.source.read_exact(place, min(_CHUNK_BYTES, end - place), member.name)
                     place += len(pending)
-                # One byte more than there should be, to notice that there is more.
+                # One byte more than expected, to detect excess data.
                 piece = unpacker.decompress(pending, min(_CHUNK_BYTES, left + 1))
                 pending = unpacker.unconsumed_tail
                 left -= len(piece)
@@ -378,17 +378,17 @@ class ZipArchive:
         except zlib.error as error:
             raise self._fault(member, f"cannot be inflated: {error}") from error
         if not unpacker.eof or unpacker.unused_data or place < end or left:
-            raise self._fault(member, "does not end where its deflated bytes do")
+            raise self._fault(member, "does not end with its deflated bytes")
         self._check(member, crc)
 
 
 def _folded(name: str) -> bytes:
-    """Return a name as PyTorch compares names: miniz finds members without regard to the case of ASCII letters."""
+    """Return a name as PyTorch compares names: miniz ignores the case of ASCII letters."""
     return name.encode("utf-8", "surrogateescape").lower()
 
 
 def _ends_before(tail: bytes, place: int) -> bool:
-    """Return whether another end record stands before one, whose comment the rest of the file is."""
+    """Return whether another end record precedes one, with the rest of the file as its comment."""
     place = tail.rfind(_END, 0, place)
     while place >= 0:
         if place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") == len(tail):
@@ -398,7 +398,7 @@ def _ends_before(tail: bytes, place: int) -> bool:
 
 
 def _zip64(extra: bytes, wanted: list[bool]) -> tuple[int | None, int | None, int | None] | None:
-    """The wide values of a zip64 extra field: size, packed size and header offset, those that are `wanted`."""
+    """Return the wide values of a zip64 extra field: size, packed size and header offset, those that are `wanted`."""
     place = 0
     while place + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, place)

@@ -1,4 +1,4 @@
-"""The zip container as PyTorch writes it: stored members, each one's data aligned, sizes behind the data.
+"""The zip container as PyTorch writes it: stored members, aligned data, sizes after the data.
 
 The layout is PyTorch's to the byte, so that its memory mapping and its calculated offsets work. Source: the layout of
 files that PyTorch 2.13 wrote, and the application notes of the zip format (APPNOTE 6.3, 4.3 to 4.5).
@@ -16,7 +16,7 @@ from ....io.output import Output
 from ....io.source import ByteSource
 from ..layout import ALIGNMENT_BYTES, PADDING_FIELD
 
-_FLAGS = 0x0808  # sizes and CRC behind the data; names in UTF-8
+_FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
 _ZIP64_FIELD = 1
 _LOCAL_HEADER = struct.Struct("<IHHHHHIIIHH")
@@ -28,14 +28,14 @@ _LOCATOR64 = struct.Struct("<IIQI")
 
 @define(frozen=True)
 class Extent:
-    """Bytes of a source that become a member's data as they are.
+    """Bytes of a source that become a member's data unchanged.
 
     Attributes:
-        source: what holds them.
+        source: the source.
         offset: of the first byte, 0-based.
         length: in bytes.
-        check: is given the CRC-32 of what was copied, and may refuse it.
-        head: bytes in front of them.
+        check: called with the CRC-32 of the copied bytes; it may raise.
+        head: bytes before them.
         word: bytes of the words whose bytes are reversed; 1 for none.
     """
 
@@ -56,7 +56,7 @@ class Member:
         offset: of the local header, in bytes.
         size: of the data, in bytes.
         crc: CRC-32 of the data.
-        settled: whether they have arrived, so that it is known.
+        settled: whether the data are complete, so that the CRC-32 is known.
     """
 
     name: str
@@ -66,11 +66,11 @@ class Member:
     settled: bool = False
 
     def settle(self, crc: int) -> None:
-        """The data have arrived."""
+        """Mark the data as complete."""
         self.crc, self.settled = crc, True
 
     def descriptor(self) -> bytes:
-        """The data descriptor, which follows the data."""
+        """Return the data descriptor, which follows the data."""
         return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
 
 
@@ -88,7 +88,7 @@ class ZipWriter:
         self._output = output
         self._start = output.position
         self._unsettled: list[tuple[int, Member]] = []
-        """Members whose data are on their way, with the positions of their descriptors."""
+        """Members whose data are being copied, with the positions of their descriptors."""
         self.members: list[Member] = []
 
     def add(self, name: str, content: Content, size: int | None = None) -> None:
@@ -97,7 +97,7 @@ class ZipWriter:
         Args:
             name: with the root folder.
             content: its bytes, an extent of a source, or pieces.
-            size: in bytes; needed for pieces, as the header says beforehand whether the member is a large one.
+            size: in bytes; required for pieces, as the header declares large members beforehand.
         """
         if isinstance(content, bytes):
             size = len(content)
@@ -133,10 +133,10 @@ class ZipWriter:
         member.settle(crc)
 
     def settle(self) -> None:
-        """Wait for data that are on their way, and write what could not be known before.
+        """Wait for pending copies, and write what depends on them.
 
         Raises:
-            T7BridgeError: a source has become shorter or is damaged, or the output does not take the bytes.
+            T7BridgeError: a source has become shorter or is damaged, or the output does not accept the bytes.
         """
         self._output.wait()
         for position, member in self._unsettled:
@@ -163,7 +163,7 @@ def _is_large(member: Member) -> bool:
 
 
 def _zip64_field(member: Member) -> bytes:
-    """The sizes and the offset that do not fit 32 bits, in the order of the format."""
+    """Return the sizes and the offset that do not fit 32 bits, in the order of the format."""
     numbers = [member.size, member.size] if member.size >= _FULL_32 else []
     if member.offset >= _FULL_32:
         numbers.append(member.offset)
@@ -171,7 +171,7 @@ def _zip64_field(member: Member) -> bytes:
 
 
 def _padding(position: int) -> bytes:
-    """An extra field after which the data starts at a multiple of the alignment."""
+    """Return an extra field after which the data start at a multiple of the alignment."""
     start = position + 4
     length = -start % ALIGNMENT_BYTES
     return PADDING_FIELD + struct.pack("<H", length) + b"Z" * length
