@@ -162,7 +162,7 @@ REFUSED = {
     ),
     "lists of no array": (call("torch.FloatTensor", b"](](K\1e](K\1K\2ee"), "lists that are not an array"),
     "persistent id that is text": (text("0") + b"Q", "does not name a storage"),
-    "part that is none": (storage_id("FloatStorage", "0", 16, tail=text("x")), "the description of a part of a storage is invalid"),
+    "part that is none": (storage_id("FloatStorage", "0", 16, tail=text("x")), "part of a storage is invalid"),
     "what adds to a list": (b"](K\1\x90", "adds to a list"),
 }
 
@@ -264,8 +264,8 @@ TAR_REFUSED = {
     "no storage": ({"storages": b"\x80\x02K\1.\x80\x02N."}, "has no key, location and class"),
     "class": ({"storages": b"\x80\x02K\1.\x80\x02(K\1" + text("cpu") + b"cmy\nStorage\nt."}, "no known class"),
     "twice": ({"storages": b"\x80\x02K\2." + STORAGE + STORAGE + b"\x80\x02]."}, "occurs twice"),
-    "part": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02](Ne."}, "the description of a part of a storage is invalid"),
-    "parts": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02N."}, "the description of a part of a storage is invalid"),
+    "part": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02](Ne."}, "part of a storage is invalid"),
+    "parts": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02N."}, "part of a storage is invalid"),
     "part of nothing": (
         {"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02]((K\3K\7K\0K\1te."},
         "part of a missing one",
