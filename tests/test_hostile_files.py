@@ -275,7 +275,7 @@ def test_values_before_what_is_cut_off(tmp_path, capsys) -> None:
     whole = written(Table.of({"a": 1}), Table.of({"b": [2.0][0]}), Table.of({"c": Tensor.from_numpy(np.ones(9, "f4"))}))
     path = tmp_path / "cut.t7"
     path.write_bytes(whole[:-10])
-    with pytest.warns(IncompleteFileWarning, match="the last of 2 values are not values: a value is cut off"):
+    with pytest.warns(IncompleteFileWarning, match="the last of 2 values are not a value: a value is cut off"):
         assert t7bridge.load(path)["a"] == 1
     for verb in (["inspect", path], ["describe", path], ["convert", path, tmp_path / "x.pt"]):
         assert run(*verb) == 0

@@ -1,1 +1,1 @@
-"""Lua models as Python source that needs only PyTorch: plans become classes, and layers PyTorch lacks come along."""
+"""Lua models as Python source that needs only PyTorch: plans become classes; layers that PyTorch lacks are included."""

@@ -1,4 +1,4 @@
-"""Classes that differ in numbers only become one, with parameters."""
+"""Merge classes that differ only in numbers into one, with parameters."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .flow import Block
 from .statements import Writer
 
 _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
-"""Name of an argument that is two things at once."""
+"""Name of an argument with two meanings."""
 
 
 def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     """Set the class name of every block, and keep one block for each class.
 
     Args:
-        blocks: all blocks, those first that others contain, as `Builder` makes them.
+        blocks: all blocks, those that others contain first, as created by `Builder`.
         taken: names of other classes in the same source.
 
     Returns:
-        The classes in the same order. Calls of the others are calls of these, with arguments.
+        The classes in the same order. Calls of the others become calls of these, with arguments.
     """
     users: dict[int, list[Call]] = {}
     for block in blocks:
@@ -49,7 +49,7 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
             block.name = f"{block.base}{names[block.base]}"
             kept.append(block)
             _parametrize(group, users)
-    for block in kept:  # a number only where there are several
+    for block in kept:  # a number only if there are several
         if names[block.base] == 1 and (block.base not in taken or block is blocks[-1]):
             block.name = block.base
     for calls in users.values():
@@ -59,7 +59,7 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
 
 
 def calls_in(block: Block) -> Iterator[Call]:
-    """All constructions in a block, outer ones first."""
+    """Yield all constructions in a block, outer ones first."""
 
     def inside(call: Call) -> Iterator[Call]:
         yield call
@@ -72,7 +72,7 @@ def calls_in(block: Block) -> Iterator[Call]:
 
 
 def _shape(block: Block) -> str:
-    """Return the shape of a block: equal for blocks that differ in numbers only."""
+    """Return the shape of a block: equal for blocks that differ only in numbers."""
 
     def masked(node: Any) -> str:
         if isinstance(node, Lit):
@@ -98,7 +98,7 @@ def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
     first = group[0]
     rows = [[each for call in _outer(block) for each in call.literals()] for block in group]
-    # Kept by what is written: 1, 1.0 and True are equal, and are not the same.
+    # Keyed by the literal: 1, 1.0 and True are equal, but not the same.
     chosen: dict[tuple[str, ...], tuple[str, tuple[Any, ...]]] = {}
     wanted: dict[tuple[str, ...], list[str]] = {}
     columns = [[literal.value for _, _, literal in column] for column in zip(*rows)]
@@ -131,7 +131,7 @@ def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
 
 
 def _annotation(values: tuple[Any, ...]) -> str:
-    """The type of a parameter that is given these values."""
+    """Return the type of a parameter with these values."""
     kinds = {"tuple[int, ...]" if isinstance(value, tuple) else type(value).__name__ for value in values}
     return " | ".join(sorted(kinds))
 

@@ -1,7 +1,7 @@
-"""Source as a syntax tree: literals, checked names, calls, operators; printed as Black and Ruff would lay it out.
+"""Source as a syntax tree: literals, checked names, calls, operators; formatted as Black and Ruff do.
 
-Nothing else becomes source: no text is put into text. How tightly an expression holds together is known to the tree,
-which puts parentheses where they are needed.
+Nothing else becomes source: no text is inserted into text. The tree knows the precedence of each expression,
+and adds parentheses where they are needed.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from ..errors import ModelError
 from ..nn.plan.spec import ModuleSpec
 
 WIDTH = 88
-"""Characters of a line, the default of Black and Ruff."""
+"""Line length, the default of Black and Ruff."""
 SUM, PRODUCT, UNARY, ATOM = 1, 2, 3, 4
 """Precedence of an expression."""
 OPERATORS = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT}
 MAX_DIGITS = 400
-"""Digits of a whole number; more than a number of Lua can have."""
+"""Maximum digits of a whole number; more than a number of Lua can have."""
 
 
 def checked_name(name: str) -> str:
-    """A name that Python reads as it is written.
+    """Return a name that Python reads unchanged.
 
     Raises:
         ModelError: it is not an identifier, a keyword, or one that Python normalizes.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
-        raise ModelError("a name is not an identifier of Python", found=f"{name!r:.60}")
+        raise ModelError("a name is not a valid Python identifier", found=f"{name!r:.60}")
     return name
 
 
 @define(eq=False)
 class Lit:
-    """A value written out.
+    """A literal value.
 
     Attributes:
         value: None, bool, int, float, str, or a tuple of them.
-        name: the argument it is given for, to name a parameter after.
+        name: its argument, to name a parameter after.
     """
 
     value: Any
@@ -52,7 +52,7 @@ class Lit:
 
     @property
     def level(self) -> int:
-        """Its binding strength."""
+        """Its precedence."""
         value = self.value
         negative = isinstance(value, (int, float)) and not isinstance(value, bool) and math.copysign(1, value) < 0
         return UNARY if negative and not _is_special(value) else ATOM
@@ -98,7 +98,7 @@ class Attr:
 
 @define(eq=False)
 class Item:
-    """An element: `inputs[0]`, `x["mean"]`."""
+    """An item: `inputs[0]`, `x["mean"]`."""
 
     value: Node
     index: Node
@@ -124,7 +124,7 @@ class Apply:
         self.text = f"{operand(self.function, ATOM)}({', '.join(inner)})"
 
     def shown(self) -> list[tuple[str, Node]]:
-        """The arguments, with what stands before each."""
+        """Return the arguments, with the text before each."""
         named = [(f"{checked_name(name)}=", node) for name, node in self.kwargs.items()]
         return [*(("", node) for node in self.args), *named]
 
@@ -143,7 +143,7 @@ class Binary:
 
     @property
     def level(self) -> int:
-        """Its binding strength."""
+        """Its precedence."""
         return OPERATORS[self.symbol]
 
 
@@ -164,16 +164,16 @@ class Call:
     """The construction of a module.
 
     Attributes:
-        name: the class, as the source names it: `nn.Linear`, `Residual`.
+        class_name: the class, as named in the source: `nn.Linear`, `Residual`.
         args: positional arguments.
         kwargs: arguments by keyword.
-        defaults: arguments by keyword that are not written as long as they have these values.
-        spec: the module it makes; `None` for a `Sequential` that groups what stood side by side.
-        inside: the modules inside, by their names in a state dict; each is among the arguments too.
-        block: the class, where it is one of the source's own; an object with `attributes`.
-        origin: the block made for this very module; `block` may come to be that of one alike.
+        defaults: keyword arguments that are omitted if they have these values.
+        spec: the module it constructs; `None` for a `Sequential` that groups adjacent modules.
+        inside: the modules inside, by their names in a state dict; each is also among the arguments.
+        block: the class, if defined in the same source; an object with `attributes`.
+        origin: the block made for this very module; `block` may be replaced by a similar one.
         spread: whether every argument gets a line of its own.
-        depth: how many constructions stand inside one another in it.
+        depth: nesting depth of constructions in it.
     """
 
     name: str
@@ -189,12 +189,12 @@ class Call:
     level = ATOM
 
     def hold(self, name: str, call: Call) -> None:
-        """Say that a construction among the arguments makes the module of a name inside."""
+        """Register a construction among the arguments as the module of a name inside."""
         self.inside.append((name, call))
         self.depth = max(self.depth, 1 + call.depth)
 
     def shown(self) -> list[tuple[str, Node]]:
-        """The arguments that are written, with what stands before each."""
+        """Return the arguments to write, with the text before each."""
         written: list[tuple[str, Node]] = [("", node) for node in self.args]
         for name, node in self.kwargs.items():
             default = name in self.defaults and isinstance(node, Lit) and same_literal(node.value, self.defaults[name])
@@ -208,7 +208,7 @@ class Call:
         return f"{dotted(self.name).text}({', '.join(before + node.text for before, node in self.shown())})"
 
     def literals(self) -> Iterator[tuple[Call, str | int, Lit]]:
-        """All values in it, with the place of each, in order."""
+        """Yield all values in it, with the position of each, in order."""
         places: list[tuple[str | int, Node]] = [*enumerate(self.args), *self.kwargs.items()]
         for place, node in places:
             if isinstance(node, Lit):
@@ -225,7 +225,7 @@ class Assign:
     """A statement that assigns a value, or only computes it.
 
     Attributes:
-        target: the variable or attribute; `None` where the result is not used.
+        target: the variable or attribute; `None` if the result is not used.
         value: the expression.
     """
 
@@ -238,13 +238,13 @@ class Assign:
 
 
 def operand(node: Node, level: int) -> str:
-    """An expression as part of another that needs it to hold together; in parentheses where it does not."""
+    """Return an expression as an operand; in parentheses where its precedence requires them."""
     number = level == ATOM and isinstance(node, Lit) and not isinstance(node.value, str)
     return f"({node.text})" if node.level < level or number else node.text
 
 
 def dotted(name: str) -> Node:
-    """A name with dots in it: `torch.nn.Linear`."""
+    """Return a dotted name: `torch.nn.Linear`."""
     first, *rest = name.split(".")
     node: Node = Name(first)
     for each in rest:
@@ -253,12 +253,12 @@ def dotted(name: str) -> Node:
 
 
 def method(value: Node, name: str, *args: Any, **kwargs: Any) -> Apply:
-    """A call of a method; arguments that are not nodes are literals."""
+    """Return a call of a method; arguments that are not nodes are literals."""
     return apply(Attr(value, name), *args, **kwargs)
 
 
 def apply(function: Node | str, *args: Any, **kwargs: Any) -> Apply:
-    """A call of a function, by its dotted name; arguments that are not nodes are literals."""
+    """Return a call of a function, by its dotted name; arguments that are not nodes are literals."""
     called = dotted(function) if isinstance(function, str) else function
     return Apply(called, tuple(map(_node, args)), {name: _node(value) for name, value in kwargs.items()})
 
@@ -268,7 +268,7 @@ def _node(value: Any) -> Node:
 
 
 def names_in(node: Node) -> Iterator[str]:
-    """The variables that an expression reads, and whatever else it names without a dot."""
+    """Return the variables that an expression reads, and other names that it uses without a dot."""
     stack: list[Node] = [node]
     while stack:
         node = stack.pop()
@@ -285,7 +285,7 @@ def names_in(node: Node) -> Iterator[str]:
 
 
 def sequential(calls: list[Call], spec: ModuleSpec | None = None) -> Call:
-    """An `nn.Sequential` of several modules."""
+    """Return an `nn.Sequential` of several modules."""
     made = Call("nn.Sequential", list(calls), spec=spec, spread=len(calls) > 2)
     for number, call in enumerate(calls):
         made.hold(str(number), call)
@@ -300,15 +300,15 @@ def _is_special(value: Any) -> bool:
 
 
 def same_literal(value: Any, other: Any) -> bool:
-    """Return whether two literals are the same value of the same kind: 1, 1.0 and True are three."""
+    """Return whether two literals have the same type and value: 1, 1.0 and True are three."""
     return type(value) is type(other) and repr(value) == repr(other)
 
 
 def literal(value: Any) -> str:
-    """A value as Python source.
+    """Return a value as Python source.
 
     Raises:
-        ModelError: it is nothing that a literal can be.
+        ModelError: it cannot be written as a literal.
     """
     if value is None or isinstance(value, bool):
         return repr(value)
@@ -325,7 +325,7 @@ def literal(value: Any) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A string in double quotes; in single ones where that saves escapes, as Ruff has it."""
+    """Return a string in double quotes; in single ones where that saves escapes, as Ruff does."""
     quote = "'" if '"' in value and "'" not in value else '"'
     return quote + "".join(map(_escaped, value)).replace(quote, f"\\{quote}") + quote
 
@@ -343,13 +343,13 @@ def _escaped(char: str) -> str:
 
 
 def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[str]:
-    """A statement or argument that holds an expression, as lines.
+    """Return a statement or argument that contains an expression, as lines.
 
     Args:
-        before: what stands before the expression, without indentation: `self.conv = `.
+        before: text before the expression, without indentation: `self.conv = `.
         node: the expression.
-        after: what stands behind it.
-        indent: spaces in front of the first line.
+        after: text after it.
+        indent: spaces before the first line.
     """
     pad = " " * indent
     line = f"{pad}{before}{node.text}{after}"
@@ -371,7 +371,7 @@ def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[
 
 
 def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
-    """Split an expression into the text before its brackets, the items inside and the text behind."""
+    """Split an expression into the text before its brackets, the items inside and the text after them."""
     if isinstance(node, Call):
         return f"{dotted(node.name).text}(", node.shown(), ")"
     if isinstance(node, Apply):
@@ -382,7 +382,7 @@ def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
 
 
 def _operands(before: str, node: Binary, after: str, indent: int) -> list[str]:
-    """A sum or product that is too long for a line, in parentheses."""
+    """Format a sum or product that is too long for a line, in parentheses."""
     pad = " " * indent
     if len(f"{pad}    {node.text}") <= WIDTH:
         return [f"{pad}{before}(", f"{pad}    {node.text}", f"{pad}){after}"]
@@ -400,7 +400,7 @@ def _spreads(node: Node) -> bool:
 
 
 def bracketed(before: str, items: list[str], after: str, indent: int) -> list[str]:
-    """A statement that ends in a bracketed list, as lines: `before` ends with the opening bracket."""
+    """Return a statement that ends in a bracketed list, as lines: `before` ends with the opening bracket."""
     pad = " " * indent
     line = f"{pad}{before}{', '.join(items)}{after}"
     if len(line) <= WIDTH:

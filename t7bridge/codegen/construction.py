@@ -1,7 +1,8 @@
-"""Find out without PyTorch whether the modules of a plan can be constructed, and whether their tensors fit.
+"""Check without PyTorch whether the modules of a plan can be constructed, and whether their tensors fit.
 
-The constructors of the layers in `torchmodules/layers` are read from their source and followed statement by statement:
-they set attributes and make tensors of given sizes. Those of torch.nn are known by `torch_constructors`. Nothing is
+The constructors of the layers in `torchmodules/layers` are read from their source and interpreted statement by
+statement: they set attributes and create tensors of known sizes. Those of torch.nn are known by `torch_constructors`.
+    Nothing is
 allocated, and nothing of a file is run.
 """
 
@@ -28,15 +29,15 @@ from .torch_constructors import Refused, Shape, constructed, shape
 
 @define(eq=False)
 class Made:
-    """A module as its constructor leaves it.
+    """A module after construction.
 
     Attributes:
-        attributes: what was assigned to it.
-        tensors: its parameters and buffers, modules inside that its constructor made included.
-        modules: the modules inside that its constructor was given, by the names that it gave them.
-        learned: which of the tensors are parameters.
-        placed: whether it is a module of the plan, and none that a constructor made.
-        followed: whether its constructor could be followed to the end.
+        attributes: its attributes.
+        tensors: its parameters and buffers, including those of modules that its constructor created.
+        modules: the modules inside that its constructor received, by their attribute names.
+        learned: the tensors that are parameters.
+        placed: whether it is a module of the plan, not created by a constructor.
+        followed: whether its constructor could be interpreted to the end.
     """
 
     attributes: dict[str, Any] = field(factory=dict)
@@ -49,7 +50,7 @@ class Made:
 
 @define(frozen=True)
 class _Sized:
-    """A tensor, of which only the shape is known."""
+    """A tensor of which only the shape is known."""
 
     shape: Shape
     learned: bool = False
@@ -66,10 +67,10 @@ def check_construction(plan: Plan, owned: Owned) -> None:
         owned: the tensors of its modules.
 
     Raises:
-        ModelError: a constructor would raise, or a tensor is missing, too many or of another shape.
+        ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
     """
     made: dict[int, Made] = {}
-    # What is inside is constructed first.
+    # Children are constructed first.
     for spec in reversed([*all_specs(plan)]):
         _construct(spec, made)
     for spec in all_specs(plan):
@@ -80,12 +81,12 @@ def check_construction(plan: Plan, owned: Owned) -> None:
 
 
 def _is_known(spec: ModuleSpec) -> bool:
-    """Return whether a class is one of this package or of torch.nn; of others nobody knows what they keep."""
+    """Return whether a class is one of this package or of torch.nn; the tensors of others are unknown."""
     return spec.target.startswith(LAYERS) or spec.target.removeprefix("torch.nn.") in TORCH or spec.target == SEQUENTIAL
 
 
 def _check_modules(spec: ModuleSpec, found: Mapping[str, Made], wanted: Mapping[str, Made]) -> None:
-    """Refuse a class that takes other modules than those inside, or keeps them under other names."""
+    """Refuse a class that accepts other modules than those inside, or stores them under other names."""
     for name in {**wanted, **found}:
         if found.get(name) is not wanted.get(name) and name not in spec.refers:
             raise ModelError(
@@ -108,7 +109,7 @@ def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping
 
 
 def _construct(spec: ModuleSpec, made: dict[int, Made]) -> Made:
-    """The module of a spec, after what is inside it."""
+    """Construct the module of a spec, after its children."""
     stack = [spec]
     while stack:
         spec = stack[-1]
@@ -138,14 +139,14 @@ def _called(spec: ModuleSpec, made: dict[int, Made]) -> Made:
     refers = {name: made.get(id(other), Made()) for name, other in spec.refers.items()}
     given = {**named, **refers, **spec.kwargs}
     if len(given) < len(named) + len(refers) + len(spec.kwargs):
-        raise Refused("an argument is given twice")
+        raise Refused("an argument occurs twice")
     if spec.target.startswith("torch.nn."):
         return _of_torch(spec.target.removeprefix("torch.nn."), (*numbered, *spec.args), given)
     module = Made()
     home, _, name = spec.target.removeprefix(LAYERS).partition(".")
     try:
         _Constructor(home, module).run(name, (*numbered, *spec.args), given)
-    except NotImplementedError:  # a test holds that there is none such among the package's own
+    except NotImplementedError:  # a test ensures that the package has none
         module.followed = False
     return module
 
@@ -158,7 +159,7 @@ def _of_torch(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ma
 
 @cache
 def _class(home: str, name: str) -> ast.ClassDef | None:
-    """A class of a file of layers, as its tree."""
+    """Return a class of a file of layers, as a syntax tree."""
     for piece in pieces(f"{LAYERS}{home}.{name}"):
         statement = ast.parse(piece.text).body[0]
         if piece.name == name and isinstance(statement, ast.ClassDef):
@@ -194,14 +195,14 @@ def _operated(operation: ast.AST, left: Any, right: Any) -> Any:
 
 
 class _Constructor:
-    """Follows the constructor of one module, and those that it calls."""
+    """Interprets the constructor of one module, and those that it calls."""
 
     def __init__(self, home: str, module: Made) -> None:
         self._home = home
         self._module = module
 
     def run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Follow the constructor of a class of the file, or of `nn.…`."""
+        """Interpret the constructor of a class of the file, or of `nn.…`."""
         if name.startswith("nn."):
             self._base(name.removeprefix("nn."), args, kwargs)
             return
@@ -220,10 +221,10 @@ class _Constructor:
         if name == "Sequential":
             self._module.modules |= {str(number): each for number, each in enumerate(args)}
             if kwargs or not all(isinstance(each, Made) for each in args):
-                raise Refused("nn.Sequential takes modules")
+                raise Refused("nn.Sequential accepts only modules")
         elif name == "Module":
             if args or kwargs:
-                raise Refused("nn.Module takes no arguments")
+                raise Refused("nn.Module has no arguments")
         elif name in TORCH:
             made = _of_torch(name, args, kwargs)
             self._module.attributes |= made.attributes
@@ -291,7 +292,7 @@ class _Constructor:
             module.tensors[name] = value.shape
             module.learned.append(name)
         elif isinstance(value, Made):
-            # Those that the constructor was given are modules of the plan, with tensors of their own.
+            # Those passed to the constructor are modules of the plan, with tensors of their own.
             if value.placed:
                 module.modules[name] = value
             else:
@@ -303,7 +304,7 @@ class _Constructor:
     def _forget(module: Made, name: str) -> None:
         module.attributes.pop(name, None)
         if name not in module.tensors:
-            raise AttributeError(f"there is no {name}")
+            raise AttributeError(f"unknown attribute {name}")
         del module.tensors[name]
 
     # Expressions
@@ -369,7 +370,7 @@ class _Constructor:
         getter = _method(statement, name) if isinstance(statement, ast.ClassDef) else None
         if getter is not None and any(ast.unparse(each) == "property" for each in getter.decorator_list):
             return self._call(getter, dict(names))
-        raise AttributeError(f"there is no {name}")
+        raise AttributeError(f"unknown attribute {name}")
 
     def _calls(self, node: ast.Call, names: dict[str, Any]) -> Any:
         called = ast.unparse(node.func)
@@ -465,7 +466,7 @@ def _attribute_of(owner: Any, name: str) -> Any:
             return owner.attributes[name]
     elif isinstance(owner, _Sized) and name == "shape":
         return owner.shape
-    raise AttributeError(f"there is no {name}")
+    raise AttributeError(f"unknown attribute {name}")
 
 
 def _method(statement: ast.ClassDef, name: str) -> ast.FunctionDef | None:
@@ -474,7 +475,7 @@ def _method(statement: ast.ClassDef, name: str) -> ast.FunctionDef | None:
 
 
 def _bound(method: ast.FunctionDef, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a method by name; of defaults those are known that are literals."""
+    """Return the parameters of a method by name; defaults that are literals are known."""
     declared = method.args
     plain = [each.arg for each in (*declared.posonlyargs, *declared.args)][1:]
     only = [each.arg for each in declared.kwonlyargs]
@@ -486,19 +487,19 @@ def _bound(method: ast.FunctionDef, args: tuple[Any, ...], kwargs: Mapping[str, 
             names[name] = _default(value)
     given = dict(zip(plain, args))
     if len(args) > len(plain) and declared.vararg is None:
-        raise Refused(f"{len(plain)} arguments are taken, not {len(args)}")
+        raise Refused(f"{len(plain)} arguments expected, not {len(args)}")
     if declared.vararg is not None:
         names[declared.vararg.arg] = args[len(plain) :]
     extra: dict[str, Any] = {}
     for name, value in kwargs.items():
         if name in given:
-            raise Refused(f"the argument {name} is given twice")
+            raise Refused(f"the argument {name} occurs twice")
         if name in plain or name in only:
             given[name] = value
         elif declared.kwarg is not None:
             extra[name] = value
         else:
-            raise Refused(f"there is no argument {name}")
+            raise Refused(f"unknown argument {name}")
     if declared.kwarg is not None:
         names[declared.kwarg.arg] = extra
     names |= given
@@ -509,7 +510,7 @@ def _bound(method: ast.FunctionDef, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def _default(node: ast.expr) -> Any:
-    """The value of a default: a literal, or numbers put together."""
+    """Return the value of a default: a literal, or an expression of numbers."""
     if isinstance(node, ast.BinOp):
         return _operated(node.op, _default(node.left), _default(node.right))
     return ast.literal_eval(node)

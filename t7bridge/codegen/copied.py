@@ -1,4 +1,4 @@
-"""The layers that PyTorch lacks: their source, taken from the runtime's files, whole classes with what they need."""
+"""The layers that PyTorch lacks: their source, copied from the runtime's files, as whole classes with dependencies."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Copied:
         name: its name there.
         text: its source.
         needs: other names of the same file that it uses.
-        imports: what it uses of others: `(module, name, alias)`; the name is empty for `import module`.
-        returns: for a layer, the annotation of what its `forward` returns.
-        inputs: for a layer, how many inputs it takes.
-        remembers: for a layer, whether it keeps something from call to call, or is told something between them.
-        defaults: for a layer, the arguments of its constructor that may be left out, and their values.
-        inherits: for a layer without a constructor, the class of torch.nn that has it.
+        imports: its imports: `(module, name, alias)`; the name is empty for `import module`.
+        returns: for a layer, the return annotation of its `forward`.
+        inputs: for a layer, the number of its inputs.
+        remembers: for a layer, whether it keeps state between calls, or is notified between them.
+        defaults: for a layer, the arguments of its constructor that may be omitted, and their values.
+        inherits: for a layer without a constructor, the class of torch.nn from which it inherits one.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Copied:
 
 
 def pieces(target: str) -> list[Copied]:
-    """A class of the runtime with what it needs, that first.
+    """Return a class of the runtime after the pieces that it needs.
 
     Args:
         target: the class: `t7bridge.torchmodules.layers.shape.View`.
 
     Raises:
-        ModelError: there is no such class.
+        ModelError: the class does not exist.
     """
     module, _, name = target.removeprefix(LAYERS).partition(".")
     found = _file(module)
@@ -72,7 +72,7 @@ def pieces(target: str) -> list[Copied]:
 
 @cache
 def _file(module: str) -> dict[str, Copied]:
-    """All pieces of one file, by name."""
+    """Return all pieces of one file, by name."""
     path = _FOLDER / f"{module}.py"
     if not module.isidentifier() or not path.is_file():
         return {}
@@ -113,7 +113,7 @@ def _file(module: str) -> dict[str, Copied]:
 
 
 def _forward(statement: ast.stmt) -> tuple[str, int]:
-    """Return what the `forward` of a class returns, and the number of its inputs."""
+    """Return the annotation of a class's `forward`, and the number of its inputs."""
     for inner in getattr(statement, "body", ()):
         if isinstance(inner, ast.FunctionDef) and inner.name == "forward" and inner.returns is not None:
             return ast.unparse(inner.returns), len(inner.args.args) - 1
@@ -134,7 +134,7 @@ def _remembers(statement: ast.stmt) -> bool:
 
 
 def _defaults(statement: ast.stmt) -> dict[str, Any]:
-    """The arguments of a class's constructor that have a default which is a literal."""
+    """Return the arguments of a class's constructor that have a literal default."""
     for inner in getattr(statement, "body", ()):
         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
             plain = inner.args.args[len(inner.args.args) - len(inner.args.defaults) :]
@@ -144,7 +144,7 @@ def _defaults(statement: ast.stmt) -> dict[str, Any]:
 
 
 def _inherits(statement: ast.stmt) -> str:
-    """The class of torch.nn that a class without a constructor has its own from: `BatchNorm1d`."""
+    """Return the class of torch.nn from which a class without a constructor inherits it: `BatchNorm1d`."""
     if not isinstance(statement, ast.ClassDef) or len(statement.bases) != 1:
         return ""
     own = any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in statement.body)
@@ -161,7 +161,7 @@ def _is_literal(value: ast.expr) -> bool:
 
 
 def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
-    """Import statements, the standard library's first, each group sorted as isort does."""
+    """Return import statements, the standard library's first, each group sorted like isort."""
     groups: list[list[str]] = [[], []]
     whole = sorted(
         f"import {module}" + (f" as {alias}" if alias else "") for module, name, alias in imports if not name
@@ -184,5 +184,5 @@ def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:
 
 
 def _isort(name: str) -> tuple[int, str]:
-    """Constants first, then classes, then the rest."""
+    """Sort constants first, then classes, then the rest."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)

@@ -1,4 +1,4 @@
-"""From a plan to steps: every module of it becomes a step, or what a person would write in its place."""
+"""From a plan to steps: every module becomes a step, or idiomatic code in its place."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Block:
     Attributes:
         spec: the module it represents.
         name: the name of the class; instances of it have the same.
-        steps: the steps; number 0 is the input, and those that became part of others are `None`.
-        result: what `forward` returns.
+        steps: the steps; number 0 is the input, and those merged into others are `None`.
+        result: the return value of `forward`.
         attributes: the modules, in the order of their first use.
-        inputs: what the user calls the elements of the input, where it is a list.
-        width: how many elements it has, where that is known.
+        inputs: the user's names of the elements of the input, if it is a list.
+        width: number of elements of the input, if known.
         parameters: those of the constructor, with their annotations.
         whole: whether it is the class of the whole model.
     """
@@ -58,7 +58,7 @@ class Block:
 
 
 _MOST_NESTED = 60
-"""Deepest nesting of constructions; Python's parser takes 200 brackets."""
+"""Maximum nesting of constructions; Python's parser allows 200 brackets."""
 
 
 def _with_target(module: Node, value: Node) -> Node:
@@ -66,15 +66,15 @@ def _with_target(module: Node, value: Node) -> Node:
 
 
 class Builder:
-    """Makes the blocks of a model and remembers which layers have to come along.
+    """Makes the blocks of a model and collects the layers to include.
 
     Attributes:
-        blocks: all blocks, those first that others contain.
-        copied: the layers that come along, by name.
-        foreign: classes of others, by what they are called: their modules.
+        blocks: all blocks, those that others contain first.
+        copied: the included layers, by name.
+        foreign: modules of foreign classes, by class name.
         torch: the classes of torch.nn, by their names there.
         budget: resource limits of generating.
-        memory: what modules do to memory.
+        memory: effects of modules on memory.
         inplace: whether there is a module that changes its input.
     """
 
@@ -90,7 +90,7 @@ class Builder:
         self._built: dict[int, tuple[Block, Form]] = {}
 
     def root(self, spec: ModuleSpec, criterion: bool = False) -> Block:
-        """The class of the whole model; that of a criterion takes a target too."""
+        """Return the class of the whole model; that of a criterion also has a target."""
         if not criterion:
             return self._block(spec, Form(), "Model", whole=True)[0]
         block = Block(spec, "Model")
@@ -107,7 +107,7 @@ class Builder:
 
         Args:
             spec: the module.
-            form: that of its input. A module at several places is constructed for any input.
+            form: that of its input. A shared module is constructed for any input.
         """
         self.budget.spend()
         shared = self.is_shared(spec)
@@ -118,14 +118,14 @@ class Builder:
             module = Call(block.base, spec=spec, block=block, origin=block), after
         if module is None:
             module = self.copy(spec), form_of_copy(spec, form)
-        # Each use of what is shared returns a shape of its own.
+        # Each use of a shared module returns a form of its own.
         return self._checked(module[0]), Form(module[1].rank) if shared else module[1]
 
     def _checked(self, call: Call) -> Call:
-        """A construction that Python's parser can read.
+        """Return a construction that Python's parser can read.
 
         Raises:
-            UnsupportedError: too many stand inside one another.
+            UnsupportedError: the nesting is too deep.
         """
         if call.depth > _MOST_NESTED:
             raise UnsupportedError(
@@ -142,7 +142,7 @@ class Builder:
         return as_module(spec, form)
 
     def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
-        """An nn.Sequential, unless there is something in it that no module of torch.nn says."""
+        """Return an nn.Sequential, unless it contains something that no module of torch.nn expresses."""
         calls = []
         for child in spec.children.values():
             if self._flows(child, form):
@@ -174,14 +174,14 @@ class Builder:
         return self._built[id(spec)]
 
     def copy(self, spec: ModuleSpec) -> Call:
-        """A layer whose source comes along, with the modules in it."""
+        """Return a layer whose source is included, with the modules in it."""
         home, _, name = spec.target.rpartition(".")
         if spec.target.startswith(LAYERS):
             self.copied.update((piece.name, piece) for piece in pieces(spec.target))
         else:
             dotted(spec.target)
             if self.foreign.setdefault(name, home) != home or not home:
-                raise ModelError(f"two classes are called {name}", path=spec.path, found=spec.target)
+                raise ModelError(f"two classes are named {name}", path=spec.path, found=spec.target)
         known = self.copied.get(name)
         call = Call(name, defaults=defaults_of(known) if known else {}, spec=spec)
         for key, child in spec.children.items():
@@ -204,7 +204,7 @@ class Builder:
         return "Tensor" if call.name.startswith("nn.") and call.name != "nn.Identity" else "Any"
 
     def is_shared(self, spec: ModuleSpec) -> bool:
-        """Return whether a module is at several places of the model."""
+        """Return whether a module occurs at several places of the model."""
         return id(spec) in self._shared
 
 
@@ -220,7 +220,7 @@ class Body:
         block.steps.append(Step(applied, [], form=form))
 
     def form(self, value: Value) -> Form:
-        """Shape of a value, as far as it is known."""
+        """Return the form of a value, as far as it is known."""
         if not isinstance(value, Ref):
             return Form()
         step = self.block.steps[value.step]
@@ -240,13 +240,13 @@ class Body:
         return Ref(len(self.block.steps) - 1)
 
     def measure(self, value: Value) -> None:
-        """Charge what a list is when it is written out, with lists in it that it has several times."""
+        """Charge the size of a list when it is written out, including repeated lists in it."""
         if isinstance(value, list):
             for _ in refs(value):
                 self.builder.budget.spend(1)
 
     def sequence(self, spec: ModuleSpec, value: Value) -> Value:
-        """The modules of a Sequential, one after the other."""
+        """Apply the modules of a Sequential, one after another."""
         children = list(spec.children.values())
         for child, following in zip(children, [*children[1:], None]):
             value = self.apply(child, value, "", following)
@@ -257,12 +257,12 @@ class Body:
 
         Args:
             spec: the module.
-            value: what it takes.
-            base: what it is called, if not after its class.
-            following: the module that takes its output, where that helps to name things.
+            value: its input.
+            base: its name, if not derived from its class.
+            following: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
-        # What is at several places is written once, as a module; but for the layers on lists, which are not modules.
+        # A shared module is written once; except for layers on lists, which are not modules.
         again = traits(spec).block and (spec.graph is not None or self.builder.is_shared(spec))
         if not again or spec is self.block.spec:
             done = flow(self, spec, value, following)
@@ -302,7 +302,7 @@ class Body:
         write: Write = applied,
         unseen: Write | None = None,
     ) -> Ref:
-        """A step that applies a module; a module that is applied before is not held twice."""
+        """Add a step that applies a module; a module applied before is not stored twice."""
         attribute = self._held.get(id(spec))
         if attribute is not None:
             attribute.own = True
@@ -329,7 +329,7 @@ class Body:
 
 
 def _block_base(spec: ModuleSpec) -> str:
-    """Return the name of a class, by what it does."""
+    """Return the name of a class, by its function."""
     written = [traits(child).written for child in spec.children.values()]
     if (("branches",), SUM) in pairwise(written):
         return "Residual"

@@ -1,7 +1,7 @@
-"""Shapes of values in generated source, as far as the layers before them tell.
+"""Shapes of values in generated source, as far as the preceding layers determine them.
 
-A value has the dimensions of one example, and one more in front of them where the input is a batch. Lua adds tensors of
-equal counts in the order of memory; `a + b` of PyTorch is the same only if both have one shape, which `alike` proves.
+A value has the dimensions of one example, preceded by one more if the input is a batch. Lua adds tensors of
+equal counts in memory order; PyTorch's `a + b` is the same only if both have one shape, which `alike` proves.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from attrs import field
 from ..data import define
 
 Extent: TypeAlias = object
-"""A number, or what it is computed from: equal expressions are equal numbers."""
+"""A number, or the expression it is computed from: equal expressions are equal numbers."""
 _DEEPEST = 12
-"""Most formulas inside one another; the extents of deeper ones are unknown."""
+"""Maximum nesting of formulas; the extents of deeper ones are unknown."""
 
 
 @define(eq=False)
 class Origin:
-    """Source of the batch dimension of values: all of one origin have it, of the same extent, or none has.
+    """Source of the batch dimension of values: all of one origin have it, with the same extent, or none has.
 
     Attributes:
         given: whether it is an input of the whole model. All of these are batches, or none is.
-        known: extents that a layer asked for, by the dimensions of one example and the place among them.
+        known: extents required by a layer, by the dimensions of one example and the index among them.
     """
 
     given: bool = False
@@ -36,9 +36,9 @@ class Form:
     """Shape of a value, as far as it is known.
 
     Attributes:
-        rank: dimensions of one example; `None` where that is not known. The value has one more where it is a batch.
-        origin: what its batch dimension comes from.
-        extents: those of one example; empty where they are unknown, or the input's own.
+        rank: dimensions of one example; `None` if unknown. The value has one more if it is a batch.
+        origin: the source of its batch dimension.
+        extents: those of one example; empty if they are unknown, or the input's own.
     """
 
     rank: int | None = None
@@ -46,11 +46,11 @@ class Form:
     extents: tuple[Extent, ...] = ()
 
     def of_rank(self, rank: int, at: int = 0, extent: int | None = None) -> Form:
-        """The form of a value that a layer for examples of `rank` dimensions took.
+        """Return the form of the input of a layer for examples of `rank` dimensions.
 
         Args:
             rank: the dimensions of one example.
-            at: which of them the layer knows the extent of.
+            at: the one whose extent the layer knows.
             extent: that extent.
         """
         if self.rank not in (None, rank):
@@ -62,7 +62,7 @@ class Form:
         return Form(rank, self.origin, tuple((self.origin, rank, place) for place in range(rank)))
 
     def whole(self) -> tuple[int, ...] | None:
-        """The extents of one example, where all are numbers."""
+        """The extents of one example, if all are numbers."""
         found = tuple(_resolved(each) for each in self.extents)
         return found if found and all(isinstance(each, int) for each in found) else None  # type: ignore[return-value]
 
@@ -74,7 +74,7 @@ def _resolved(extent: Extent) -> Extent:
 
 
 def alike(one: Form, other: Form) -> bool:
-    """Return whether two values have one shape for certain."""
+    """Return whether two values certainly have the same shape."""
     if one.origin is not other.origin and not (one.origin.given and other.origin.given):
         return False
     rank = one.rank if one.rank is not None else other.rank
@@ -87,7 +87,7 @@ def alike(one: Form, other: Form) -> bool:
 
 
 def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
-    """The extent that is left when a window slides over another, rounded down."""
+    """Return the extent that remains when a window slides over another, rounded down."""
     shift = 2 * padding - dilation * (kernel - 1)
     if isinstance(extent, int):
         return (extent + shift - 1) // stride + 1
@@ -97,7 +97,7 @@ def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int =
 
 
 def added(extent: Extent, more: int) -> Extent:
-    """An extent and a number."""
+    """Return the sum of an extent and a number."""
     if not more:
         return extent
     if isinstance(extent, int):

@@ -1,4 +1,4 @@
-"""From a Lua module to the source of a PyTorch model and its state dict: `generate`."""
+"""`generate`: from a Lua module to the source of a PyTorch model and its state dict."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from .page import check_page
 from .settle import check_depth, check_size, explained, settle
 
 _METHODS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16", "float32": "float"}
-"""Methods of torch.nn.Module that change the element type of all parameters and buffers that have a point."""
+"""Methods of torch.nn.Module that change the element type of all floating point parameters and buffers."""
 
 
 _FREE = 20
-"""Steps that one module, argument or link of a plan explains."""
+"""Steps that one module, argument or link of a plan accounts for."""
 
 
 @define(eq=False)
@@ -47,8 +47,8 @@ class Generated:
     Attributes:
         text: the source of `model.py`.
         tensors: the state dict of its class, in order.
-        keys: the key of each tensor in the state dict that `convert` writes → its keys here.
-        notes: what the user should know.
+        keys: maps the key of each tensor in the state dict written by `convert` to its keys here.
+        notes: notes for the user.
     """
 
     text: str
@@ -66,15 +66,15 @@ def generate(
     source: str = "model.t7",
     weights: str = "model.pt",
 ) -> Generated:
-    """Write the source of a PyTorch model that computes what a Lua module computes.
+    """Generate the source of a PyTorch model that computes the same as a Lua module.
 
     Args:
         value: the module or criterion.
         path: its path, for messages.
-        index_base: what the first element, class or row is called: 1 as in Lua, or 0.
+        index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        source: the name of the file it comes from, for the source's first line.
-        weights: the name of the file that `load` reads beside the source.
+        source: the name of the original file, for the source's first line.
+        weights: the name of the file next to the source that `load` reads.
 
     Raises:
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
@@ -129,7 +129,7 @@ Paths = list[tuple[tuple[str, ...], ModuleSpec]]
 
 
 def _shared(paths: Paths, owned: Owned) -> list[Assign]:
-    """A module that is at several places of the classes is constructed at each, and then made one."""
+    """Yield a statement for each shared module, which is constructed at each place and then made one."""
     first: dict[int, tuple[str, ...]] = {}
     lines = []
     done: list[tuple[str, ...]] = []
@@ -144,7 +144,7 @@ def _shared(paths: Paths, owned: Owned) -> list[Assign]:
 
 
 def _referring(paths: Paths) -> list[Assign]:
-    """Modules that others refer to without containing them."""
+    """Yield the modules that others refer to without containing them."""
     first: dict[int, tuple[str, ...]] = {}
     for path, spec in paths:
         first.setdefault(id(spec), path)
@@ -157,7 +157,7 @@ def _referring(paths: Paths) -> list[Assign]:
 
 
 def _ties(paths: Paths, owned: Owned, plan: Plan, state: StateDict) -> list[Assign]:
-    """Parameters of different modules that are one in Lua."""
+    """Yield the parameters of different modules that are one in Lua."""
     learned = {id(state.tensors[key]) for key in plan.parameters}
     first: dict[object, tuple[tuple[str, ...], int]] = {}
     lines = []

@@ -1,10 +1,10 @@
-"""Plain PyTorch for the runtime's layers, where that is exact.
+"""Plain PyTorch for the runtime's layers, where it is exact.
 
-The rank of a value is the number of dimensions of one example of it: 3 for images, whether a batch or one. A layer of
-Lua that counts from the front, batch or not, can be said with dimensions counted from the back if the rank is known.
-Where it cannot, the layer's own class comes along. The form of a value is its rank, and more where that is known.
+The rank of a value is the number of dimensions of one example of it: 3 for images, in a batch or not. A layer of
+Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank is known.
+Otherwise the layer's own class is included. The form of a value is its rank, and more if that is known.
 
-An entry of `nn/layers/` names the writer of its class and arguments for it (`Traits.written`); the tables here and in
+An entry of `nn/layers/` names the writer of its class and its arguments (`Traits.written`); the tables here and in
 `lists` have the writers by these names.
 """
 
@@ -24,7 +24,7 @@ from .torch_forms import form_after
 
 Module = tuple[Call, Form]
 Expression = tuple[Write, Form]
-"""Makes an expression of one operand, and the form of the result."""
+"""Makes an expression from one operand, and the form of the result."""
 Around = tuple[Call, Write, Form]
 """A module, the expression that applies it, and the form of the result."""
 
@@ -33,24 +33,24 @@ T = TypeVar("T")
 
 
 def traits(spec: ModuleSpec) -> Traits:
-    """The facts that an entry declares of the class of a module."""
+    """Return the traits that an entry declares of the class of a module."""
     return traits_of(spec.target)
 
 
 def by_writer(writers: Mapping[str, Callable[..., T]], spec: ModuleSpec, *given: Any) -> T | None:
-    """Call the writer that the entry of a module names, with its arguments; `None` where it names none of these."""
+    """Call the writer that the entry of a module names, with its arguments; `None` if it names none of these."""
     name, *arguments = traits(spec).written or ("",)
     writer = writers.get(name)
     return writer(*given, *arguments) if writer else None
 
 
 def _arguments(spec: ModuleSpec, *names: str) -> list[Any]:
-    """The arguments of a call in order, however they were given; `None` for those that were not."""
+    """Return the arguments of a call in order; `None` for missing ones."""
     return [spec.args[at] if at < len(spec.args) else spec.kwargs.get(name) for at, name in enumerate(names)]
 
 
 def as_module(spec: ModuleSpec, form: Form) -> Module | None:
-    """Return an equal module of torch.nn and the form of its output; `None` where there is none."""
+    """Return an equal module of torch.nn and the form of its output; `None` if there is none."""
     if spec.target.startswith("torch.nn."):
         return _torch(spec.target, spec, form)
     return by_writer(_MODULES, spec, spec, form)
@@ -62,10 +62,10 @@ def _torch(target: str, spec: ModuleSpec, form: Form) -> Module:
 
 
 def _softmax(spec: ModuleSpec, form: Form, name: str) -> Module | None:
-    """Lua's dimension is the first of 1 or 3, the second of 2 or 4.
+    """Write a softmax: Lua's dimension is the first of 1 or 3, the second of 2 or 4.
 
-    Counted from the end it is the same with and without a batch where one example has 1 or 3. Lua takes a sequence
-    (time, features) for a batch, a volume for one of images.
+    Counted from the end it is the same with and without a batch if one example has 1 or 3. Lua treats a sequence
+    (time, features) as a batch, a volume as one of images.
     """
     return (torch_call(name, (-form.rank,), {}, spec), form) if form.rank in (1, 3) else None
 
@@ -76,7 +76,7 @@ def _example_softmax(spec: ModuleSpec, form: Form) -> Module | None:
 
 
 def _plain(spec: ModuleSpec, form: Form, name: str) -> Module | None:
-    """Classes of the runtime that differ from those of torch.nn only where the latter refuse their input."""
+    """Write classes of the runtime that differ from those of torch.nn only in accepting more inputs."""
     facts = traits(spec)
     examples = facts.plain_examples is not None and spec.args == facts.plain_examples
     if not spec.plain or (not examples and (form.rank or 0) < facts.plain_rank):
@@ -85,27 +85,27 @@ def _plain(spec: ModuleSpec, form: Form, name: str) -> Module | None:
 
 
 def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
-    """Return the output form of a layer whose own class is copied, where a class of torch.nn tells."""
+    """Return the output form of a layer whose own class is copied, if a class of torch.nn determines it."""
     name, *arguments = traits(spec).written or ("",)
     known = TORCH.get(arguments[0]) if name == "plain" else None
     if known is None or known.rank == SAME:
         return Form() if known is None else form
-    return Form(known.rank)  # one example may get a batch dimension
+    return Form(known.rank)  # one example may gain a batch dimension
 
 
 def copying(spec: ModuleSpec, write: Write) -> Write:
-    """An expression whose result has memory of its own, in order."""
+    """Return an expression whose result is contiguous and has memory of its own."""
     if traits(spec).written == ("transpose",):
         return lambda x: method(method(write(x), "clone"), "contiguous")
     return lambda x: method(write(x), "clone")
 
 
 def _flattened(dims: int, spec: ModuleSpec, form: Form) -> Module:
-    """The form's rank is `dims`."""
+    """Return a form of rank `dims`."""
     if dims == 1:
         return torch_call("Identity", (), {}, spec), form
     extents = form.whole()
-    # Of another origin where the extent is unknown: it is not one that the input has.
+    # Of another origin if the extent is unknown: it is not one of the input's.
     after = Form(1) if extents is None else Form(1, form.origin, (prod(extents),))
     return torch_call("Flatten", (-dims,), {}, spec), after
 
@@ -115,7 +115,7 @@ def _unflattened(spec: ModuleSpec, form: Form) -> Module:
 
 
 def _view(spec: ModuleSpec, form: Form) -> Module | None:
-    """Exact where Lua is told the dimensions of one example; else a batch of one loses its batch there."""
+    """Write a view: exact if Lua knows the dimensions of one example; else a batch of one loses its batch there."""
     dims = spec.kwargs.get("n_input_dims")
     if not dims or form.rank != dims:
         return None
@@ -129,7 +129,7 @@ def _view(spec: ModuleSpec, form: Form) -> Module | None:
 
 
 def _reshape(spec: ModuleSpec, form: Form) -> Module | None:
-    """Lua takes the input for a batch where its size or its first extent says so, or where it is told to."""
+    """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so."""
     batched, extents, size = spec.kwargs.get("batch_mode"), form.whole(), spec.args
     if batched and len(size) == 1 and (form.rank or 0) > 1:
         return torch_call("Flatten", (1,), {}, spec), Form(1)
@@ -150,7 +150,7 @@ _MODULES: dict[str, Callable[..., Module | None]] = {
 
 
 def as_expression(spec: ModuleSpec, form: Form) -> Expression | None:
-    """Return an equal expression of one operand; `None` where there is none."""
+    """Return an equal expression of one operand; `None` if there is none."""
     return by_writer(_EXPRESSIONS, spec, spec, form)
 
 
@@ -170,12 +170,12 @@ def _operator(spec: ModuleSpec, form: Form, symbol: str) -> Expression | None:
 
 
 def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
-    """A dimension of one example, from the end where its rank is told."""
+    """Return a dimension of one example, from the end if its rank is known."""
     return dim - dims - added if dims is not None and dim >= 0 else dim
 
 
 def _is_beyond(dim: int, dims: int | None) -> bool:
-    """Return whether a dimension is none of an example's."""
+    """Return whether a dimension is not one of an example's."""
     return dims is not None and dim >= dims
 
 
@@ -201,7 +201,7 @@ def _transpose(spec: ModuleSpec, form: Form) -> Expression | None:
 
 
 _CHAINED = 8
-"""Most methods one after another in one expression."""
+"""Maximum number of chained methods in one expression."""
 
 
 def _select(spec: ModuleSpec, form: Form) -> Expression:
@@ -213,14 +213,14 @@ def _narrow(spec: ModuleSpec, form: Form) -> Expression | None:
     dim, start, length = _arguments(spec, "dim", "start", "length")
     if start < 0 or length < 0:
         return None
-    # What has a dimension of this number is a batch.
+    # A value that has a dimension of this number is a batch.
     after = Form(1, form.origin, (length,)) if form.rank == 1 and dim in (1, -1) else Form(form.rank)
     return lambda x: method(x, "narrow", dim, start, length), after
 
 
 def _reduced(spec: ModuleSpec, form: Form, name: str, attribute: str = "") -> Expression | None:
     dim, dims = _arguments(spec, "dim", "n_input_dims")
-    # Of a vector Lua leaves one number in one dimension, PyTorch none.
+    # For a vector Lua returns one number in one dimension, PyTorch in none.
     if not form.rank or form.rank < 2 or dims not in (None, form.rank) or spec.kwargs.get("squeeze") is False:
         return None
     if _is_beyond(dim, dims):
@@ -263,7 +263,7 @@ _EXPRESSIONS: dict[str, Callable[..., Expression | None]] = {
 
 
 def around_module(spec: ModuleSpec, form: Form) -> Around | None:
-    """A module of torch.nn with what is done before and after it; `None` where there is none."""
+    """Return a module of torch.nn with the operations before and after it; `None` if there is none."""
     return by_writer(_AROUND, spec, spec, form)
 
 
@@ -291,11 +291,11 @@ def _conv_in_time(spec: ModuleSpec, form: Form) -> Around:
 
 _AROUND: dict[str, Callable[..., Around]] = {"look_up": _look_up, "conv_in_time": _conv_in_time}
 WRITERS = frozenset({*_MODULES, *_EXPRESSIONS, *_AROUND})
-"""The names by which entries ask for a module of torch.nn or an expression."""
+"""The names by which entries request a module of torch.nn or an expression."""
 
 
 def function_of(call: Call) -> Write | None:
-    """The expression of a function that does what a module of torch.nn does; `None` where there is none to prefer."""
+    """Return a function call equal to a module of torch.nn; `None` if none is preferable."""
     known = TORCH.get(call.name.removeprefix("nn."))
     if known is None or not known.function or not call.name.startswith("nn."):
         return None

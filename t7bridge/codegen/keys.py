@@ -1,4 +1,4 @@
-"""Places of a plan's modules in the classes of the source, and so the names of the tensors there."""
+"""Attribute paths of a plan's modules in the generated classes, and so the names of the tensors there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .flow import Block
 
 T = TypeVar("T")
 _MOST_COMPARED = 64
-"""Elements of a computed tensor that is compared by its values; larger ones are one only if they are one object."""
+"""Maximum elements of a computed tensor that is compared by value; larger ones are compared by identity."""
 
 Owned = dict[int, dict[str, Tensor]]
 """The tensors of each module by its own names for them, by the module's id."""
 
 
 def cached_by_spec(function: Callable[[Any, ModuleSpec], T]) -> Callable[[Any, ModuleSpec], T]:
-    """Remember the answer of a method for each module; modules live as long as the plan."""
+    """Cache the result of a method for each module; modules live as long as the plan."""
     name = f"_known{function.__name__}"
 
     @wraps(function)
@@ -38,7 +38,7 @@ def cached_by_spec(function: Callable[[Any, ModuleSpec], T]) -> Callable[[Any, M
 
 
 def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
-    """Which module each tensor of a state dict belongs to."""
+    """Return the tensors of a state dict by the module that owns them."""
     owned: Owned = {}
     for key, tensor in tensors.items():
         spec, name = owner_of(plan, key)
@@ -47,7 +47,7 @@ def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> Owned:
 
 
 def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
-    """The module that a key of a state dict leads to, and the name of the tensor there."""
+    """Return the module that a key of a state dict leads to, and the name of the tensor there."""
     spec, rest = plan.root, key.split(".")
     at = 0
     while at < len(rest) - 1 and rest[at] in spec.children:
@@ -57,12 +57,12 @@ def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
 
 
 def unify_tied(plan: Plan, owned: Owned, computed: set[int]) -> None:
-    """Make modules that are the same, down to the memory of all their tensors, one module at several places.
+    """Merge modules that are identical, down to the memory of all their tensors, into one module at several places.
 
     Args:
-        plan: the plan, which is changed.
+        plan: the plan; it is modified.
         owned: the tensors of its modules.
-        computed: the tensors, by id, that are not views of the file's memory; they are compared by what they hold.
+        computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
     """
     _Unifier(owned, computed).visit(plan.root)
 
@@ -72,11 +72,11 @@ class _Unifier:
         self._owned = owned
         self._computed = computed
         self._numbers: dict[Any, int] = {}
-        """Signature → its number, so that comparing a container does not compare all that is in it again."""
+        """Signature → its number, so that comparing a container does not compare its content again."""
         self._first: dict[int, ModuleSpec] = {}
 
     def visit(self, spec: ModuleSpec) -> None:
-        """Unify what is in a module, outermost first."""
+        """Merge the content of a module, outermost first."""
         seen: set[int] = set()
         stack = [spec]
         while stack:
@@ -90,7 +90,7 @@ class _Unifier:
             stack += reversed(spec.children.values())
 
     def _is_mergeable(self, spec: ModuleSpec) -> bool:
-        """Return whether a module has tensors, and keeps nothing besides."""
+        """Return whether a module has tensors, and no other state."""
         return self._has_tensors(spec) and not self._remembers(spec)
 
     @cached_by_spec
@@ -99,7 +99,7 @@ class _Unifier:
 
     @cached_by_spec
     def _remembers(self, spec: ModuleSpec) -> bool:
-        """Return whether a module keeps more than its tensors; of a class that is not ours nobody knows."""
+        """Return whether a module keeps more than its tensors; for foreign classes that is unknown."""
         if spec.target.startswith(LAYERS):
             own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
         else:
@@ -108,7 +108,7 @@ class _Unifier:
 
     @cached_by_spec
     def _signature(self, spec: ModuleSpec) -> int:
-        """A number that two modules have in common if they are the same in everything."""
+        """Return a number that two modules share if and only if they are identical."""
         children = tuple((name, self._signature(child)) for name, child in spec.children.items())
         refers = tuple((name, id(other)) for name, other in spec.refers.items())
         views = tuple((name, self._content(tensor)) for name, tensor in self._owned.get(id(spec), {}).items())
@@ -116,7 +116,7 @@ class _Unifier:
         return self._numbers.setdefault((said, children, refers, views), len(self._numbers))
 
     def _content(self, tensor: Tensor) -> Any:
-        """The memory that a tensor views; of one that was computed, or is empty, what there is of it."""
+        """Return the memory that a tensor views; of one that was computed, or is empty, its content."""
         if not tensor.numel or (id(tensor) in self._computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, tensor.numpy().tobytes()
         return id(tensor) if id(tensor) in self._computed else view_of(tensor)
@@ -130,7 +130,7 @@ def view_of(tensor: Tensor) -> Any:
 
 
 def shared_specs(plan: Plan) -> set[int]:
-    """The modules that are at several places, or that several nodes of a graph apply, by id."""
+    """Return the modules that occur at several places, or in several nodes of a graph, by id."""
     times: Counter[int] = Counter()
     applied: set[int] = set()
     for spec in all_specs(plan):
@@ -142,7 +142,7 @@ def shared_specs(plan: Plan) -> set[int]:
 
 
 def all_specs(plan: Plan) -> Iterator[ModuleSpec]:
-    """Every module of a plan once, in the order of its first place."""
+    """Return every module of a plan once, in the order of its first place."""
     seen: set[int] = set()
     stack = [plan.root]
     while stack:
@@ -154,7 +154,7 @@ def all_specs(plan: Plan) -> Iterator[ModuleSpec]:
 
 
 def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
-    """The path of each module from an instance of the model's class, in the order of its state dict."""
+    """Return the path of each module from an instance of the model's class, in the order of its state dict."""
 
     def inside(call: Call, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
         if call.spec is not None:
@@ -172,7 +172,7 @@ def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
 
 
 def expression(path: tuple[str, ...], start: str = "self") -> Node:
-    """A path as an expression: `self.layers[3].weight`."""
+    """Return a path as an expression: `self.layers[3].weight`."""
     node: Node = Name(start)
     for name in path:
         node = Item(node, Lit(int(name))) if name.isdigit() else Attr(node, name)
@@ -182,16 +182,16 @@ def expression(path: tuple[str, ...], start: str = "self") -> Node:
 def check_tensors(
     plan: Plan, source: dict[str, Tensor], paths: list[tuple[tuple[str, ...], ModuleSpec]], made: dict[str, Tensor]
 ) -> None:
-    """Compare every tensor of a model's file with the Lua tensor of its place.
+    """Compare every tensor of a model's file with the corresponding Lua tensor.
 
     Args:
-        plan: the plan, after modules were unified.
+        plan: the plan, after merging.
         source: the state dict of the Lua model.
-        paths: where the modules are in the classes of the page.
-        made: what is written.
+        paths: the paths of the modules in the classes of the page.
+        made: the tensors to write.
 
     Raises:
-        ModelError: a tensor has no place, or the tensor that is written there is another one.
+        ModelError: a tensor is missing, or replaced by another one.
     """
     places: dict[int, list[tuple[str, ...]]] = {}
     for path, spec in paths:
@@ -204,7 +204,7 @@ def check_tensors(
                 "a tensor would be lost or replaced by another one in model.pt",
                 path=f"{spec.path}.{name}",
                 expected=f"the values of {key}",
-                found="another tensor" if found else "no place for it in the source",
+                found="another tensor" if found else "no attribute for it in the source",
             )
 
 

@@ -1,4 +1,4 @@
-"""Layers on lists: known lists of steps, and what takes or returns them, without modules of their own."""
+"""Layers on lists: known lists of steps, and the layers that accept or return them, without modules of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gives_list(spec: ModuleSpec) -> bool:
 
 
 def takes_list(spec: ModuleSpec) -> bool:
-    """Return whether a module is known to take a list."""
+    """Return whether a module is known to accept a list."""
     if spec.target == SEQUENTIAL and spec.children:
         return takes_list(next(iter(spec.children.values())))
     return traits(spec).takes_list
@@ -55,7 +55,7 @@ def _concat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
 
 
 def _joined(body: Body, parts: list[Value]) -> Form:
-    """The form of values one behind the other: their rank, if they have one."""
+    """Return the form of concatenated values: their rank, if they share one."""
     ranks = {body.form(part).rank for part in parts}
     return Form(ranks.pop() if len(ranks) == 1 else None)
 
@@ -77,11 +77,11 @@ def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | 
 
 
 _MOST_UNPACKED = 100
-"""Most elements of an input that get names of their own."""
+"""Maximum number of elements of an input with names of their own."""
 
 
 def _unpacked(width: int) -> int:
-    """Return the number of elements that an input is unpacked into; 0 where they stay in the list."""
+    """Return the number of elements that an input is unpacked into; 0 if they stay in the list."""
     return width if width <= _MOST_UNPACKED else 0
 
 
@@ -120,7 +120,7 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
 
 
 def _name_last(body: Body, value: Value, name: str) -> None:
-    """Name a value, and the module that returns it, as the user does."""
+    """Name a value, and the module that returns it, as the user did."""
     step = body.block.steps[value.step] if isinstance(value, Ref) and not value.path else None
     if name and step is not None:
         step.hint, step.named = name, True
@@ -129,7 +129,7 @@ def _name_last(body: Body, value: Value, name: str) -> None:
 
 
 _MOST_FOLDED = 50
-"""Most operands of one expression; Python's parser fails at some thousand."""
+"""Maximum operands of one expression; Python's parser fails at some thousand."""
 
 
 def _folded(
@@ -145,7 +145,7 @@ def _folded(
     if most == 2 and len(value) != 2:
         return None
     form, *others = map(body.form, value)
-    # Lua goes by the order in memory whatever the shapes, PyTorch by the shapes.
+    # Lua follows the order in memory whatever the shapes, PyTorch the shapes.
     equal = [True, *(alike(form, other) for other in others)]
     if len(value) == 1 and not spec.kwargs.get("inplace"):
         return body.add(Step(lambda x: method(x, "clone"), list(value), form=form))
@@ -164,7 +164,7 @@ def _folded(
 
 
 def _shaped(write: Callable[..., Node], equal: list[bool]) -> Callable[..., Node]:
-    """An expression of operands that take the shape of the first; it comes twice, so that it has a name."""
+    """Return an expression of operands with the shape of the first, which is used twice and so has a name."""
 
     def shaped(first: Node, *operands: Node) -> Node:
         return write(*(x if same else method(x, "reshape_as", first) for x, same in zip(operands, equal)))
@@ -186,7 +186,7 @@ def _extreme(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec |
 
 
 def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
-    """The dimension that a layer counts in one example, from the end; `None` where it cannot be told."""
+    """Return the dimension that a layer counts in one example, from the end; `None` if unknown."""
     dims, dim = spec.kwargs.get("n_input_dims"), spec.args[0]
     if dims is None or dim < 0:
         return int(dim)
@@ -203,7 +203,7 @@ def _join(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | No
 
 def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
     dim = _dimension(spec, body.form(value).rank)
-    # Into what `unbind` returns, no layer may write.
+    # No layer may write into the results of `unbind`.
     if dim is None or body.builder.inplace:
         return None
     write = Step(lambda x: method(x, "unbind", dim), [value], kind="tuple[Tensor, ...]", hint="parts", same=True)
@@ -234,7 +234,7 @@ def _reversed(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec 
 
 
 def _flat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-    """Only what is known to be no list itself is taken out of a list."""
+    """Flatten a list: only values known not to be lists are taken out of it."""
 
     def parts(value: Value) -> list[Value] | None:
         if isinstance(value, Ref):
@@ -267,16 +267,16 @@ FLOWS: dict[str, Callable[..., Value | None]] = {
     "reversed": _reversed,
     "flat": _flat,
 }
-"""Writers of modules that become steps; `None` where one cannot, and the layer's own class is copied."""
+"""Writers of modules that become steps; `None` if one cannot, and the layer's own class is copied."""
 
 
 def flow(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
     """Write a module as steps.
 
     Args:
-        body: the class whose steps they are.
+        body: the class that receives the steps.
         spec: the module.
         value: its input.
-        following: the module that its output goes to, where that helps to name things.
+        following: the module that uses its output, to help naming.
     """
     return by_writer(FLOWS, spec, body, spec, value, following)

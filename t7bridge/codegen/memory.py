@@ -1,6 +1,6 @@
 """Effects of modules on memory: which change their input in place, and which return views of their input.
 
-Lua's in-place layers change a value for everybody who reads it later, and PyTorch's do so too if the order stays.
+Lua's in-place layers change a value for all later readers, and PyTorch's do so too if the order is kept.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .idioms import traits
 
 Effects = tuple[bool, bool]
-"""Two truth values: a module changes its input; its output may be the same memory."""
+"""Two booleans: a module changes its input; its output may be the same memory."""
 
 
 class Memory:
-    """Effects on memory of the modules of one model; each is asked once."""
+    """Effects on memory of the modules of one model; each is computed once."""
 
     def __init__(self) -> None:
         self._known: dict[int, Effects] = {}
@@ -34,7 +34,7 @@ class Memory:
                 changed, handed_on = self.effects(child)
                 given = same
                 if before is not None and traits(before).written == ("branches",) and before.children:
-                    # Of a list the first element is what a layer writes into.
+                    # A layer writes into the first element of a list.
                     given &= self.effects(next(iter(before.children.values())))[1]
                 changes |= given and changed
                 same &= handed_on

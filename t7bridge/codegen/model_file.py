@@ -1,4 +1,4 @@
-"""The text of a `model.py`: imports, the layers that come along, the classes of the model, `load`."""
+"""The text of a `model.py`: imports, the included layers, the classes of the model, `load`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BASE_IMPORTS = {
 
 FROM_PRETRAINED = (
     "def from_pretrained(folder: str | Path) -> Model:",
-    '    """Return the model in evaluation mode, with the weights in a folder, as model hubs hand it out."""',
+    '    """Return the model in evaluation mode, with the weights in a folder, as model hubs distribute it."""',
     '    return load(Path(folder) / "model.safetensors")',
 )
 """Additions to a page whose weights are a safetensors file."""
@@ -40,9 +40,9 @@ class Extra:
     """Statements about the whole model.
 
     Attributes:
-        connections: what is done at the end of its constructor: `self.decoder.weight = self.encoder.weight`.
+        connections: statements at the end of its constructor: `self.decoder.weight = self.encoder.weight`.
         dtype: the method that sets the element type of all parameters: `double`; empty for float32.
-        dtypes: statements of `load` about modules that are of another type.
+        dtypes: statements of `load` for modules of another type.
     """
 
     connections: tuple[Assign, ...] = ()
@@ -51,14 +51,14 @@ class Extra:
 
 
 def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
-    """The whole file.
+    """Return the whole file.
 
     Args:
-        builder: what made the blocks.
-        blocks: the classes, those first that others contain; the model's own is the last.
+        builder: the builder of the blocks.
+        blocks: the classes, those that others contain first; the model's own is the last.
         extra: statements about the whole model.
-        source: the name of the file that the model comes from.
-        weights: the name of the file with its weights: a `.pt`, or a `.safetensors` as model hubs have it.
+        source: the name of the original file.
+        weights: the name of the file with its weights: a `.pt`, or a `.safetensors` for model hubs.
     """
     body: list[str] = []
     for piece in builder.copied.values():
@@ -86,7 +86,7 @@ def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: st
 
 
 def _safe(name: str) -> str:
-    """A name of a file as part of a docstring."""
+    """Return the name of a file as part of a docstring."""
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
@@ -160,7 +160,7 @@ def _takes(block: Block, names: list[str]) -> str:
 
 
 def _first(spec: ModuleSpec) -> ModuleSpec | None:
-    """The module that the input goes to, if it is one."""
+    """Return the module that receives the input, if it is one."""
     while spec.target == SEQUENTIAL and spec.children:
         spec = next(iter(spec.children.values()))
     return spec
@@ -190,10 +190,10 @@ def _load(extra: Extra, weights: str) -> list[str]:
 
 
 def prepared(builder: Builder) -> list[Block]:
-    """The classes of a model, tidied and merged, those first that others contain."""
+    """Return the classes of a model, tidied and merged, those that others contain first."""
     for block in builder.blocks:
         tidy(block)
-    # What became an expression needs no class any more.
+    # Blocks that became expressions need no class.
     needed: set[str] = set()
     for block in builder.blocks:
         for call in calls_in(block):

@@ -1,4 +1,4 @@
-"""Names of a file as names in Python source: normalized first, compared after that, and never one that is taken."""
+"""Names of a file as names in Python source: normalized, then checked for collisions and reserved names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import unicodedata
 from ..nn.plan.names import is_free_name
 
 MAX_NAME = 60
-"""Characters of a name; a longer one of a file is not used."""
+"""Maximum length of a name; a longer one of a file is not used."""
 _OWN = "self torch nn F input inputs Tensor target Path Any Model load model weights path load_file from_pretrained"
 TAKEN = frozenset((*dir(builtins), *_OWN.split()))
-"""Names that a page uses for itself, and those of Python; no variable has one."""
+"""Names reserved by a page, and those of Python; no variable has one."""
 
 
 def usable_name(name: str) -> str:
-    """The name that a module or value of the source has after a name of the file; empty where it can have none.
+    """Return the Python name derived from a name of the file; empty if there is none.
 
-    Python reads identifiers in the form NFKC, in which two names can become one.
+    Python normalizes identifiers to NFKC, in which two names can become one.
     """
     if len(name) > MAX_NAME:
         return ""
@@ -27,7 +27,7 @@ def usable_name(name: str) -> str:
 
 
 def free_variable(name: str, taken: frozenset[str] = frozenset()) -> bool:
-    """Return whether a variable can have a name without hiding what the page means by it.
+    """Return whether a variable can have a name without shadowing another in the page.
 
     Args:
         name: an identifier.

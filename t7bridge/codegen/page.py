@@ -1,7 +1,7 @@
-"""Check a finished page of source: it is parsed again, and may hold only what is listed here.
+"""Check a finished page of source: it is parsed again, and may contain only what is listed here.
 
-Nothing of a file can become anything but a literal or the name of a variable, module or value, as source is made from
-a tree; this holds even where that is wrong. The layers that come along must be those of the package, to the letter;
+Text of a file can only become a literal or the name of a variable, module or value, as source is made from
+a tree; this check holds even if that is wrong. The included layers must be those of the package, to the letter;
 classes of the model and `load` may use no statement, name, attribute or kind of expression that is not listed.
 """
 
@@ -24,7 +24,7 @@ abs exp log square pow unsqueeze transpose select narrow sum mean max min values
 unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name __init__
 """
 _METHODS = frozenset(_WORDS_OF_VALUES.split())
-"""Attributes of values that a page uses, besides the modules that its own classes hold."""
+"""Attributes of values that a page uses, besides the modules in its own classes."""
 _PACKAGES = {"torch", "nn", "F"}
 _WORDS = {"self", "input", "inputs", "target", "super", "float", "list", *_PACKAGES}
 """Names that a method may use without assigning them."""
@@ -34,7 +34,7 @@ _NODES = (
     *(ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div),
     *(ast.Load, ast.Store),
 )
-"""Nodes that statements and expressions may be made of."""
+"""Allowed nodes of statements and expressions."""
 
 
 def check_page(text: str, builder: Builder, blocks: list[Block], keys: Iterable[str]) -> None:
@@ -42,7 +42,7 @@ def check_page(text: str, builder: Builder, blocks: list[Block], keys: Iterable[
 
     Args:
         text: the source.
-        builder: what made it: the layers that come along and the classes of others.
+        builder: its builder: the included layers and foreign classes.
         blocks: the classes of the model.
         keys: those of its state dict.
 
@@ -152,7 +152,7 @@ class _Page:
                 self._node(node, words | local)
 
     def _targets(self, statement: ast.Assign, words: set[str]) -> set[str]:
-        """The variables that a statement assigns; none of them hides what the page means by a name."""
+        """Return the variables that a statement assigns; none may shadow another name of the page."""
         found = {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
         found -= (
             {"self"} if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets) else set()
@@ -204,7 +204,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 def _refused(node: ast.AST) -> ModelError:
     return ModelError(
-        "the source of this model has something in it that is not written on purpose",
-        expected="what t7bridge.codegen.page lists",
+        "the source of this model contains an unexpected construct",
+        expected="the constructs listed in t7bridge.codegen.page",
         found=f"{type(node).__name__} in line {getattr(node, 'lineno', 0)}",
     )

@@ -1,4 +1,4 @@
-"""Decisions about a plan before it is written: that it is not too large, and where plain PyTorch will not do."""
+"""Decisions about a plan before generation: size limits, and where plain PyTorch does not suffice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .keys import all_specs
 from .torch_classes import SAME, TORCH
 
 MOST_DEEP = 250
-"""Deepest nesting of modules."""
+"""Maximum nesting of modules."""
 
 
 def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
-    """Refuse a model whose modules are nested so deep that Python could not read what is written of them.
+    """Refuse a model whose modules are nested too deep for Python to read the generated source.
 
     Raises:
         UnsupportedError: they are.
@@ -34,10 +34,10 @@ def check_depth(value: TorchObject, path: str, limits: Limits) -> None:
 
 
 def check_size(tensors: dict[str, Tensor], limits: Limits) -> None:
-    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats without end.
+    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats endlessly.
 
     Raises:
-        LimitError: together they are more bytes than the storages by more than the limit `work` allows.
+        LimitError: together they exceed the storages by more bytes than the limit `work` allows.
     """
     budget = Budget(limits, "constructing the model")
     for key, tensor in tensors.items():
@@ -56,11 +56,11 @@ def explained(plan: Plan) -> int:
 
 
 def settle(plan: Plan, shared: set[int]) -> None:
-    """Let layers keep their own class where that of torch.nn refuses what Lua's takes, or does not copy as Lua's does.
+    """Keep layers' own classes where those of torch.nn refuse an input that Lua's accept, or do not copy as Lua's do.
 
-    The plain class of a layer is for inputs with a batch dimension. A `View` that was not told the dimensions of one
-    example takes that of a batch of one away, as in Lua; what follows it must take single examples. A module at several
-    places may be given a tensor at one and a list at another.
+    The plain class of a layer requires a batch dimension. A `View` without the dimensions of one
+    example removes that of a batch of one, as in Lua; what follows it must accept single examples. A shared module
+    may receive a tensor at one place and a list at another.
     """
     copy_as_lua(plan.root)
     lost = False
@@ -79,12 +79,12 @@ def _loses_batches(spec: ModuleSpec) -> bool:
 
 
 def _refuses_examples(spec: ModuleSpec) -> bool:
-    """Return whether the plain class does not take the single examples that the layer does."""
+    """Return whether the plain class refuses single examples that the layer accepts."""
     return spec.args != traits(spec).plain_examples
 
 
 def _settle_views(modules: list[ModuleSpec]) -> None:
-    """A `View(n)` is `Flatten` where the linear layer behind it takes n features, and so refuses anything else."""
+    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else."""
     for at, spec in enumerate(modules):
         if traits(spec).written != ("view",) or len(spec.args) != 1:
             continue

@@ -1,4 +1,4 @@
-"""Steps become statements: chains become Sequentials, values that are used once are written where they are used."""
+"""Steps become statements: chains become Sequentials, values used once are inlined."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .names import free_attribute, free_variable
 from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
 
 _TEXT = WIDTH - 24
-"""Longest expression made by taking others in."""
+"""Maximum length of an expression with inlined operands."""
 _MOST_VARIABLES = 1000
-"""Most values of one `forward` that wait for their last use."""
+"""Maximum number of values of one `forward` that wait for their last use."""
 
 
 def tidy(block: Block) -> None:
-    """Join chains of modules, write as functions what has no state, and name the modules."""
+    """Join chains of modules, replace stateless modules by functions, and name the modules."""
     exposed = _Exposed(block, count_uses(block.steps, block.result))
     for step in block.steps:
         alone = step is not None and step.attribute is not None and not step.attribute.own
@@ -33,7 +33,7 @@ def tidy(block: Block) -> None:
 
 
 def _join_chains(block: Block) -> None:
-    """Modules that only feed one another become one Sequential; across what changes its input nothing moves."""
+    """Join modules that only feed one another into one Sequential; nothing moves across in-place changes."""
     uses = count_uses(block.steps, block.result)
     exposed = _Exposed(block, uses)
     barriers = [number for number, step in enumerate(block.steps) if step and exposed.changed_by(step)]
@@ -65,7 +65,7 @@ def _chainable(step: Step) -> bool:
 
 
 class _Exposed:
-    """Tells whose memory others use too; the answer for each step is found once."""
+    """Determines which steps use shared memory; computed once for each step."""
 
     def __init__(self, block: Block, uses: dict[int, int]) -> None:
         self._block = block
@@ -80,7 +80,7 @@ class _Exposed:
         return any(ref.path or self._is(ref.step) for ref in taken)
 
     def seen_in(self, step: Step) -> bool:
-        """Return whether others see that a step writes into its first operand; those outside of the class, too."""
+        """Return whether other steps, also outside of the class, see that a step writes into its first operand."""
         first = step.takes[0]
         while isinstance(first, list):
             if not first:
@@ -107,7 +107,7 @@ class _Exposed:
 
 
 def _name(attributes: list[Attribute]) -> None:
-    """Names in the order of use, with numbers where several would be called the same."""
+    """Return names in the order of use, numbered if several would be the same."""
     bases = Counter(attribute.base for attribute in attributes)
     numbers: dict[str, int] = {}
     taken: set[str] = set()
@@ -130,8 +130,8 @@ class Writer:
         taken: names of the classes of the page.
 
     Attributes:
-        source: what the argument is called: `inputs` where its elements are used, or `input`.
-        unpacked: the names of the elements of the input, where only they are used.
+        source: the name of the argument: `inputs` if its elements are used, or `input`.
+        unpacked: the names of the elements of the input, if only they are used.
         statements: the statements before the last.
         returned: the returned expression; its parts where it is a list.
     """
@@ -188,7 +188,7 @@ class Writer:
         return last
 
     def _unpack(self) -> list[str]:
-        """The names of the elements of the input, if only they are used."""
+        """Return the names of the elements of the input, if only they are used."""
         used = [
             ref for step in self._block.steps if step for taken in step.takes for ref in refs(taken) if not ref.step
         ]
@@ -230,7 +230,7 @@ class Writer:
             self._assign(number)
 
     def _settle(self, number: int) -> None:
-        """A pending value is part of another expression, or has a variable."""
+        """Make a pending value part of another expression, or assign it to a variable."""
         if number in self._pending:
             del self._pending[number]
             self._waiting.subtract(set(names_in(self._nodes[number])))
@@ -240,7 +240,7 @@ class Writer:
         return bool(step.hint) and (step.attribute is None or step.attribute.name != step.hint)
 
     def _fill(self, step: Step) -> Node:
-        """The expression of a step; operands get variables until it is short enough."""
+        """Return the expression of a step; operands get variables until it is short enough."""
         module = () if step.attribute is None else (Attr(Name("self"), step.attribute.name),)
         inner = {
             ref.step: len(self._nodes[ref.step].text)
@@ -250,7 +250,7 @@ class Writer:
         }
         longest = sorted((each for each in inner if inner[each] > 12), key=lambda each: -inner[each])
         total = 0
-        if len(longest) > 8:  # the sum of many is known to be too long before it is written
+        if len(longest) > 8:  # the sum of many is certainly too long
             total = sum(inner.values())
         for each in longest:
             if total <= _TEXT:
@@ -285,10 +285,10 @@ class Writer:
         self._nodes[number] = Name(name)
 
     def _variable(self, number: int, step: Step) -> str:
-        """A name that is free: that of the user, or x, y, z, x1, … in turn."""
+        """Return a free name: that of the user, or x, y, z, x1, … in turn."""
 
         def is_free(name: str) -> bool:
-            # What waits to be written still needs its variables.
+            # Pending expressions still need their variables.
             return self._busy.get(name, 0) <= number and not self._waiting[name] and free_variable(name, self._taken)
 
         choices = [step.hint] if step.hint else []

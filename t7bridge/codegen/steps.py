@@ -1,4 +1,4 @@
-"""A forward method as steps: what is computed from what, before anything has a name."""
+"""A forward method as steps: the data flow, before anything has a name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ref:
 
     Attributes:
         step: its number; 0 is the input.
-        path: which elements, one inside the other: from 0, or names.
+        path: selected elements, one inside the other: from 0, or names.
     """
 
     step: int
@@ -26,7 +26,7 @@ class Ref:
 
 
 Value: TypeAlias = "Ref | list[Value]"
-"""One value, or a list of them that is not made before somebody asks for it as a whole."""
+"""One value, or a list of values that is not created until it is needed as a whole."""
 
 
 @define(eq=False)
@@ -34,10 +34,10 @@ class Attribute:
     """A module that a class of the source holds.
 
     Attributes:
-        base: what it is called, up to a number.
-        calls: the modules, one behind the other.
-        own: whether it is to stay by itself: used at several steps, or named by the user.
-        name: what it is called in the end.
+        base: its name, up to a number.
+        calls: the modules, in sequence.
+        own: whether it stays separate: used by several steps, or named by the user.
+        name: its final name.
     """
 
     base: str
@@ -47,16 +47,16 @@ class Attribute:
 
     @property
     def call(self) -> Call:
-        """The construction of the whole."""
+        """Return the construction of the whole."""
         return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
 
 
 Write: TypeAlias = Callable[..., Node]
-"""Makes the expression of a step: given its module, where it has one, and then its operands."""
+"""Makes the expression of a step from its module, if any, and its operands."""
 
 
 def applied(module: Node, value: Node) -> Node:
-    """The expression of a step that passes its input through its module and does nothing else."""
+    """Return the expression of a step that only passes its input through its module."""
     return apply(module, value)
 
 
@@ -68,15 +68,15 @@ class Step:
         write: makes its expression.
         takes: its operands.
         attribute: its module.
-        function: makes the expression of a function that does the same as the module, where there is one.
-        unseen: the same of a module that changes its first input, where nobody else sees that.
+        function: makes the expression of an equivalent function, if there is one.
+        unseen: the same for a module that changes its first input, if no other step sees that.
         form: shape of the result, as far as it is known.
-        element: that of each element, where the result is a list of tensors of one shape.
+        element: form of each element, if the result is a list of tensors of one shape.
         kind: `Tensor`, or another annotation of the result.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
-        hint: what a variable with the result is called.
-        named: whether `hint` is a name that the user chose.
+        hint: suggested name of a variable for the result.
+        named: whether `hint` is the user's name.
     """
 
     write: Write
@@ -94,7 +94,7 @@ class Step:
 
 
 def refs(value: Value) -> Iterator[Ref]:
-    """All references in a value."""
+    """Yield all references in a value."""
     stack = [value]
     while stack:
         value = stack.pop()
@@ -105,7 +105,7 @@ def refs(value: Value) -> Iterator[Ref]:
 
 
 def pick(value: Value, index: int | str) -> Value:
-    """One element of a value."""
+    """Return one element of a value."""
     if isinstance(value, Ref):
         return Ref(value.step, (*value.path, index))
     assert isinstance(index, int)

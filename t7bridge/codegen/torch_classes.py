@@ -1,4 +1,4 @@
-"""Facts about the classes of torch.nn: how to write a call of each, and what it returns."""
+"""Facts about the classes of torch.nn: how to write a call of each, and its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .code import Call, Lit
 from .copied import Copied
 
 SAME = -1
-"""The rank of what comes out is that of what goes in."""
+"""The rank of the output is that of the input."""
 
 
 @define(frozen=True)
@@ -20,12 +20,12 @@ class TorchClass:
     """A class of torch.nn.
 
     Attributes:
-        base: what an attribute that holds one is called.
-        arguments: their names in order, with the defaults of those that have one.
+        base: base name of an attribute that holds one.
+        arguments: their names in order, with their defaults, if any.
         rank: dimensions of one example of the output; `SAME` as the input's.
-        function: what computes the same without a module: `torch.relu`, or `.flatten` for a method.
-        given: the arguments of the constructor that the function takes too, in order.
-        shape: of the input, as a docstring says it; `{0}` is the first argument.
+        function: an equivalent without a module: `torch.relu`, or `.flatten` for a method.
+        given: the arguments of the constructor that the function has too, in order.
+        shape: of the input, for a docstring; `{0}` is the first argument.
     """
 
     base: str
@@ -37,7 +37,7 @@ class TorchClass:
 
 
 REQUIRED = object()
-"""The default of an argument that has none."""
+"""The default of a required argument."""
 
 
 def _known(
@@ -129,21 +129,21 @@ TORCH: dict[str, TorchClass] = {
         "dropout=0.0 bidirectional=False proj_size=0",
     ),
 }
-"""Classes whose arguments are known. Others are written as they are, all by keyword that are so in the plan."""
+"""Classes whose arguments are known. Others are written with the arguments in the plan."""
 
 _UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
 """Arguments for which one number means the same for all directions."""
 
 
 def defaults_of(piece: Copied) -> dict[str, Any]:
-    """The arguments of a copied class that may be left out; a class without a constructor has that of its base."""
+    """Return the arguments of a copied class that may be omitted; a class without a constructor has its base's."""
     base = TORCH.get(piece.inherits)
     inherited = base.arguments.items() if base else ()
     return {name: value for name, value in inherited if value is not REQUIRED} | dict(piece.defaults)
 
 
 def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec | None = None) -> Call:
-    """The construction of a module of torch.nn, without arguments that have their defaults."""
+    """Return the construction of a module of torch.nn, without arguments that have their defaults."""
     known = TORCH.get(name)
     if known is None or len(args) > len(known.arguments):
         return Call(f"nn.{name}", [Lit(value) for value in args], {k: Lit(v, k) for k, v in kwargs.items()}, {}, spec)
@@ -170,7 +170,7 @@ def _simple(name: str, value: Any) -> Any:
 
 
 def base_name(class_name: str) -> str:
-    """Return the name of an attribute that holds a module of a class: `max_unpool` for `MaxUnpool`."""
+    """Return the base name of an attribute with a module of a class: `max_unpool` for `MaxUnpool`."""
     short = class_name.removeprefix("nn.")
     if class_name.startswith("nn.") and short in TORCH:
         return TORCH[short].base

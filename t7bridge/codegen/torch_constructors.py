@@ -1,6 +1,6 @@
-"""Behaviour of the constructors of torch.nn: which arguments they refuse, and which tensors they make.
+"""Behaviour of the constructors of torch.nn: the arguments they refuse, and the tensors they create.
 
-Only what PyTorch's own constructors check is checked; what a `forward` would refuse is left to it.
+Only the checks of PyTorch's own constructors are made; errors of a `forward` are not detected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
 Given = Mapping[str, Any]
 _MOST_LAYERS = 1000
-"""Layers of one recurrent module; each has tensors of its own."""
+"""Maximum layers of one recurrent module; each has tensors of its own."""
 
 
 class Refused(Exception):
@@ -22,20 +22,20 @@ class Refused(Exception):
 
 
 def shape(*sizes: Any) -> Shape:
-    """The shape of a tensor that is made: `torch.zeros(3, 4)`, `torch.zeros((3, 4))`.
+    """Return the shape of a new tensor: `torch.zeros(3, 4)`, `torch.zeros((3, 4))`.
 
     Raises:
-        Refused: they are not sizes.
+        Refused: the sizes are invalid.
     """
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
     if not all(type(size) is int and size >= 0 for size in sizes):
-        raise Refused(f"a tensor of the sizes {sizes!r:.60} cannot be made")
+        raise Refused(f"a tensor of the sizes {sizes!r:.60} cannot be created")
     return sizes
 
 
 def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
-    """All arguments of a constructor by name.
+    """Return all arguments of a constructor by name.
 
     Raises:
         Refused: there are too many, unknown ones, or one is missing.
@@ -44,11 +44,11 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
     if name == "Identity":
         return {}
     if len(args) > len(known):
-        raise Refused(f"nn.{name} takes {len(known)} arguments, not {len(args)}")
+        raise Refused(f"nn.{name} has {len(known)} arguments, not {len(args)}")
     given = dict(zip(known, args))
     for each, value in kwargs.items():
         if each in given or each not in known:
-            raise Refused(f"nn.{name} takes no further argument {each}")
+            raise Refused(f"nn.{name} has no further argument {each}")
         given[each] = value
     for each, default in known.items():
         if given.setdefault(each, default) is REQUIRED:
@@ -57,7 +57,7 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
 
 
 def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> tuple[dict[str, Any], Tensors]:
-    """The arguments of a constructor by name, and the tensors that the module has.
+    """Return the arguments of a constructor by name, and the tensors of the module.
 
     Args:
         name: a class of torch.nn.
@@ -109,8 +109,8 @@ def _recurrent(name: str, given: Given) -> None:
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
     _require(0 <= dropped <= 1, f"the dropout of nn.{name} is {dropped}, not in 0 … 1")
     projected = given["proj_size"]
-    _require(type(projected) is int and 0 <= projected < hidden, f"outputs of {projected} numbers of {hidden}")
-    _require(not projected or name == "LSTM", f"nn.{name} projects no outputs")
+    _require(type(projected) is int and 0 <= projected < hidden, f"a projection to {projected} of {hidden}")
+    _require(not projected or name == "LSTM", f"nn.{name} has no projection")
     allowed = ("tanh", "relu")
     _require(
         given.get("nonlinearity", "tanh") in allowed, f"nn.{name} has the nonlinearity {given.get('nonlinearity')}"
@@ -120,7 +120,7 @@ def _recurrent(name: str, given: Given) -> None:
 def _sizes(name: str, given: Given) -> None:
     sizes = given["unflattened_size"]
     whole = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
-    _require(whole and type(given["dim"]) is int, f"nn.{name} takes whole numbers")
+    _require(whole and type(given["dim"]) is int, f"nn.{name} requires integers")
 
 
 _CHECKS: dict[str, tuple[Callable[[str, Given], None], ...]] = {
@@ -157,7 +157,7 @@ def _convolution(dims: int, transposed: bool) -> Callable[[Given], Tensors]:
     def make(given: Given) -> Tensors:
         inputs, outputs, kernel = given["in_channels"], given["out_channels"], given["kernel_size"]
         kernel = (kernel,) * dims if isinstance(kernel, int) else tuple(kernel)
-        _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are taken")
+        _require(len(kernel) == dims, f"a kernel of {len(kernel)} dimensions where {dims} are expected")
         first, second = (inputs, outputs) if transposed else (outputs, inputs)
         return _with_bias(given, shape(first, second // given["groups"], *kernel), outputs)
 

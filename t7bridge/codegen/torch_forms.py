@@ -9,17 +9,17 @@ from .forms import Extent, Form, added, slid
 from .torch_classes import SAME, TORCH
 
 _OTHER = {"Embedding", "LSTM", "GRU", "RNN", "Unflatten", "GLU"}
-"""Classes whose output is of another shape than their input, and not of a rank of its own."""
+"""Classes whose output has another shape than their input, but no rank of its own."""
 _POOLS = {"MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool2d", "AvgPool3d"}
 _CONVS = {"Conv1d", "Conv2d", "Conv3d"}
 _PADS = {"ReflectionPad2d", "ReplicationPad2d", "ReplicationPad3d", "ZeroPad2d"}
 
 
 def form_after(call: Call, form: Form) -> Form:
-    """The form of what a module returns.
+    """Return the form of a module's output.
 
     Args:
-        call: the construction of a module; of others than torch.nn's nothing is known.
+        call: the construction of a module; outside of torch.nn nothing is known.
         form: that of its input.
     """
     name = call.name.removeprefix("nn.")
@@ -55,7 +55,7 @@ def _computed(name: str, rank: int, given: dict[str, Any], form: Form) -> Form:
         return Form(rank, taken.origin, (taken.extents[0], *(old if size is None else size for size, old in inner)))
     if name in _PADS:
         taken = form.of_rank(rank)
-        # From the last dimension to the first, before and behind each.
+        # From the last dimension to the first, before and after each.
         borders = _each(given["padding"], 2 * (rank - 1))
         widths = [int(borders[at]) + int(borders[at + 1]) for at in range(0, len(borders), 2)]
         padded = zip(taken.extents[1:], reversed(widths))
@@ -68,7 +68,7 @@ def _each(value: Any, count: int) -> tuple[Any, ...]:
 
 
 def _windows(given: dict[str, Any], extents: tuple[Extent, ...]) -> list[Extent]:
-    """The extents that windows leave of those of an input."""
+    """Return the extents that windows leave of an input's."""
     count = len(extents)
     kernels = _each(given["kernel_size"], count)
     stride = given.get("stride")

@@ -88,7 +88,7 @@ def t7_cases() -> None:
         "UnknownFormatError",
         "git lfs pull",
     )
-    case("noise.t7", b"\x5a\xa5" * 64, "bytes that are nothing", "CorruptError", "there is no type tag")
+    case("noise.t7", b"\x5a\xa5" * 64, "bytes that are nothing", "CorruptError", "unknown type tag")
     case(
         "cut.t7",
         SOUND_T7[:-1],
@@ -108,7 +108,7 @@ def t7_cases() -> None:
         ints(3, 1, 1) + number(1) + ints(99),
         "a type tag that does not exist",
         "CorruptError",
-        "there is no type tag 99",
+        "unknown type tag 99",
     )
     case("table_negative.t7", ints(3, 1, -1), "a table of -1 entries", "CorruptError", "a negative count")
     case(
@@ -851,7 +851,7 @@ def zip_cases() -> None:
     case(
         "same_place.pt",
         body + same + end(2, len(same), len(body)),
-        "two members at one place",
+        "two members with the same offset",
         "CorruptError",
         "two members have the same offset",
     )

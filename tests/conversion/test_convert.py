@@ -243,8 +243,8 @@ def test_several_values(tmp_path: Path) -> None:
     report = t7bridge.convert(ROOT / "format/stream.t7", tmp_path / "x.t7")
 
     assert (ROOT / "format/stream.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
-    assert any("not values" in note.message for note in report.notes)
-    with pytest.raises(WriteError, match="not values"):
+    assert any("not a value" in note.message for note in report.notes)
+    with pytest.raises(WriteError, match="not a value"):
         t7bridge.convert(ROOT / "format/stream.t7", tmp_path / "y.t7", encoding="ascii")
     assert not (tmp_path / "y.t7").exists()
 

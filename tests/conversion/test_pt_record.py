@@ -200,7 +200,7 @@ def test_storages_that_do_not_fit(row: list[Any]) -> None:
     """A storage of another type or size than the `.t7` has, or one that it does not have, is an error."""
     data, storages = recorded([vector("float32")])
 
-    with pytest.raises(CorruptError, match="does not fit"):
+    with pytest.raises(CorruptError, match="does not match"):
         restore_value(decode_pt_record(changed(data, storages=[row])), storages)
 
 

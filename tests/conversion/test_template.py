@@ -331,8 +331,8 @@ def test_layout_is_the_templates(name, layout, tmp_path):
     [
         (lambda state: state, ""),
         (lambda state: OrderedDict((f"module.{key}", tensor) for key, tensor in state.items()), "begin with module."),
-        (lambda state: {"state_dict": state, "best": 0.5}, "not taken: best"),
-        (lambda state: {"model": state, "mean": torch.zeros(3), "epoch": 13}, "not taken: mean, epoch"),
+        (lambda state: {"state_dict": state, "best": 0.5}, "state dicts of the .pt: best"),
+        (lambda state: {"model": state, "mean": torch.zeros(3), "epoch": 13}, "state dicts of the .pt: mean, epoch"),
         (lambda state: {"model_state_dict": {f"module.{key}": t for key, t in state.items()}}, "begin with module."),
         (lambda state: {key: torch.nn.Parameter(tensor) for key, tensor in state.items()}, ""),
     ],
@@ -410,7 +410,7 @@ def test_what_a_template_is_for(tmp_path):
         convert(tmp_path / "x.pt", tmp_path / "y.pt", template=template)
     with pytest.raises(ModelError, match="partial"):
         convert(tmp_path / "x.pt", tmp_path / "y.t7", partial=True)
-    with pytest.raises(FormatError, match=r"is no \.t7"):
+    with pytest.raises(FormatError, match=r"is not a \.t7"):
         convert(tmp_path / "x.pt", tmp_path / "y.t7", template=tmp_path / "x.pt")
     assert template.read_bytes() == data
     convert(model("models/lenet_mm"), tmp_path / "tree.pt", mode="tree")

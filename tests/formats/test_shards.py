@@ -47,13 +47,13 @@ def test_all_files_are_one_state_dict(tmp_path, suffix, by_folder):
 @pytest.mark.parametrize(
     ("places", "error", "message"),
     [
-        ({"a": "../secret.safetensors"}, CorruptError, "not beside it"),
-        ({"a": "/etc/passwd"}, CorruptError, "not beside it"),
-        ({"a": ".."}, CorruptError, "not beside it"),
+        ({"a": "../secret.safetensors"}, CorruptError, "a file outside its folder"),
+        ({"a": "/etc/passwd"}, CorruptError, "a file outside its folder"),
+        ({"a": ".."}, CorruptError, "a file outside its folder"),
         ({"a": 5}, CorruptError, "names of files"),
         ([], CorruptError, "names of files"),
         ({"a": "missing.safetensors"}, T7BridgeError, "cannot be read"),
-        ({"absent": "model-00001-of-00002.safetensors"}, CorruptError, "no tensor that the index names"),
+        ({"absent": "model-00001-of-00002.safetensors"}, CorruptError, "lacks a tensor that the index names"),
     ],
     ids=str,
 )
@@ -87,5 +87,5 @@ def test_values_that_the_index_does_not_name(tmp_path):
 def test_read_only(tmp_path):
     """Folders are read and not written."""
     sharded(tmp_path / "model")
-    with pytest.raises(T7BridgeError, match="no format 'shards'; expected t7"):
+    with pytest.raises(T7BridgeError, match="unknown format 'shards'; expected t7"):
         t7bridge.convert(tmp_path / "model", tmp_path / "out", to="shards")

@@ -212,7 +212,7 @@ def test_pipes_are_not_replaced(tmp_path):
     """What is no regular file stays what it is, forced or not."""
     os.mkfifo(tmp_path / "pipe.t7")
     for force in (False, True):
-        with pytest.raises(TargetExistsError, match="no regular file"):
+        with pytest.raises(TargetExistsError, match="not a regular file"):
             FileOutput(tmp_path / "pipe.t7", force=force)
     assert names(tmp_path) == ["pipe.t7"]
 

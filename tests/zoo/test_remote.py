@@ -56,9 +56,9 @@ def test_memory_is_seen_by_this_process_only(memory, tmp_path: Path) -> None:  #
     """What other processes would have to see is refused where that is memory."""
     memory.pipe("/zoo/a.t7", tensor(random.Random(1)))
 
-    with pytest.raises(ModelError, match="worker processes only"):
+    with pytest.raises(ModelError, match="limits need worker processes"):
         t7bridge.convert_zoo("memory://zoo", tmp_path / "out", timeout=3)
-    with pytest.raises(ModelError, match="other processes do not see"):
+    with pytest.raises(ModelError, match="other processes cannot access"):
         t7bridge.convert_zoo("memory://zoo", tmp_path / "out", engine="dask")
 
 

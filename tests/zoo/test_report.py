@@ -96,7 +96,7 @@ def test_failures_are_grouped(zoo: Path) -> None:
     groups = json.loads((zoo / "report.json").read_text())["failures"]
 
     assert [group["files"] for group in groups] == sorted((group["files"] for group in groups), reverse=True)
-    assert {"kind": "CorruptError", "message": "there is no type tag …", "files": 3} in groups
+    assert {"kind": "CorruptError", "message": "unknown type tag …", "files": 3} in groups
 
 
 def test_table(zoo: Path) -> None:

@@ -380,5 +380,5 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     assert convert(small, tmp_path / "out", draw=True).now.get("done", 0) == 0
     put(tmp_path / "other/a/net.pt.html", b"<p>mine")
     (row, *_) = convert(small, tmp_path / "other", draw=True).rows
-    assert (row.status, row.notes[-1][2]) == ("done", "no picture: there is a file that is no picture of ours")
+    assert (row.status, row.notes[-1][2]) == ("done", "no picture: a foreign file has the name of the picture")
     assert (tmp_path / "other/a/net.pt.html").read_bytes() == b"<p>mine"

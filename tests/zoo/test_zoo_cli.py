@@ -47,7 +47,7 @@ def test_failure(folder: Path) -> None:
     again = zoo(folder / "zoo", "-o", folder / "out")
 
     assert (run.returncode, again.returncode) == (1, 1)
-    assert "t7bridge: bad.t7: CorruptError: byte 0, root: there is no type tag 9" in run.stderr
+    assert "t7bridge: bad.t7: CorruptError: byte 0, root: unknown type tag 9" in run.stderr
     assert again.stderr == ""
 
 

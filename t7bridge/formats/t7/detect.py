@@ -54,7 +54,7 @@ def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
         raise TruncatedError("is empty", file=source.name)
     signature = identify(head)
     if signature:
-        hint = signature.hint or "It is not a .t7, whatever its name."
+        hint = signature.hint or "A .t7 reader cannot read it, whatever its name."
         raise UnknownFormatError(f"is not a .t7 file but {signature.title}", file=source.name, hint=hint)
 
 

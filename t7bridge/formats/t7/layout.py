@@ -31,7 +31,7 @@ VERSION_PATTERN = re.compile(rb"V (.*)\Z", re.DOTALL)
 """The string before a class name; a string that does not match is the class name itself, without a version."""
 
 VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")
-"""Releases whose nn modules wrote their fields one after another, by their first months; the first is today's Torch."""
+"""Releases whose nn modules wrote their fields one after another, by their first months; the first is current Torch."""
 TORCH5 = VINTAGES[1]
 
 
@@ -46,8 +46,8 @@ class T7Layout:
         digits: digits of numbers in ascii: 17 (doubles, 9 for floats) since April 2014 by DiskFile and since April 2015
             by MemoryFile, 6 before.
         numbers: the numbers of the file's objects in order of appearance, if they do not just count from 1.
-        vintage: the release of 2010 or 2011 that wrote the file, where its nn modules wrote their fields one after
-            another; see `vintage.py`.
+        vintage: the release of 2010 or 2011 that wrote the file, if its nn modules wrote their fields one after
+            another; see `releases_2010.py`.
         headless: whether the file is a network without its class: the result of `network:write(file)` at that time.
         unowned: in a file of Torch5, the numbers of the tensors that do not own their storages.
     """
@@ -65,4 +65,4 @@ class T7Layout:
 BINARY_LAYOUTS = tuple(
     T7Layout(byte_order=byte_order, long_size=long_size) for byte_order in ("little", "big") for long_size in (8, 4)
 )
-"""Every binary layout, the likeliest first."""
+"""Every binary layout, the most likely first."""

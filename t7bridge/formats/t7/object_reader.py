@@ -1,4 +1,4 @@
-"""Objects as they stand in a `.t7` stream: tables, Torch objects, tensors, storages, functions, collections."""
+"""Objects in a `.t7` stream: tables, Torch objects, tensors, storages, functions, collections."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 _RUN = 4
-"""From how many entries on it pays to look whether they are alike."""
+"""Number of entries from which on it pays to check whether they are alike."""
 _FEW_OBJECTS = 64
-"""Files of fewer objects are read before what reads runs would be loaded."""
+"""Files with fewer objects are read faster than the module for runs is loaded."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
 Filler = Generator[int, Value, None]
-"""Reads what is inside an object. Yields the tag of each object met there and is sent that object, complete."""
+"""Reads the content of an object. Yields the tag of each object found there and is sent that object, complete."""
 
 
 class ObjectReader:
-    """Reads objects under one layout and knows those that it has read by their numbers.
+    """Reads objects under one layout and tracks those already read by their numbers.
 
     Args:
-        owner: what the layouts of registered classes read from.
+        owner: the reader passed to the payloads of registered classes.
         source: the bytes.
         position: of the first byte to read.
         layout: how the stream is encoded.
         limits: resource limits.
-        payloads: the storages, where the stream was written without their elements.
+        payloads: the storages, if the stream was written without their elements.
 
     Attributes:
         stream: the primitives.
-        objects: what has been read, by number.
-        payload_depth: how many layouts of registered classes are reading inside one another.
+        objects: the objects read so far, by number.
+        payload_depth: nesting depth of the payloads of registered classes being read.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ObjectReader:
         limits: Limits,
         payloads: Iterator[Storage] | None = None,
     ) -> None:
-        self._owner = weakref.ref(owner)  # no circle: what was read goes when nobody needs it, and its file is closed
+        self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
         self._payloads = payloads
         kind: type[BinaryInput | TextInput] = BinaryInput
@@ -75,7 +75,7 @@ class ObjectReader:
         self.objects: dict[int, Any] = {}
         self.payload_depth = 0
         self._most = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
-        # Strings inside the window cost nothing, and are only looked at where the limit is that low.
+        # Strings inside the window cost nothing, and are only checked if the limit is that low.
         self._checks_strings = limits.string_bytes < WINDOW_BYTES
         self._scalars = self.stream.read_scalars
         if self._checks_strings:
@@ -85,10 +85,10 @@ class ObjectReader:
         self._unowned: list[int] = []
         self._alike: Alike | None = None
         self._path: list[Any] = []
-        """The objects that are being read, the outermost first."""
+        """The objects being read, the outermost first."""
 
     def anew(self, owner: T7Reader, position: int, layout: T7Layout) -> ObjectReader:
-        """A reader that knows the same objects and reads on from a position under another layout."""
+        """Return a reader that knows the same objects and resumes at a position under another layout."""
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
         other.objects = dict(self.objects)
         other._irregular, other._unnumbered = self._irregular, self._unnumbered
@@ -96,7 +96,7 @@ class ObjectReader:
 
     @property
     def layout(self) -> T7Layout:
-        """The layout, with what has been found out by reading."""
+        """The layout, including what reading has determined."""
         layout = self.stream.layout
         if self.stream.rounded:
             layout = evolve(layout, digits=6)
@@ -105,7 +105,7 @@ class ObjectReader:
         return evolve(layout, numbers=tuple(self.objects)) if self._irregular else layout
 
     def read_value(self) -> Value:
-        """Read one value with everything inside it."""
+        """Read one value and everything inside it."""
         try:
             return self._read_tree()
         except FormatError as error:
@@ -118,7 +118,7 @@ class ObjectReader:
             raise
 
     def _read_tree(self) -> Value:
-        """Read a value with an explicit stack: nesting is as deep as the file likes."""
+        """Read a value with an explicit stack: any nesting depth is possible."""
         if not self.payload_depth:
             self._path.clear()
         base = len(self._path)
@@ -152,7 +152,7 @@ class ObjectReader:
         return done
 
     def _open(self, tag: int) -> tuple[Value, Filler | None]:
-        """Read the start of an object whose tag was read; what is inside is left to the filler."""
+        """Read the start of an object whose tag was read; its content is left to the filler."""
         stream = self.stream
         if tag == tags.TABLE:
             index = stream.read_int("an object's number")
@@ -185,7 +185,7 @@ class ObjectReader:
                 self._remember(index, function)
             return function, self._fill_function(function)
         raise CorruptError(
-            f"there is no type tag {tag}",
+            f"unknown type tag {tag}",
             offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
             expected="a tag from 0 to 8",
             found=f"{tag}",
@@ -199,7 +199,7 @@ class ObjectReader:
                     f"If the class {found.class_name} has a write method of its own, register its layout with "
                     "t7bridge.register_class."
                 )
-        return "The file is damaged, or is no .t7 file."
+        return "The file is damaged, or is not a .t7 file."
 
     def _known(self, known: Any, index: int, tag: int) -> Any:
         kind = tags.TABLE if isinstance(known, Table) else known.tag if isinstance(known, LuaFunction) else tags.TORCH
@@ -213,7 +213,7 @@ class ObjectReader:
         return known
 
     def _remember(self, index: int, value: Any) -> None:
-        """Number an object. Lua Torch counts from 1 on; a gap is a reference to what was never written.
+        """Number an object. Lua Torch counts from 1 on; a gap is a reference to an object that was never written.
 
         Some writers count from 0, and some count the functions that have no number.
         """
@@ -286,16 +286,16 @@ class ObjectReader:
         lent = next(self._payloads, None)
         if lent is None or lent.element is not element or lent.count != count:
             raise CorruptError(
-                "the storages do not fit the stream",
+                "the storages do not match the stream",
                 expected=f"{count} elements of {element.name}",
                 found="none" if lent is None else f"{lent.count} of {lent.element.name}",
             )
         return lent.data
 
-    # What is inside an object: one generator for each kind
+    # The content of an object: one generator for each kind
 
     def _start_table(self, table: Table, count: int) -> Filler | None:
-        """Read the entries of a table as far as they are scalars; what is left to the filler, if anything is."""
+        """Read the entries of a table as long as they are scalars; the rest is left to the filler, if any."""
         self._path.append(table)
         self._scalars(table.raw_keys, table.raw_values, count)
         self._path.pop()
@@ -351,7 +351,7 @@ class ObjectReader:
             storage = yield tag
             if not isinstance(storage, Storage) or storage.element is not tensor.element:
                 raise CorruptError(
-                    "a tensor's storage is not one",
+                    "a tensor's storage is another object",
                     expected=f"a storage of {tensor.element.name}",
                     found=f"a storage of {storage.element.name}"
                     if isinstance(storage, Storage)
@@ -384,7 +384,7 @@ class ObjectReader:
                 value=self._limits.payload_depth,
             )
         owner = self._owner()
-        assert owner is not None  # it is reading
+        assert owner is not None  # alive while reading
         self.payload_depth += 1
         try:
             payload.read(owner, obj)

@@ -1,4 +1,4 @@
-"""Layout of what follows the class name of an object that is not just a table of fields."""
+"""Layout of the data after the class name of an object that is not just a table of fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WritePayload = Callable[["T7Writer", TorchObject], None]
 
 
 class PayloadClass(Protocol):
-    """Class with two static methods, as `register_class` decorates it."""
+    """A class with two static methods, as decorated by `register_class`."""
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:
@@ -30,12 +30,12 @@ class PayloadClass(Protocol):
 
 @define(frozen=True)
 class Payload:
-    """Layout of the objects of one class behind the class name.
+    """Layout of the objects of one class after the class name.
 
     Attributes:
         read: fills an object, whose `fields` is an empty table, from the reader.
         write: writes the same to the writer.
-        since_version: objects of lower class versions are plain tables.
+        since_version: objects with lower class versions are plain tables.
     """
 
     read: ReadPayload

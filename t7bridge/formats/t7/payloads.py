@@ -1,7 +1,7 @@
 """Classes whose objects are not just a table of fields in a file.
 
-Most Torch classes write one table. A class that writes something else, a `write` method of its own in Lua, is known
-here by its name and by two functions that read and write what follows the class name. `register_class` adds one.
+Most Torch classes write one table. A class that writes something else, with a `write` method of its own in Lua, is
+registered here by name, with two functions that read and write what follows the class name. `register_class` adds one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PAYLOADS: dict[str, Payload] = {}
 
 
 def payload_of(class_name: str, version: int | None, vintage: str = "") -> Payload | None:
-    """The layout of a class's objects; `None` where they are a table of fields.
+    """Return the layout of a class's objects; `None` if they are a table of fields.
 
     Args:
         class_name: the full name.
         version: of the object.
-        vintage: that of the file's layout, of which each has its own.
+        vintage: that of the file's layout; each has its own payloads.
     """
     if vintage:
         from .releases_2010 import vintage_payload
@@ -40,16 +40,16 @@ def payload_of(class_name: str, version: int | None, vintage: str = "") -> Paylo
 def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
     """Register classes that write a payload of their own. Decorates a class with static methods `read` and `write`.
 
-    `read(reader, obj)` takes from the reader, in the file's order, what Lua's `read` method takes (`read_int`,
+    `read(reader, obj)` reads, in the file's order, what Lua's `read` method reads (`read_int`,
     `read_long`, `read_double`, `read_object`, …) and stores it in `obj` (`obj["name"] = …`, or `obj.payload`).
-    `write(writer, obj)` does the same the other way.
+    `write(writer, obj)` does the reverse.
 
     Args:
         names: full Lua class names, `corpus.Custom`.
-        since_version: objects of lower class versions are read as plain tables.
+        since_version: objects with lower class versions are read as plain tables.
 
     Raises:
-        ModelError: a class is registered already.
+        ModelError: a class is already registered.
 
     Example:
         >>> @register_class("corpus.Custom")
@@ -66,7 +66,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
     def decorate(layout: PayloadClass) -> PayloadClass:
         for name in names:
             if name in _PAYLOADS:
-                raise ModelError(f"the class {name} is registered already")
+                raise ModelError(f"the class {name} is already registered")
         for name in names:
             _PAYLOADS[name] = Payload(layout.read, layout.write, since_version)
         return layout
@@ -75,7 +75,7 @@ def register_class(*names: str, since_version: int = 0) -> Callable[[Any], Any]:
 
 
 def unregister_class(name: str) -> None:
-    """Forget a registered class; its objects are read as plain tables again."""
+    """Remove a registered class; its objects are read as plain tables again."""
     _PAYLOADS.pop(name, None)
 
 
@@ -106,11 +106,11 @@ register_class("nn.DataParallelTable", since_version=2)(_HeaderAndFields)
 
 @register_class("torch.Generator")
 class _Generator:
-    """The C struct THGenerator as it lies in memory. Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`."""
+    """The C struct THGenerator in its memory layout. Source: torch7 814ea4a `Generator.c`, `lib/TH/THRandom.h`."""
 
     @staticmethod
     def struct_bytes(long_size: int) -> int:
-        """Two ints and 626 longs, then three doubles and an int, padded to the alignment of a double."""
+        """Return the size of two ints, 626 longs, three doubles and an int, padded to the alignment of a double."""
         head = long_size + 4 + 4 + 625 * long_size
         return head + 3 * 8 + 8 if head % 8 == 0 else head + 4 + 3 * 8 + 8
 
@@ -128,7 +128,7 @@ class _Generator:
 
 @register_class("torch.Timer")
 class _Timer:
-    """Nothing at all."""
+    """No payload."""
 
     @staticmethod
     def read(reader: T7Reader, obj: TorchObject) -> None:

@@ -20,21 +20,22 @@ from .object_reader import ObjectReader
 class T7Reader:
     """Reads values from a `.t7` file, one after another.
 
-    Encoding, byte order and the size of `long` are found out from the content, unless they are stated. As in Lua's
+    Encoding, byte order and the size of `long` are detected from the content, unless they are given. As with Lua's
     `torch.DiskFile`, the objects of one file are numbered together, so that a later value may refer to an object of
     an earlier one. Tensors are not read: their storages know where their bytes are.
 
     Args:
-        source: a path, bytes, or a binary file object; reading starts at a file object's position, which stays.
+        source: a path, bytes, or a binary file object; reading starts at a file object's position, which is not
+            changed.
         encoding: `binary` or `ascii`.
         byte_order: `little` or `big`.
         long_size: bytes of a C long, 4 or 8.
         limits: resource limits.
-        payloads: for a stream that was written without the elements of its storages: the storages, in order.
+        payloads: for a stream written without the elements of its storages: the storages, in order.
 
     Raises:
         T7BridgeError: the file cannot be opened.
-        UnknownFormatError: the file is something else; the message says what.
+        UnknownFormatError: the file is in another format; the message says which.
 
     Example:
         >>> with T7Reader("stream.t7") as reader:
@@ -55,40 +56,40 @@ class T7Reader:
         self._limits = limits
         self._is_record = payloads is not None
         self.vintage_objects = 0
-        """Number of objects read in the last try that wrote their fields one after another."""
+        """Number of objects in the last attempt that wrote their fields one after another."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
-        """The layouts still possible; the first one is in use."""
+        """The layouts still possible; the first one is current."""
         self._run = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
 
     @property
     def layout(self) -> T7Layout:
-        """The layout of the file as far as it has been found out."""
+        """The layout of the file as far as it is known."""
         return self._run.layout
 
     # Position
 
     @property
     def source(self) -> ByteSource:
-        """The bytes that are read."""
+        """The source of the bytes."""
         return self._source
 
     @property
     def position(self) -> int:
-        """Offset in bytes of what is read next, 0-based."""
+        """Offset in bytes of the next byte to read, 0-based."""
         return self._run.stream.position
 
     @property
     def at_end(self) -> bool:
-        """Return whether everything has been read."""
+        """Whether everything has been read."""
         return self._run.stream.remaining <= 0
 
     @property
     def objects(self) -> Iterable[Value]:
-        """The tables, tensors, storages, functions and Torch objects met so far, in the order of the file."""
+        """The tables, tensors, storages, functions and Torch objects read so far, in the order of the file."""
         return self._run.objects.values()
 
     def count_views(self) -> tuple[int, int]:
-        """Count the tensors and the storages that have been read."""
+        """Count the tensors and the storages read so far."""
         found = self._run.objects.values()
         return (
             sum(isinstance(value, Tensor) for value in found),
@@ -103,7 +104,7 @@ class T7Reader:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Leave the file open: the storages that were read need it. It is closed with the last of them."""
+        """Leave the file open: the storages still need it. It is closed with the last of them."""
 
     # Single values, as `torch.DiskFile` reads them
 
@@ -131,7 +132,7 @@ class T7Reader:
         """Read an integer that is 0 or 1.
 
         Raises:
-            CorruptError: it is something else.
+            CorruptError: it is neither.
         """
         number = self._run.stream.read_int("a boolean")
         if number not in (0, 1):
@@ -143,19 +144,19 @@ class T7Reader:
         return self.read_raw(self._run.stream.read_int("a string's length"))
 
     def read_raw(self, length: int) -> bytes:
-        """Read `length` bytes as they are, as Lua's `readByte(n):string()` and `readChar(n):string()` do."""
+        """Read `length` raw bytes, as Lua's `readByte(n):string()` and `readChar(n):string()` do."""
         return self._run.stream.read_raw(length, "raw bytes")
 
     # Objects
 
     def read_object(self) -> Value:
-        """Read one value with everything inside it.
+        """Read one value and everything inside it.
 
         Returns:
             `None`, `bool`, `float`, `bytes`, or an object of `t7bridge.graph`.
 
         Raises:
-            TruncatedError: the file ends inside the value, or a count claims more than is there.
+            TruncatedError: the file ends inside the value, or a count claims more than remains.
             CorruptError: the value contradicts itself or the format.
             LimitError: the value is larger than the limits allow.
         """
@@ -166,7 +167,7 @@ class T7Reader:
             return self._read_any()
 
     def _read_first(self) -> Value:
-        """Read as files are today; what that does not explain to the end may be a file of 2010 or 2011."""
+        """Read in today's form; a file that it does not explain to the end may be of 2010 or 2011."""
         start, layouts = self.position, list(self._layouts)
         value, failure = None, None
         try:
@@ -182,7 +183,7 @@ class T7Reader:
 
             return read_again(self, start, layouts, value, failure)
         finally:
-            failure = None  # errors know this frame: no circle may keep what was read
+            failure = None  # errors refer to this frame: break the reference cycle
 
     def _read_any(self) -> Value:
         if len(self._layouts) == 1 or self._run.payload_depth:
@@ -202,9 +203,9 @@ class T7Reader:
                 if failures and not self._explains_more(layout, max(failure[0] for failure in failures)):
                     continue
                 if any(isinstance(found, (Tensor, Storage, TdsHash, TdsVec)) for found in self.objects):
-                    self._layouts = [layout]  # a long has been read, and what followed made sense
+                    self._layouts = [layout]  # a long has been read, and what followed was valid
                 return value
-            # The layout that came furthest is the file's: the others failed for being wrong.
+            # The layout that came furthest is the file's: the others failed because they are wrong.
             failures.sort(key=lambda failure: failure[0], reverse=True)
             self._run = failures[0][1]
             raise failures[0][2]
@@ -212,11 +213,11 @@ class T7Reader:
             failures.clear()  # as in `_read_first`
 
     def _explains_more(self, layout: T7Layout, reached: int) -> bool:
-        """Reject an accidental parse of a corrupt file: tell whether another layout explains more of it.
+        """Reject an accidental parse of a corrupt file: return whether another layout explains more of it.
 
         Args:
-            layout: under which it was read.
-            reached: how far the layouts before it came, in bytes.
+            layout: the layout of the parse.
+            reached: how far the earlier layouts came, in bytes.
         """
         # Lua Torch writes no sizes for a tensor without memory, and the zero halves of longs are not storages.
         if any(isinstance(found, Tensor) and found.size and found.storage is None for found in self.objects):
@@ -226,14 +227,14 @@ class T7Reader:
         rest = self._run.anew(self, self.position, layout)
         try:
             while rest.stream.remaining:
-                if rest.read_value() is None:  # nobody writes nil behind a value, and zeros read as nil
+                if rest.read_value() is None:  # nil is never written after a value, and zeros read as nil
                     return False
         except FormatError:
             return False
         return True
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
-        """Return what `read` returns when the file is read anew under a layout; on failure restore the reader."""
+        """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
         before, layouts = self._run, self._layouts
         self._run = ObjectReader(self, self._source, self._start, layout, self._limits)
         self._layouts = [layout]

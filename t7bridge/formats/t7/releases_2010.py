@@ -1,17 +1,17 @@
 """Files of 2010 and 2011, whose nn modules wrote their fields one after another.
 
 Until November 2011 modules had `write` methods of their own; the values have no names in the file, so that a reader
-must know each class. Four states of the sources are told apart, each named by its first month (`layout.VINTAGES`):
+must know each class. Four states of the sources are distinguished, each named by its first month (`layout.VINTAGES`):
 
-* `2010-11`: Torch5 with xLearn. A tensor has an integer more, before its storage: whether it owns it.
+* `2010-11`: Torch5 with xLearn. A tensor has an extra integer before its storage: whether it owns it.
 * `2011-06`: the first Torch7 with nn and nnx.
-* `2011-09`: `nn.Module` writes a table of all fields; where a class still has a `write`, its values follow the table.
-* `2011-10`: only the modules of nnx do that any more.
+* `2011-09`: `nn.Module` writes a table of all fields; if a class still has a `write`, its values follow the table.
+* `2011-10`: only the modules of nnx still do that.
 
 A network was saved with `network:write(file)` and read with `network:read(file)`: such a file starts with the
-fields, without the class. It is read as the `nn.Sequential` that it is, and its layout is `headless`.
+fields, without the class. It is read as an `nn.Sequential`, and its layout is `headless`.
 
-Which class wrote what stands in `vintage_rows`; the whole story is in `docs/format-t7-vintage.md`.
+The fields of each class are in `releases_2010_fields`; the full history is in `docs/format-t7-vintage.md`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class _Kind:
     """Encoding of one kind of value.
 
     Attributes:
-        read: takes it from a reader.
+        read: reads it from a reader.
         write: writes it to a writer.
-        types: what it may be in the graph.
-        absent: what is written where there is no such field, and what Lua's `read` method makes of that: no field.
+        types: its types in the graph.
+        absent: the value written for a missing field, which Lua's `read` method turns into no field.
     """
 
     read: Callable[[T7Reader], Value]
@@ -61,7 +61,7 @@ class _Kind:
     absent: float | None = None
 
     def holds(self, value: Value) -> bool:
-        """Return whether a value comes back as it is."""
+        """Return whether a value survives a round trip."""
         return self.write not in (_write_integer, _write_long) or (math.isfinite(value) and value == int(value))
 
 
@@ -98,7 +98,7 @@ _KINDS: dict[str, _Kind] = {
 
 @define(frozen=True)
 class _Item:
-    """One value of an object: its kind, its field's name, and the field that says whether it is there."""
+    """One value of an object: its kind, its field's name, and the field that controls its presence."""
 
     kind: _Kind
     name: str
@@ -125,7 +125,7 @@ class _Class:
     """Layout of the objects of one class.
 
     Attributes:
-        has_table: a table of all fields stands first.
+        has_table: whether a table of all fields precedes the values.
         items: the values that follow.
     """
 
@@ -145,11 +145,11 @@ class _Class:
             try:
                 value = item.kind.read(reader)
             except FormatError as error:
-                if error.path:  # the outermost object, which no path names yet
+                if error.path:  # the outermost object, which has no path yet
                     error.path = f"root.{item.name}{error.path[len('root') :]}"
                 raise
             if not isinstance(value, item.kind.types):
-                raise CorruptError(f"is no {item.name} of a {obj.class_name}", found=type(value).__name__)
+                raise CorruptError(f"is not a valid {item.name} of a {obj.class_name}", found=type(value).__name__)
             if value is not None and value == item.kind.absent:
                 value = None
             if self.has_table:
@@ -160,9 +160,9 @@ class _Class:
 
     @staticmethod
     def _compare(class_name: str, item: _Item, value: Value, before: Value) -> None:
-        """The table has the same fields as what follows it; where they differ it is another layout.
+        """Check that the table has the same fields as the values after it; otherwise it is another layout.
 
-        An integer was cut off where the field was none.
+        An integer was truncated if the field was not integral.
         """
         if isinstance(before, float) and item.kind.write is _write_integer and math.isfinite(before):
             before = float(int(before))
@@ -170,7 +170,7 @@ class _Class:
         same = value is before or all(found is None or found is False for found in (value, before))
         if not same and not (isinstance(value, (float, bytes)) and (value == before or str(value) == str(before))):
             raise CorruptError(
-                f"the field {item.name} of a {class_name} stands twice and differs",
+                f"the field {item.name} of a {class_name} occurs twice with different values",
                 expected=repr(before)[:40],
                 found=repr(value)[:40],
                 hint=HINT,
@@ -185,8 +185,8 @@ class _Class:
             for name in fields.raw_keys:
                 if name not in known and fields[name] is not None:
                     raise WriteError(
-                        f"a {obj.class_name} of {writer.layout.vintage} has no place for the field {name!r}",
-                        hint="Write the layout of today: T7Layout(vintage='').",
+                        f"a {obj.class_name} of {writer.layout.vintage} cannot hold the field {name!r}",
+                        hint="Write the current layout: T7Layout(vintage='').",
                     )
         for item in self.items:
             if not item.stands(fields):
@@ -215,7 +215,7 @@ def _class(release: str, name: str) -> _Class:
 
 @cache
 def vintage_payload(release: str, class_name: str) -> Payload | None:
-    """The layout of a class's objects in a release; `None` where they are a table of fields, as today."""
+    """Return the layout of a class's objects in a release; `None` if they are a table of fields, as today."""
     if not release or not class_name.startswith("nn."):
         return None
     layout = _class(release, class_name)
@@ -226,10 +226,10 @@ def vintage_payload(release: str, class_name: str) -> Payload | None:
 
 
 def read_ownership(stream: BinaryInput | TextInput) -> bool:
-    """The integer before a tensor's storage: whether the tensor owns it."""
+    """Read the integer before a tensor's storage: whether the tensor owns it."""
     number = stream.read_int("whether a tensor owns its storage")
     if number not in (0, 1):
-        raise CorruptError("a tensor neither owns its storage nor not", expected="0 or 1", found=f"{number}", hint=HINT)
+        raise CorruptError("a tensor's ownership flag is invalid", expected="0 or 1", found=f"{number}", hint=HINT)
     return number == 1
 
 
@@ -239,17 +239,17 @@ def read_ownership(stream: BinaryInput | TextInput) -> bool:
 def read_again(
     reader: T7Reader, start: int, layouts: list[T7Layout], value: Value, failure: FormatError | None
 ) -> Value:
-    """Read the first value of a file as a release of 2010 or 2011 wrote it, where that explains more than today's.
+    """Read the first value of a file in the form of 2010 or 2011, if that explains more than today's.
 
     Args:
-        reader: behind what was read.
-        start: where the file starts.
-        layouts: how the file may be encoded.
-        value: what it is as files are today.
-        failure: why it is nothing as files are today.
+        reader: positioned after the bytes read so far.
+        start: start of the file.
+        layouts: possible encodings of the file.
+        value: the value in today's form.
+        failure: why it cannot be read in today's form.
     """
     best = failure
-    # Where several layouts failed, what the last of them met says nothing.
+    # If several layouts failed, the objects seen by the last of them mean nothing.
     met = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
         for release, layout, headless in product(_releases(reader, start, met), layouts, _ways(met)):
@@ -257,7 +257,7 @@ def read_again(
             try:
                 return reader.try_layout(wanted, lambda: _read_root(reader))
             except FormatError as error:
-                # Two objects that were read whole are not a coincidence: the file is of that time, and damaged.
+                # Two complete objects are not a coincidence: the file is of that time, and damaged.
                 if reader.vintage_objects >= 2 and (best is None or (error.offset or 0) > (best.offset or 0)):
                     error.hint = HINT
                     best = error
@@ -265,16 +265,16 @@ def read_again(
             raise best
         return value
     finally:
-        best = failure = None  # errors know this frame: no circle may keep what was read
+        best = failure = None  # errors refer to this frame: break the reference cycle
 
 
 def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[str, ...]:
-    """The releases that may have written a file of which today's layout explains nothing, or only the start.
+    """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
-        reader: behind what was read.
-        start: where the file starts.
-        met: the objects that were met, where they are known.
+        reader: positioned after the bytes read so far.
+        start: start of the file.
+        met: the objects seen, if known.
     """
     head = reader.source.read(start, _HEAD)
     if b"torch.Tensor" in head:
@@ -282,7 +282,7 @@ def _releases(reader: T7Reader, start: int, met: list[Value] | None) -> tuple[st
     if met is None:
         return VINTAGES[2:] if b"nn." in head else ()
     if met and isinstance(met[0], Tensor):
-        # A network without its class starts with two tensors: as far as today's layout can see, two values.
+        # A network without its class starts with two tensors: for today's layout, two values.
         head = reader.source.read(reader.position, 32)
         ascii_tag = head.split(maxsplit=1)[:1] == [b"%d" % TORCH]
         return VINTAGES[2:3] if (ascii_tag if reader.layout.encoding == "ascii" else TORCH in head[:4]) else ()
@@ -317,10 +317,10 @@ def _read_root(reader: T7Reader) -> Value:
 
 
 def can_be_headless(value: Value) -> bool:
-    """Return whether a value is one that was written without its class."""
+    """Return whether a value may be written without its class."""
     return isinstance(value, TorchObject) and value.class_name == _ROOT
 
 
 def write_headless(writer: T7Writer, value: TorchObject) -> None:
-    """Write what `network:write(file)` wrote: the fields without the class."""
+    """Write the output of `network:write(file)`: the fields without the class."""
     _class(writer.layout.vintage, _ROOT).write(writer, value)

@@ -1,11 +1,11 @@
-"""Fields of the nn modules of 2010 and 2011, class by class: the one table for reading and writing.
+"""Fields of the nn modules of 2010 and 2011, class by class: the table for reading and writing.
 
-A row is `parent > kind name name …; kind name … if name`: the parent's values come first, then the class's own. Where
-no parent is named it is nn.Module, as it is for a class without a row. A part with `if name` stands only where that
+A row is `parent > kind name name …; kind name … if name`: the parent's values come first, then the class's own. The
+default parent is nn.Module, also for a class without a row. A part with `if name` is present only if that
 field is a table or true.
 
-Kinds: `int`, `long`, `double` and `bool` are written bare; `object` is any value with its tag, `table` one that is a
-table, `state` one that is a tensor, a table or nil. `size` is an integer whose 0, `class` one whose -1, means that
+Kinds: `int`, `long`, `double` and `bool` are written bare; `object` is any value with its tag, `table` a
+table, `state` a tensor, a table or nil. In a `size` 0, in a `class` -1 means that
 there is no such field. `fields` is a table of all fields of the object.
 
 Sources, read for these facts: xLearn 616b7bd (2010-11-18) and bfbe47b (2011-06-14); torch7-distro 35fd150 (2011-06-15)

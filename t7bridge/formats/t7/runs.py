@@ -1,7 +1,7 @@
 """Runs of objects that are alike, in the binary encoding: lists of records, lists of small tensors.
 
-What one of them looked like says where everything is in the next, so that each costs a few unpackings. Whatever is not
-alike to the byte is left to the object reader, errors included.
+The layout of one object predicts the positions in the next, so that each costs a few unpackings. Anything that is not
+alike to the byte is left to the object reader, including errors.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from . import layout as tags
 from .binary import BinaryInput
 
 _LEAST = 4
-"""Entries at once that count as a success."""
+"""Number of entries read at once that counts as a success."""
 _MOST_FIELDS = 64
 _ENTRY = "idii"
 """An entry with a number as its key: tag, key, and of the object its tag and number."""
 _KINDS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (tags.STRING, "i")}
-"""Start of a value: its tag, and what follows that; of a string, its length."""
+"""Start of a value: its tag, and the length of a string."""
 
 
 class Alike:
-    """Reads entries of tables at once where they are like the one before; after failures it tries less often.
+    """Reads entries of tables at once if they are like the one before; after failures it tries less often.
 
     Args:
-        stream: what is read.
-        objects: what has been read, by number.
-        most: how many objects the file may have.
+        stream: the input.
+        objects: the objects read so far, by number.
+        most: maximum number of objects of the file.
         lent: whether the stream lacks the elements of its storages.
     """
 
@@ -55,7 +55,7 @@ class Alike:
             run = Tensors.like(item, self._stream.layout, self._sign)
         before = len(values)
         if run is not None:
-            # A tensor is two objects: so the limit is met outside of here, with the error that it has there.
+            # A tensor is two objects: so the limit is hit outside of here, with the appropriate error.
             most = min(count - before, (self._most - len(self._objects)) // 2)
             run.read(self._stream, self._objects, keys, values, most)
         if len(values) - before >= _LEAST:
@@ -67,12 +67,12 @@ class Alike:
 
 @define(frozen=True)
 class _Group:
-    """Fields of a record up to a string, whose length is not known beforehand.
+    """Fields of a record up to a string, whose length is not known in advance.
 
     Attributes:
-        unpack: unpacks what comes before each value and the values, in turn, from a buffer and a place in it.
-        length: bytes that it takes.
-        fixed: what comes before the values: the keys, encoded, and the values' tags.
+        unpack: unpacks the bytes before each value and the values, in turn, from a buffer at an offset.
+        length: size in bytes.
+        fixed: the bytes before the values: the keys, encoded, and the values' tags.
         booleans: which of the values are booleans.
         text: whether the last value is the length of a string that follows.
     """
@@ -85,7 +85,7 @@ class _Group:
 
 
 class Records:
-    """Tables with the keys of one that was read, and values of the same types."""
+    """Tables with the same keys as a previous one, and values of the same types."""
 
     def __init__(self, keys: list[Any], groups: list[_Group], sign: str) -> None:
         self._keys = keys
@@ -94,7 +94,7 @@ class Records:
 
     @classmethod
     def like(cls, table: Table, sign: str) -> Records | None:
-        """Return what to expect after a table; `None` if it holds more than numbers, booleans and strings."""
+        """Return the expected form after a table; `None` if it holds more than numbers, booleans and strings."""
         if not 0 < len(table.raw_values) <= _MOST_FIELDS or len(table.raw_keys) != len(table.raw_values):
             return None
         kinds = [_KINDS.get(type(value)) for value in table.raw_values]
@@ -120,7 +120,7 @@ class Records:
         return cls(table.raw_keys, groups, sign)
 
     def read(self, stream: BinaryInput, objects: dict[int, Any], keys: list[Any], values: list[Any], most: int) -> None:
-        """Read entries as long as they are numbers with such tables, at most so many."""
+        """Read entries as long as they are numbers with such tables, up to a maximum."""
         head, names, groups = self._head.unpack_from, self._keys, self._groups
         size, number = len(names), len(objects)
         window, at = stream.window_at(_ROOM)
@@ -146,7 +146,7 @@ class Records:
 
     @staticmethod
     def _fields(window: bytes, at: int, groups: list[_Group]) -> tuple[list[Any], int] | None:
-        """The values of one record and where it ends, if it is alike and wholly in the window."""
+        """Return the values of one record and its end, if it is alike and completely in the window."""
         end = len(window)
         fields: list[Any] = []
         for group in groups:
@@ -190,7 +190,7 @@ def _encoded_key(key: Any, sign: str) -> bytes | None:
 
 
 class Tensors:
-    """Tensors of the class and rank of one that was read, each followed by a storage of its own."""
+    """Tensors with the class and rank of a previous one, each followed by a storage of its own."""
 
     def __init__(self, tensor: Tensor, layout: tags.T7Layout, sign: str) -> None:
         storage = tensor.storage
@@ -209,14 +209,14 @@ class Tensors:
 
     @classmethod
     def like(cls, tensor: Tensor, layout: tags.T7Layout, sign: str) -> Tensors | None:
-        """Return what to expect after a tensor; `None` if its class has no version or it has no storage."""
+        """Return the expected form after a tensor; `None` if its class has no version or it has no storage."""
         storage = tensor.storage
         if storage is None or tensor.version is None or storage.version is None or layout.vintage:
             return None
         return cls(tensor, layout, sign)
 
     def read(self, stream: BinaryInput, objects: dict[int, Any], keys: list[Any], values: list[Any], most: int) -> None:
-        """Read entries as long as they are numbers with such tensors, at most so many."""
+        """Read entries as long as they are numbers with such tensors, up to a maximum."""
         unpack, length, rank = self._row.unpack_from, self._row.size, self._rank
         first, torch_tag, second = self._fixed
         number = len(objects)

@@ -99,7 +99,7 @@ def changed(tmp_path: Path, **fields: Any) -> Path:
         ({"relative_path": "/etc/passwd"}, "outside the folder"),
         ({"relative_path": "missing.distcp"}, "cannot be read"),
         ({"length": 1 << 40}, "outside the file"),
-        ({"length": -1}, "not a place"),
+        ({"length": -1}, "not a location"),
         ({"sizes": torch.Size([3])}, "not the tensor"),
         ({"offsets": torch.Size([1])}, "is in no file|make up"),
         ({"transform_descriptors": ["zstd"]}, "extension"),

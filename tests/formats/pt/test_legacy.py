@@ -76,7 +76,7 @@ def test_legacy_files_that_contradict_themselves():
         PtReader(legacy(code, ["7", "9"], floats(1, 2), floats(1))).read()
     with pytest.raises(TruncatedError):
         PtReader(legacy(code, ["7"], floats(1, 2)[:-1])).read()
-    with pytest.raises(CorruptError, match="no release had"):
+    with pytest.raises(CorruptError, match="a protocol that no release used"):
         PtReader(MAGIC.replace(b"M\xe9\x03", b"M\xe8\x03") + b"N.].").read()
 
 

@@ -105,7 +105,7 @@ def test_types_without_a_class(name: str) -> None:
     element = ELEMENT_TYPES[name]
     storage = Storage(element, 1, np.zeros(1, element.code))
 
-    with pytest.raises(UnsupportedError, match="today's format"):
+    with pytest.raises(UnsupportedError, match="the current format"):
         written(Tensor(element, storage, (1,), (1,)))
 
 

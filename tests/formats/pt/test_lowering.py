@@ -275,7 +275,7 @@ def test_memory_seen_as_two_types() -> None:
     assert described(data) == describe_python(value)
     back = PtReader(data).read()
     assert back[1].storage.base is back[0].storage
-    with pytest.raises(UnsupportedError, match="int32 alone"):
+    with pytest.raises(UnsupportedError, match="int32 outside of a tensor"):
         written([value[0], other])
 
 

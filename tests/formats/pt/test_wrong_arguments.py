@@ -262,7 +262,7 @@ VIEW = struct.pack("<i4x3q", 1, 1, 1, 0)
 TAR_REFUSED = {
     "no count": ({"storages": b"\x80\x02N."}, "does not begin with a count"),
     "no storage": ({"storages": b"\x80\x02K\1.\x80\x02N."}, "has no key, location and class"),
-    "class": ({"storages": b"\x80\x02K\1.\x80\x02(K\1" + text("cpu") + b"cmy\nStorage\nt."}, "no known class"),
+    "class": ({"storages": b"\x80\x02K\1.\x80\x02(K\1" + text("cpu") + b"cmy\nStorage\nt."}, "an unknown class"),
     "twice": ({"storages": b"\x80\x02K\2." + STORAGE + STORAGE + b"\x80\x02]."}, "occurs twice"),
     "part": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02](Ne."}, "part of a storage is invalid"),
     "parts": ({"storages": b"\x80\x02K\1." + STORAGE + b"\x80\x02N."}, "part of a storage is invalid"),

@@ -138,7 +138,7 @@ def test_tags_that_do_not_exist(tag, layout):
     head = Parts(layout).ints(3, 1, 1).string("deep").data
     error = refused(Parts(layout).raw(b"").data + head + Parts(layout).ints(tag, 0, 0, 0).data, CorruptError, layout)
     assert error.path == "root.deep"
-    assert error.message == f"there is no type tag {tag}"
+    assert error.message == f"unknown type tag {tag}"
     if layout is not ASCII:
         assert error.offset == len(head)
 
@@ -277,7 +277,7 @@ def test_message_names_the_file(tmp_path):
     path = tmp_path / "broken.t7"
     head = Parts(LITTLE8).ints(3, 1, 2).string("text").string(b"x" * 5000).string("w").data
     path.write_bytes(head + Parts(LITTLE8).ints(99, 0, 0, 0).data)
-    with pytest.raises(CorruptError, match=re.escape(f"{path}: byte 5 041, root.w: there is no type tag 99")):
+    with pytest.raises(CorruptError, match=re.escape(f"{path}: byte 5 041, root.w: unknown type tag 99")):
         read(path)
     assert len(head) == 5041
 
@@ -302,7 +302,7 @@ def test_reader_after_an_error():
 def test_layout_that_does_not_exist():
     """A stated encoding, byte order or size of long that does not exist is refused."""
     for options in ({"encoding": "utf-8"}, {"byte_order": "middle"}, {"long_size": 2}):
-        with pytest.raises(ModelError, match="there is no"):
+        with pytest.raises(ModelError, match="unknown"):
             T7Reader(b"\0\0\0\0", **options)
 
 

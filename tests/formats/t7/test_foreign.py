@@ -87,7 +87,7 @@ def test_foreign_file_is_named(name, tmp_path):
     data, message = FOREIGN[name]
     path = tmp_path / "model.t7"
     path.write_bytes(data)
-    with pytest.raises(UnknownFormatError, match=rf"model\.t7: is no \.t7 file but .*{message}"):
+    with pytest.raises(UnknownFormatError, match=rf"model\.t7: is not a \.t7 file but .*{message}"):
         T7Reader(path)
     with pytest.raises(UnknownFormatError, match=message):
         T7Reader(data)
