@@ -279,7 +279,7 @@ def test_values_before_what_is_cut_off(tmp_path, capsys) -> None:
         assert t7bridge.load(path)["a"] == 1
     for verb in (["inspect", path], ["describe", path], ["convert", path, tmp_path / "x.pt"]):
         assert run(*verb) == 0
-        assert "are not values: a value is cut off" in capsys.readouterr().err
+        assert "are not a value: a value is cut off" in capsys.readouterr().err
     path.write_bytes(whole)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

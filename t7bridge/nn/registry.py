@@ -238,7 +238,7 @@ def register_layer(
     for name in names:
         if name in _LAYERS:
             raise ModelError(
-                f"the class {name} is registered already", hint="Call unregister_layer first to replace it."
+                f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
             )
     add_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))

@@ -75,7 +75,7 @@ def test_users_can_register():
         result = state_dict(obj("my.Scale", gain=numbers(2, 3)))
         assert result.tensors["scale"].shape == (3, 2)
         assert not result.notes
-        with pytest.raises(ModelError, match="registered already"):
+        with pytest.raises(ModelError, match="already registered"):
             register_layer("my.Scale")
     finally:
         unregister_layer("my.Scale")

@@ -112,7 +112,7 @@ def test_traits_of_a_class():
 @pytest.mark.usefixtures("registered")
 def test_registered_twice():
     """A Lua class has one entry."""
-    with pytest.raises(ModelError, match="registered already"):
+    with pytest.raises(ModelError, match="already registered"):
         register_module("my.Scale")(Scale)
 
 

@@ -222,7 +222,7 @@ def test_storage_of_another_type(layout):
     module = head().torch(2, "nn.Tanh").ints(3, 3, 0).data
     for data, found in ((double, "a storage of float64"), (itself, "Tensor"), (table, "Table"), (module, "nn.Tanh")):
         error = refused(data, CorruptError, layout)
-        assert (error.message, error.found) == ("a tensor's storage is not one", found)
+        assert (error.message, error.found) == ("a tensor's storage is another object", found)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -215,9 +215,9 @@ def test_lower_class_versions_are_plain_tables():
 @pytest.mark.usefixtures("pair")
 def test_registering_twice_is_refused():
     """A class cannot be registered a second time, nor one that the package knows itself."""
-    with pytest.raises(ModelError, match=r"my\.Pair is registered already"):
+    with pytest.raises(ModelError, match=r"my\.Pair is already registered"):
         register_class("my.Pair")(Pair)
-    with pytest.raises(ModelError, match=r"nn\.GPU is registered already"):
+    with pytest.raises(ModelError, match=r"nn\.GPU is already registered"):
         register_class("nn.GPU")(Pair)
 
 

@@ -247,5 +247,5 @@ def test_storages_that_do_not_fit():
     options = {"encoding": "binary", "byte_order": "little", "long_size": 8}
     with pytest.raises(CorruptError, match="found none"):
         read(head, payloads=iter(apart[:1]), **options)
-    with pytest.raises(CorruptError, match="storages do not fit"):
+    with pytest.raises(CorruptError, match="storages do not match"):
         read(head, payloads=reversed(apart), **options)

@@ -352,7 +352,7 @@ def test_a_field_without_a_place():
     layout = T7Layout(encoding="ascii", vintage=FIELDS, headless=True)
     root = read(two_layers(ASCII).data)
     root["modules"][1]["name"] = b"first"
-    with pytest.raises(WriteError, match="no place for the field"):
+    with pytest.raises(WriteError, match="cannot hold the field"):
         written(root, layout)
     assert read(written(root, evolve(layout, vintage="", headless=False)))["modules"][1]["name"] == b"first"
 
