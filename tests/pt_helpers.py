@@ -43,6 +43,15 @@ def saved(value: Any, **how: Any) -> bytes:
     return file.getvalue()
 
 
+def written_by(kind: type, value: Any, **options: Any) -> bytes:
+    """The bytes of a file that a writer of the package makes of a value."""
+    file = io.BytesIO()
+    writer = kind(file, **options)
+    writer.write(value)
+    writer.finish()
+    return file.getvalue()
+
+
 def described(data: Any, limits: Limits = DEFAULT_LIMITS) -> Any:
     """What `PtReader` and `describe_python` see in a file."""
     return describe_python(PtReader(data, limits=limits).read())

@@ -35,6 +35,7 @@ VERBS: dict[str, list[str]] = {
 def _costs(files: list[Path], verbs: dict[str, list[str]], folder: Path) -> list[list[Any]]:
     good = {verb: str(RECORDED if verb == "prove" else MODEL) for verb in verbs}
     asked = {"verbs": verbs, "good": good, "files": [str(file) for file in files], "folder": str(folder)}
+    asked["megabytes"] = MEGABYTES * 10**6 >> 20
     worker = Path(__file__).with_name("cost_worker.py")
     done = subprocess.run(
         [sys.executable, str(worker)], input=json.dumps(asked), capture_output=True, text=True, timeout=1500

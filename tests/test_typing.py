@@ -29,6 +29,13 @@ for number, layer in model.modules.items():
 channels: int = int(model.modules[1].nInputPlane)
 assert model.modules[1].nInputPlane == channels
 total: float = float(np.asarray(model.modules[1].weight).sum())
+for key, value in model.items():
+    lua_key: t7bridge.Key = key
+    if isinstance(value, t7bridge.Tensor):
+        reveal_type(value.shape)  # tuple[int, ...]
+assert isinstance(model, t7bridge.TorchObject)
+for name, tensor in t7bridge.state_dict(model).items():
+    reveal_type(tensor)  # t7bridge.graph.tensor.Tensor
 with t7bridge.open("x.pt") as document:
     reveal_type(document.format)  # str
 report = t7bridge.convert("model.t7", "model.pt")

@@ -351,18 +351,15 @@ def t7_cases() -> None:
 # Zip archives, by hand
 
 
+def said(data: bytes, **said_too: int | bytes) -> dict:
+    """What both headers of a member say of its bytes; `said_too` goes on, and lies."""
+    size = len(data)
+    return {"flags": 0, "method": 0, "crc": zlib.crc32(data), "packed": size, "size": size, "extra": b"", **said_too}
+
+
 def local(own: bytes, data: bytes, **change: int | bytes) -> bytes:
     """A local header and the bytes; `change` lies."""
-    f = {
-        "flags": 0,
-        "method": 0,
-        "crc": zlib.crc32(data),
-        "packed": len(data),
-        "size": len(data),
-        "name": own,
-        "extra": b"",
-        **change,
-    }
+    f = said(data, **{"name": own, **change})
     return (
         b"PK\x03\x04"
         + struct.pack(
@@ -386,17 +383,7 @@ def local(own: bytes, data: bytes, **change: int | bytes) -> bytes:
 
 def central(name: bytes, data: bytes, where: int, **change: int | bytes) -> bytes:
     """An entry of the directory."""
-    f = {
-        "flags": 0,
-        "method": 0,
-        "crc": zlib.crc32(data),
-        "packed": len(data),
-        "size": len(data),
-        "extra": b"",
-        "at": where,
-        "attributes": 0,
-        **change,
-    }
+    f = said(data, **{"at": where, "attributes": 0, **change})
     return (
         b"PK\x01\x02"
         + struct.pack(

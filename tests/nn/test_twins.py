@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import TESTFILES, read
+from match_nets import Generator
 
 from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.tensor import Tensor
@@ -296,16 +297,7 @@ def test_lstm(name):
 def test_whole_networks_load_strictly():
     """Sequential networks load into torch.nn.Sequential under the same names, buffers included."""
     root = read(str(TESTFILES / "models/dcgan_generator.t7"))
-    module = nn.Sequential(
-        nn.ConvTranspose2d(8, 6, 4),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.ConvTranspose2d(6, 4, 4, 2, 1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.ConvTranspose2d(4, 3, 4, 2, 1),
-        nn.Tanh(),
-    ).eval()
+    module = Generator().main.eval()
     module.load_state_dict({key: to_torch(tensor) for key, tensor in state_dict(root).tensors.items()}, strict=True)
     case = read(str(TESTFILES / "models/dcgan_generator.io.t7"))
     with torch.no_grad():

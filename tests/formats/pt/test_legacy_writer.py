@@ -6,13 +6,14 @@ import io
 import pickle
 import struct
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of
-from pt_helpers import saved
+from pt_helpers import saved, written_by
 
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.legacy_writer import LegacyPtWriter
@@ -22,14 +23,7 @@ from t7bridge.graph.storage import Span, Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.io.source import ByteSource
 
-
-def written(value: Any, **options: Any) -> bytes:
-    """The bytes of a file with a value."""
-    file = io.BytesIO()
-    writer = LegacyPtWriter(file, **options)
-    writer.write(value)
-    writer.finish()
-    return file.getvalue()
+written = partial(written_by, LegacyPtWriter)
 
 
 def loaded(value: Any) -> Any:

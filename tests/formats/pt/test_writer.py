@@ -6,12 +6,14 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pt_helpers import written_by
 from torch.utils.serialization import config
 
 from t7bridge.errors import UnsupportedError
@@ -24,14 +26,7 @@ from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 
-
-def written(value: Any, **options: Any) -> bytes:
-    """The bytes of a `.pt` with a value."""
-    file = io.BytesIO()
-    writer = PtWriter(file, **options)
-    writer.write(value)
-    writer.finish()
-    return file.getvalue()
+written = partial(written_by, PtWriter)
 
 
 def loaded(value: Any) -> Any:
