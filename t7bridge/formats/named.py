@@ -287,11 +287,13 @@ def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: l
     """Return a storage in memory, assembled from views none of which covers all of it."""
     import numpy as np
 
+    from ..graph.arrays import byte_strides
+
     element = tensors[names[0]].element
     array = np.zeros(count, element.code)
     for name in names:
         view, size = views[name], tensors[name].size
-        strides = tuple(step * array.itemsize for step in view.stride)
+        strides = byte_strides(size, view.stride, array.itemsize)
         np.lib.stride_tricks.as_strided(array[view.offset :], size, strides)[...] = tensors[name].array
     return Storage(element, count, array)
 

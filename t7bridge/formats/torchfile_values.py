@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..graph.arrays import byte_strides
 from ..graph.lua import LuaFunction as GraphFunction
 from ..graph.lua import Table, TdsHash, TdsVec, Value
 from ..graph.lua import TorchObject as GraphObject
@@ -175,7 +176,7 @@ class Builder:
         if tensor.storage is None or not tensor.size:
             return np.empty(0, tensor.element.code)
         base = self._array(tensor.storage)
-        strides = [step * base.itemsize for step in tensor.stride]
+        strides = byte_strides(tensor.size, tensor.stride, base.itemsize)
         return np.lib.stride_tricks.as_strided(base[tensor.offset :], tensor.size, strides)
 
     def _fill(self, value: Value) -> None:

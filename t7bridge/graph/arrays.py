@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _BY_DTYPE: dict[Any, ElementType] = {np.dtype(e.code): e for e in ELEMENT_TYPES.values() if e.native}
 _FLOAT_BYTES = b"0123456789+-.eE \n"
+HALF_NAN = 0x7FFF
+"""The bits of the one nan that Torch makes when it turns numbers into halves."""
 _ORDER = {"little": "<", "big": ">"}
 
 
@@ -73,8 +76,7 @@ def _parse(text: bytes, storage: Storage) -> np.ndarray:
     tokens = text.split()
     try:
         if native.kind == "f":
-            with np.errstate(over="ignore"):  # values beyond the type are inf, as with C's scanf
-                return np.array([float(token) for token in tokens], "f8").astype(native)
+            return _rounded(np.array([float(token) for token in tokens], "f8"), native)
         return np.array([int(token) for token in tokens], native)
     except (ValueError, OverflowError) as error:
         assert isinstance(storage.data, TextSpan)
@@ -89,8 +91,7 @@ def _parse_plain(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
     if array is None:
         return _parse_by_numpy(text, native)
     if native.kind == "f":
-        with np.errstate(over="ignore"):  # values beyond the type are inf, as with C's scanf
-            return array.astype(native, copy=False)
+        return _rounded(array, native)
     bounds = np.iinfo(native)
     if array.size and (array.min() < bounds.min or array.max() > bounds.max):
         return None
@@ -110,8 +111,19 @@ def _parse_by_numpy(text: bytes, native: np.dtype[Any]) -> np.ndarray | None:
             array = np.fromstring(text, "f8", sep=" ")
         except (ValueError, DeprecationWarning):
             return None
+    return _rounded(array, native)
+
+
+def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
+    """Doubles of a text as floats of a storage: beyond the type is inf, as C's scanf has it.
+
+    Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`, which has one nan, 0x7fff.
+    """
     with np.errstate(over="ignore"):
-        return array.astype(native, copy=False)
+        made = array.astype(native, copy=False)
+    if native.itemsize == 2:
+        made.view("u2")[np.isnan(made)] = HALF_NAN
+    return made
 
 
 def _wrong_numbers(span: TextSpan, expected: str, found: str) -> CorruptError:
@@ -199,13 +211,21 @@ def tensor_array(tensor: Tensor) -> np.ndarray:
         if tensor.element.name in PACKED:
             raise UnsupportedError(f"numpy has no arrays of {tensor.element.name}, smaller than a byte")
         base = tensor.storage.array[tensor.offset :]
-        strides = tuple(step * base.dtype.itemsize for step in tensor.stride)
+        strides = byte_strides(tensor.size, tensor.stride, base.dtype.itemsize)
         view = np.lib.stride_tricks.as_strided(base, tensor.size, strides, writeable=base.flags.writeable)
         return view if tensor.extras is None else _with_bits(view, tensor)
     except (ValueError, OverflowError) as error:
         if isinstance(error, T7BridgeError):
             raise
         raise UnsupportedError(f"numpy has no array of shape {tensor.shape}: {error}") from error
+
+
+def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes; 0 along dimensions of one element whose stride is more than numpy can hold."""
+    return tuple(
+        0 if extent == 1 and abs(step) > sys.maxsize // itemsize else step * itemsize
+        for extent, step in zip(size, stride)
+    )
 
 
 def _with_bits(view: np.ndarray, tensor: Tensor) -> np.ndarray:
@@ -304,5 +324,7 @@ def count_odd_nans(array: np.ndarray) -> int:
     """
     found = array[np.isnan(array)]
     bits = f"u{array.itemsize}"
+    if array.itemsize == 2:  # nan has no sign in Torch's halves
+        return int(np.count_nonzero(found.view(bits) != HALF_NAN))
     usual = np.array(np.nan, array.dtype).view(bits)
     return int(np.count_nonzero(np.copysign(found, 1).view(bits) != usual))

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .number_text import number_text
+
 _FLOAT_BYTES, _INTEGER_BYTES = b"0123456789+-.eE ", b"0123456789- \n"
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
@@ -292,7 +294,7 @@ def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
     number[unsure], power[unsure] = 0, 0
     rows = _rows(array, number, power, digits)
     if unsure.size:
-        texts = [b"%.*g " % (digits, value) for value in array[unsure].tolist()]
+        texts = [number_text(value, digits).encode() + b" " for value in array[unsure].tolist()]
         width = rows.shape[1] * 4
         rows[unsure] = np.array(texts, f"S{width}").view("u4").reshape(-1, rows.shape[1])
     return rows.tobytes().translate(None, b"\0")[:-1]

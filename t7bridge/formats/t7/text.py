@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
+from ...graph.number_text import number_text
 from ...graph.storage import Span, Storage, TextSpan
 from ...io.output import Output
 from . import layout as tags
@@ -264,13 +265,6 @@ class TextInput(Window):
 _NAN = struct.pack(">d", math.nan)
 
 
-def number_text(value: float, digits: int) -> str:
-    """A number as C's `%.17g` prints it on Linux, with `digits` digits: a nan keeps its sign."""
-    if value != value:
-        return "-nan" if math.copysign(1.0, value) < 0 else "nan"
-    return f"{value:.{digits}g}"
-
-
 class TextWriter:
     """Writes primitives as text. The same methods as `BinaryWriter`."""
 
@@ -339,6 +333,8 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
+        import numpy as np
+
         from ...graph.arrays import array_chunks, count_odd_nans
         from ...graph.decimals import format_floats, format_integers
 
@@ -348,6 +344,8 @@ class TextWriter:
             text: bytes | None
             if array.dtype.kind == "f":
                 self.plain_nans += count_odd_nans(array)
+                if array.itemsize == 2:  # Torch's halves have one nan, without a sign
+                    array = np.where(np.isnan(array), np.float16(np.nan), array)
                 text = format_floats(array, digits)
                 if text is None:
                     text = _texts(array, digits)

@@ -111,6 +111,21 @@ def test_nan_sign_of_floats_in_ascii():
     assert written(Storage.from_array(storage.array), ASCII) == data
 
 
+def test_nan_sign_among_many_numbers():
+    """A nan among numbers that are printed all at once keeps its sign too, as glibc's `%.17g` prints it."""
+    numbers = " ".join(["0.5", "-nan", "nan", *["0.25"] * 40])
+    data = f"4\n1\n3\nV 1\n19\ntorch.DoubleStorage\n43\n{numbers}\n".encode()
+    assert written(Storage.from_array(read(data).array), ASCII) == data
+
+
+def test_halves_have_one_nan():
+    """A nan of a HalfStorage in text is 0x7fff, as Lua Torch reads it, and every nan is written without a sign."""
+    data = b"4\n1\n3\nV 1\n17\ntorch.HalfStorage\n5\nnan -nan 0.5 inf nan\n"
+    assert read(data).array.view("u2").tolist() == [0x7FFF, 0x7FFF, 0x3800, 0x7C00, 0x7FFF]
+    storage = Storage.from_array(np.array([0x7FFF, 0xFFFF, 0x3800, 0x7C00, 0xFE00], "u2").view("f2"))
+    assert written(storage, ASCII) == data.replace(b"-", b"")
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_long_storage_extremes(layout):
     """A LongStorage holds every 64-bit integer; 4-byte longs hold 32 bits, and more is refused with the way out."""
