@@ -13,6 +13,9 @@ from typing import Any
 
 from .text import printable_lines
 
+_LONGEST_PATH = 400
+"""Characters of a path that are shown; the attribute has all of them."""
+
 
 class T7BridgeError(Exception):
     """Root of all errors that the package raises deliberately.
@@ -51,7 +54,8 @@ class T7BridgeError(Exception):
         where = [self.file] if self.file else []
         place = [f"byte {self.offset:,}".replace(",", " ")] if self.offset is not None else []
         if self.path:
-            place.append(self.path)
+            long = len(self.path) > _LONGEST_PATH
+            place.append(f"{self.path[: _LONGEST_PATH // 2]}…{self.path[-_LONGEST_PATH // 2 :]}" if long else self.path)
         if place:
             where.append(", ".join(place))
         text = ": ".join([*where, self.message])

@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "io": {"errors"},
     "graph": {"data", "errors", "limits", "text", "io"},
     "values": GRAPH,
-    "formats": LEAVES | {"errors", "limits", "io", "formats/containers"},
+    "formats": LEAVES | {"errors", "limits", "io", "formats/containers", "values"},  # of values the element types
     "formats/containers": {"errors", "limits", "io", "formats/table", "formats/pt"},  # of pt its zip archives
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/table": {"data"},

@@ -8,7 +8,7 @@ report by kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from attrs import evolve, field
@@ -16,13 +16,13 @@ from attrs import evolve, field
 from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
-from ..formats.document import ELEMENTS_KEY
-from ..formats.named import Name, NamedTensors, is_changed, plan_views
+from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
+from ..values.elements import ELEMENTS_KEY, pairs_of_numbers
 
 _SCALARS = 1_000
 _SHOWN = 5
@@ -30,6 +30,10 @@ _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
 _Place = Any
 """A path as a chain: the enclosing value and the key; `None` for the root. Becomes a name where a tensor is found."""
+_RESERVED = frozenset({(METADATA_KEY,), (ELEMENTS_KEY,), ("format",)})
+"""Metadata that are not those of the value."""
+_LONGEST_KEY = 200
+"""Characters of the text of a key that is neither text nor a number."""
 _REPEATED = 16
 """Maximum bytes of all tensors, as a multiple of those of the storages."""
 
@@ -42,11 +46,15 @@ class Flat:
         tensors: each tensor under its steps: `("model", "0.weight")`.
         scalars: numbers, strings and booleans as JSON, likewise.
         left_out: paths of everything else, by kind.
+        storages: steps to storages, each of which becomes a tensor of one dimension.
+        renamed: tensors whose name was taken: the steps to them, and the name.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
     scalars: dict[Name, str] = field(factory=dict)
     left_out: dict[str, list[str]] = field(factory=dict)
+    storages: list[Name] = field(factory=list)
+    renamed: list[tuple[Name, Name]] = field(factory=list)
 
     def leave_out(self, kind: str, steps: Name) -> None:
         """Record something that is left out."""
@@ -74,12 +82,14 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
             continue
         budget.spend(max(0, depth - _DEPTH))
         steps = _steps_to(place)
+        if isinstance(item, Storage):
+            flat.storages.append(steps)
+            item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
-            name = steps or ("root",)
-            if name in flat.tensors:
-                flat.leave_out("tensor whose name is taken", steps)
-            else:
-                flat.tensors[name] = item
+            name = _free(steps or ("root",), flat.tensors)
+            if name != (steps or ("root",)):
+                flat.renamed.append((steps, name))
+            flat.tensors[name] = item
         elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
             flat.leave_out("container present under another name", steps)
         elif isinstance(item, (bool, int, float, str)):
@@ -87,6 +97,14 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
         else:
             flat.leave_out(_kind(item), steps)
     return flat
+
+
+def _free(name: Name, taken: Container[Any]) -> Name:
+    """A name that is not taken: keys that differ may have one text, as 1.0 and "1.0" have."""
+    made, number = name, 2
+    while made in taken:
+        made, number = (*name[:-1], f"{name[-1]}~{number}"), number + 1
+    return made
 
 
 def _steps_to(place: _Place) -> Name:
@@ -111,7 +129,9 @@ def _kind(item: Any) -> str:
 
 
 def _step(key: Any) -> str:
-    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "backslashreplace")
+    return str(key) if isinstance(key, (str, int, float)) else repr(key)[:_LONGEST_KEY]
 
 
 def name_tensors(
@@ -141,7 +161,21 @@ def name_tensors(
             del flat.tensors[name]
     if not flat.tensors:
         raise ModelError("the file holds no tensor", hint=f"A {goal.suffix} file holds tensors only.")
+    if flat.storages:
+        count = len(flat.storages)
+        storages = "a storage is" if count == 1 else f"{count} storages are"
+        report.note(
+            "info", f"{storages} written as a tensor of one dimension: {_listed(flat.storages)}", code="storage"
+        )
     _check_size(flat.tensors)
+    fit_names(flat, goal)
+    for name, made in flat.renamed[:_SHOWN]:
+        left = len(flat.renamed) - _SHOWN
+        others = f", and {left} more have other names" if left > 0 and name == flat.renamed[_SHOWN - 1][0] else ""
+        report.note(
+            "warning", f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(made)}{others}",
+            ".".join(name), code="renamed",
+        )  # fmt: skip
     if len(flat.scalars) > _SCALARS:
         report.note(
             "warning",
@@ -161,7 +195,9 @@ def name_tensors(
             code="left-out",
             count=len(paths),
         )
-    texts = {**(metadata or {}), **{".".join(steps): text for steps, text in flat.scalars.items()}}
+    texts = dict(metadata or {})
+    for steps, scalar in flat.scalars.items():
+        texts[_free((".".join(steps),), _RESERVED)[0]] = scalar
     with_elements = _with_elements(flat.tensors, goal, report)
     changed = {
         ".".join(name): flat.tensors[name].element.name
@@ -174,6 +210,29 @@ def name_tensors(
     named.views, apart = plan_views(named.tensors)
     _note_sharing(named, apart, goal, report)
     return named
+
+
+def fit_names(flat: Flat, goal: FormatSpec) -> None:
+    """Give each tensor a name that the format can hold and no other tensor has."""
+    fitted: dict[Name, Tensor] = {}
+    taken: set[Name] = set()
+    groups: set[Name] = set()
+    for name, tensor in flat.tensors.items():
+        made = tuple(step.encode("utf-8", "backslashreplace").decode() for step in name)
+        if goal.tree:  # a tensor is not a group of tensors, too
+            held = next((length for length in range(1, len(made)) if made[:length] in taken), 0)
+            made = _free(made[:held], taken) + made[held:] if held else made
+            groups.update(made[:length] for length in range(1, len(made)))
+        while goal.tree and made in groups:
+            made = (*made[:-1], made[-1] + "~")
+        free = _free(made if goal.tree else (goal.fit(".".join(made)),), taken)
+        taken.add(free)
+        if not goal.tree and free == (".".join(made),):
+            free = made
+        if free != name:
+            flat.renamed.append((name, free))
+        fitted[free] = tensor
+    flat.tensors = fitted
 
 
 def _check_size(tensors: dict[Name, Tensor]) -> None:
@@ -189,21 +248,29 @@ def _check_size(tensors: dict[Name, Tensor]) -> None:
 
 
 def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report) -> dict[Name, Tensor]:
-    """Return the tensors with elements that the format has: bfloat16 and the float8s are exact as float32."""
+    """Return the tensors with elements that the format has: bfloat16 and the float8s are exact as float32.
+
+    A complex number is two floats, in a last dimension of 2.
+    """
     result: dict[Name, Tensor] = {}
-    wider: dict[int, Storage] = {}
+    wider: dict[Any, Storage] = {}
     changed: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         storage, element = tensor.storage, tensor.element.name
         lacks = goal.elements and element not in goal.elements
-        if lacks and storage is not None and element.startswith(("bfloat16", "float8")) and not is_changed(tensor):
-            from ..values.widened import widen
+        if lacks and storage is not None and element.startswith(("bfloat16", "float8", "complex")):
+            from ..values.widened import resolved, widen
 
-            wide = wider.get(id(storage))
+            conj, neg = (tensor.extras.conj, tensor.extras.neg) if tensor.extras is not None else (False, False)
+            key = id(storage), conj, neg
+            wide = wider.get(key)
             if wide is None:
-                wide = wider[id(storage)] = widen(storage)[0]
-            changed.setdefault(f"{element} is written as {wide.element.name}", []).append(".".join(name))
-            tensor = evolve(tensor, element=wide.element, storage=wide)
+                wide = wider[key] = widen(resolved(storage, conj, neg) if conj or neg else storage)[0]
+            pair = ", with a last dimension of 2" if element.startswith("complex") else ""
+            changed.setdefault(f"{element} is written as {wide.element.name}{pair}", []).append(".".join(name))
+            if pair:
+                tensor = pairs_of_numbers(tensor)
+            tensor = evolve(tensor, element=wide.element, storage=wide, extras=None)
         result[name] = tensor
     for what, names in changed.items():
         more = f", and {len(names) - 1} more" if len(names) > 1 else ""

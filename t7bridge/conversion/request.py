@@ -8,7 +8,6 @@ from attrs import field
 
 from ..data import define
 from ..formats import FORMATS, NAMED
-from ..formats.document import ELEMENTS_KEY
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 
@@ -51,10 +50,6 @@ def note_foreign_names(names: list[str], report: Report) -> None:
 def value_of(document: Document, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
-    if ELEMENTS_KEY in document.metadata:
-        from .elements import restore_elements
-
-        value = restore_elements(value, document.metadata)
     note_foreign_names(document.foreign, report)
     report.notes += document.notes
     if document.metadata and FORMATS[report.target_format].values != NAMED:

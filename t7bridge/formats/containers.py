@@ -19,7 +19,7 @@ def archive_format(source: ByteSource, found: list[FormatSpec], limits: Limits |
     from .pt.zip.archive_reader import ZipArchive
 
     try:
-        names = list(ZipArchive(source, limits or DEFAULT_LIMITS).members)
+        names = list(ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True).members)
     except T7BridgeError:
         return found[-1]  # its reader reports the damage
     return next((spec for spec in found if spec.members is not None and spec.members(names)), found[-1])

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from ..io.source import ByteSource
     from ..report import Note
 
-ELEMENTS_KEY = "t7bridge.elements"
-"""Name of the metadata entry with element types that a format lacks: a JSON object of tensors and types."""
-
 
 class Document:
     """An open file: its format, its values and its metadata.
@@ -79,6 +76,11 @@ class Document:
         if self._roots is None:
             self._roots = self._load()
         return self._roots
+
+    def change(self, how: Callable[[Any], Any]) -> None:
+        """Have each value changed when it is read."""
+        load = self._load
+        self._load = lambda: [how(root) for root in load()]
 
     @property
     def value(self) -> Any:

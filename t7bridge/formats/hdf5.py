@@ -348,9 +348,9 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     try:
         with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
             places = list(_lay_out(h5py, file, named))
-            for name, text in named.metadata.items():
-                file.attrs[name.replace("\0", "_")] = text
-    except (OSError, ValueError, RuntimeError) as error:  # h5py raises these for errors of HDF5
+            for name, text in _texts(named.metadata):
+                file.attrs[name] = text
+    except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
     for offset, tensor in places:
         _put(output, offset, tensor)
@@ -358,15 +358,20 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     return Written(len(named.tensors), named.storages)
 
 
+def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Strings as attributes can have them: none but Unicode, under a name, and both of a size that HDF5 holds."""
+    for name, text in metadata.items():
+        attribute, value = (each.encode("utf-8", "backslashreplace") for each in (name.replace("\0", "_"), text))
+        if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
+            yield attribute.decode() or "_", value.replace(b"\0", b"_").decode()
+
+
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
     """Create groups, links and data sets; yield the position of each one's elements."""
     made: dict[Any, Any] = {}
     names: dict[Any, dict[str, Name]] = {}
-    taken: set[Name] = set()
     views = _linked(named)
-    for steps, tensor in named.tensors.items():
-        place = _free(_stored(steps), taken)
-        taken.add(place)
+    for (steps, tensor), place in zip(named.tensors.items(), _places(named)):
         same = None
         if tensor.storage is not None and tensor.numel:
             same = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride, tensor.extras)
@@ -429,10 +434,21 @@ def _stored(steps: Any) -> Name:
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 
 
-def _free(place: Name, taken: set[Name]) -> Name:
+def _places(named: NamedTensors) -> Iterator[Name]:
+    """The groups and the data set of each tensor."""
+    taken: set[Name] = set()
+    groups: set[Name] = set()
+    for steps in named.tensors:
+        place = _free(_stored(steps), taken, groups)
+        taken.add(place)
+        groups.update(place[:length] for length in range(1, len(place)))
+        yield place
+
+
+def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:
     """Return a name not used by a data set or a group."""
-    while place in taken or any(place[:length] in taken for length in range(1, len(place))):
-        if place in taken:
+    while place in taken or place in groups or any(place[:length] in taken for length in range(1, len(place))):
+        if place in taken or place in groups:
             place = (*place[:-1], place[-1] + "_")
         else:
             length = next(length for length in range(1, len(place)) if place[:length] in taken)
@@ -461,11 +477,8 @@ def differences(path: str, named: NamedTensors) -> list[str]:
     import numpy as np
 
     found = []
-    taken: set[Name] = set()
     with _h5py().File(path, "r") as file:
-        for steps, tensor in named.tensors.items():
-            place = _free(_stored(steps), taken)
-            taken.add(place)
+        for tensor, place in zip(named.tensors.values(), _places(named)):
             name = "/" + "/".join(place)
             data = file.get(name)
             if data is None:

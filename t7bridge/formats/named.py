@@ -57,7 +57,7 @@ class View:
         """
         storage, count, offset, stride = data
         numbers = (storage, count, offset, *stride)
-        if not isinstance(stride, list) or any(type(number) is not int or abs(number) >= 1 << 62 for number in numbers):
+        if not isinstance(stride, list) or any(type(number) is not int or abs(number) >= 1 << 63 for number in numbers):
             raise ValueError("a view is three integers and a list of integers")
         return cls(storage, count, offset, tuple(stride))
 

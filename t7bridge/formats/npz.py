@@ -33,6 +33,7 @@ _LONGEST_HEADER = 10_000
 """numpy's own limit for headers of untrusted files."""
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
+_LONGEST_NAME = 0xFFFF - len(".npy")
 _COMMENT = b"t7bridge"
 _MOST_COMMENT, _MOST_METADATA = 0xFFFF, 1 << 26
 
@@ -46,7 +47,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is damaged.
     """
     opened, _ = ByteSource.open(source)
-    archive = ZipArchive(opened, limits)
+    archive = ZipArchive(opened, limits, exact_case=True)
     metadata, views = _read_comment(archive)
     notes: list[Note] = []
     reader = _Reader(archive, limits, views, notes)
@@ -170,6 +171,8 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         tensor, name = named.tensors[steps], ".".join(steps)
         if not tensor.element.native:
             raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
+        if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
+            raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
         _add(writer, f"{name}.npy", tensor)
     writer.finish(_comment(named))
     output.flush()

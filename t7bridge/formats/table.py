@@ -57,6 +57,7 @@ class FormatSpec:
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
         options: names of the options of `convert` that apply to outputs of this format.
         elements: names of its element types; empty for all.
+        fit: for formats of named tensors: a name as the format can hold it.
     """
 
     name: str
@@ -72,6 +73,7 @@ class FormatSpec:
     tree: bool = False
     options: tuple[str, ...] = ()
     elements: frozenset[str] = frozenset()
+    fit: Callable[[str], str] = str
 
     @property
     def suffix(self) -> str:
@@ -98,6 +100,16 @@ _NATIVE = frozenset(
     }
 )
 """The element types that numpy also has."""
+
+
+def _npz_name(name: str) -> str:
+    """Return a name without zero bytes, at which zip's readers stop, or the suffix that numpy adds to names itself."""
+    return name.replace("\0", "_") + "_" * name.endswith(".npy")
+
+
+def _safetensors_name(name: str) -> str:
+    """Return a name that is not that of the metadata."""
+    return name + "_" if name == "__metadata__" else name
 
 
 def _is_npz(names: Sequence[str]) -> bool:
@@ -127,6 +139,7 @@ _SPECS = (
         (Signature("zip", "a zip archive", re.escape(b"PK\x03\x04")),),
         members=_is_npz,
         elements=_NATIVE,
+        fit=_npz_name,
     ),
     FormatSpec(
         "pt",
@@ -137,7 +150,12 @@ _SPECS = (
         (
             Signature("zip", "a zip archive, as PyTorch 1.6 and newer write", re.escape(b"PK\x03\x04")),
             Signature("zip", "a zip archive without members", re.escape(b"PK\x05\x06")),
-            Signature("pickle", "a Python pickle, as PyTorch 0.2 to 1.5 write", rb"\x80[\x02-\x05]"),
+            # The length of a safetensors header may begin with the same two bytes, and zeros are not a pickle.
+            Signature(
+                "pickle",
+                "a Python pickle, as PyTorch 0.2 to 1.5 write",
+                rb"\x80[\x02-\x05](?!.[\x00-\x07]\x00{4}\{\s*[\"}])",
+            ),
             Signature(
                 "pickle",
                 "a Python pickle of an old protocol",
@@ -176,6 +194,7 @@ _SPECS = (
             "float8_e4m3fnuz",
             "float8_e5m2fnuz",
         },
+        fit=_safetensors_name,
     ),
     FormatSpec(
         "hdf5",

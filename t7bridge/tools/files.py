@@ -38,10 +38,6 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
     document = formats.open(source, limits=limits)
     document.warn()
     value = document.first
-    if document.metadata:
-        from ..conversion.elements import restore_elements
-
-        value = restore_elements(value, document.metadata)
     return cast("Field", value)
 
 

@@ -13,6 +13,7 @@ from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
 from ..formats.t7.file import T7File
+from ..formats.table import FormatSpec
 from ..graph.lua import TorchObject, Value
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -67,8 +68,8 @@ class Side:
     has_lua: bool = False
     has_python: bool = False
     content: T7File | None = None
-    named: bool = False
-    """True where the format holds named tensors and nothing else."""
+    named: FormatSpec | None = None
+    """The format, where it holds named tensors and nothing else."""
 
 
 def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
@@ -105,7 +106,9 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
     """The forms in which two files can be compared."""
     _without_modules(a, b, limits)
     if a.named or b.named:
-        yield from ((one, other) for one in _named_forms(a) for other in _named_forms(b))
+        goal = a.named or b.named
+        assert goal is not None
+        yield from ((one, other) for one in _named_forms(a, goal) for other in _named_forms(b, goal))
         return
     if a.is_lua == b.is_lua:
         yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
@@ -128,18 +131,22 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
 
 
-def _named_forms(side: Side) -> Iterator[dict[str, Any]]:
+def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
     """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages, detached."""
-    from ..conversion.named_tensors import flatten
+    from ..conversion.named_tensors import fit_names, flatten
     from ..conversion.state_dicts import state_dict_of
-    from ..formats.named import dotted
     from ..nn.weights.compact import compacted
 
     forms = [side.python] if side.has_python else []
     if side.is_lua:
         forms += [_as_python(side.lua, replace) for replace in (state_dict_of, None)]
     for form in forms:
-        tensors = sorted(compacted(dotted(flatten(form).tensors)).items())
+        flat = flatten(form)
+        fit_names(flat, goal)
+        dotted = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
+        if len(dotted) < len(flat.tensors):  # `a.b` beside `b` in the group `a`
+            dotted = {"/".join(steps): tensor for steps, tensor in flat.tensors.items()}
+        tensors = sorted(compacted(dotted).items())
         # An object for each name: what is shared is a storage, never a tensor.
         yield {name: evolve(tensor, requires_grad=False, is_parameter=False) for name, tensor in tensors}
 
@@ -233,7 +240,12 @@ def _read_lua(content: T7File, limits: Limits) -> Side:
 
 def _read_python(document: Document, limits: Limits) -> Side:
     document.verify()
-    side = Side(False, python=document.value, has_python=True, named=document.spec.values == formats.NAMED)
+    side = Side(
+        False,
+        python=document.value,
+        has_python=True,
+        named=document.spec if document.spec.values == formats.NAMED else None,
+    )
     if document.format == "pt":
         from ..conversion.t7_record import original_t7
 

@@ -11,6 +11,7 @@ from helpers import TESTFILES
 from looping import for_each
 
 import t7bridge
+from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -38,6 +39,8 @@ def tensors(value: Any) -> dict[str, Tensor]:
     seen: set[int] = set()
     while waiting:
         path, item = waiting.pop()
+        if isinstance(item, Storage):  # a tensor of one dimension where there are only tensors
+            item = Tensor(item.element, item, (item.count,), (1,))
         if isinstance(item, Tensor):
             if item.numel:
                 found[path.lstrip(".")] = item

@@ -65,6 +65,7 @@ class ZipArchive:
     Args:
         source: the archive.
         limits: resource limits.
+        exact_case: whether names may differ in case alone, which PyTorch's reader does not tell apart.
 
     Attributes:
         members: by name, in the order of the directory; folders are left out.
@@ -75,8 +76,9 @@ class ZipArchive:
         FormatError: it is not a valid zip archive.
     """
 
-    def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, source: ByteSource, limits: Limits = DEFAULT_LIMITS, exact_case: bool = False) -> None:
         self.source = source
+        self._exact_case = exact_case
         self._limits = limits
         self._inflatable = max(limits.inflate_bytes, limits.inflate_ratio * source.size)
         self._starts: dict[str, int] = {}
@@ -200,7 +202,7 @@ class ZipArchive:
             if "\0" in member.name:
                 raise self._fault(member, "has a zero byte in its name, at which other readers stop")
             name = _folded(member.name)
-            if name in folded:
+            if name in folded and not self._exact_case:
                 raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
             folded.add(name)
             if member.header + _LOCAL_BYTES + member.packed > member.limit:

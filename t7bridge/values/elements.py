@@ -7,11 +7,13 @@ from typing import Any
 
 from attrs import evolve
 
-from ..formats.document import ELEMENTS_KEY
 from ..graph.dtypes import ELEMENT_TYPES
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..values.widened import narrow, wider_types
+from .widened import narrow, wider_types
+
+ELEMENTS_KEY = "t7bridge.elements"
+"""The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
 
 
 def restore_elements(value: Any, metadata: dict[str, str]) -> Any:
@@ -33,7 +35,14 @@ def restore_elements(value: Any, metadata: dict[str, str]) -> Any:
         element = ELEMENT_TYPES.get(str(wanted.get(path)))
         if not isinstance(item, Tensor) or item.storage is None or element is None:
             return item
-        if item.element not in wider_types(element) or not element.name.startswith(("bfloat16", "float8")):
+        if item.element not in wider_types(element):
+            return item
+        if element.name.startswith("complex"):
+            shape = complex_of_pairs(item)
+            if shape is None:
+                return item
+            item = shape
+        elif not element.name.startswith(("bfloat16", "float8")):
             return item
         key = id(item.storage), element.name
         if key not in made:
@@ -50,3 +59,20 @@ def restore_elements(value: Any, metadata: dict[str, str]) -> Any:
             else:
                 holder[name] = restored(item, path)
     return value
+
+
+def pairs_of_numbers(tensor: Tensor) -> Tensor:
+    """The sizes and strides of a complex tensor whose elements are two numbers each; its storage is left as it is."""
+    stride = (*(2 * step for step in tensor.stride), 1)
+    return evolve(tensor, size=(*tensor.shape, 2), stride=stride, offset=2 * tensor.offset, is_scalar=False)
+
+
+def complex_of_pairs(tensor: Tensor) -> Tensor | None:
+    """The sizes and strides before `pairs_of_numbers`; `None` where it is not a tensor of pairs."""
+    size, stride = tensor.size, tensor.stride
+    if not size or size[-1] != 2 or tensor.storage is None or tensor.storage.count % 2 or tensor.extras is not None:
+        return None
+    if stride[-1] != 1 or tensor.offset % 2 or any(step % 2 for step in stride[:-1]):
+        return None
+    halves = tuple(step // 2 for step in stride[:-1])
+    return evolve(tensor, size=size[:-1], stride=halves, offset=tensor.offset // 2, is_scalar=len(size) == 1)
