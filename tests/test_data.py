@@ -1,6 +1,8 @@
-"""The `repr` that all data classes share is the one that attrs would have made."""
+"""`repr`, equality and hash that all data classes share are those that attrs would have made."""
 
 from __future__ import annotations
+
+import operator
 
 import attrs
 import pytest
@@ -50,3 +52,67 @@ def test_without_options():
     assert attrs.has(Plain)
     assert repr(Plain(2)).endswith("Plain(number=2)")
     assert Plain(2) == Plain(2)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"frozen": True}, {"eq": False}, {"slots": False}, {"frozen": True, "eq": False}]
+)
+def test_equality_is_that_of_attrs(options):
+    """Objects of one class are equal where all their fields are, and have a hash where attrs would make one."""
+    ours, theirs = both(**options)
+    for made in (ours, theirs):
+
+        class Inherited(made):
+            """A class without fields of its own."""
+
+        items = [made("a"), made("a"), made("b"), made("a", 1), made("a", hidden=4), Inherited("a"), Inherited("a"), 3]
+        items += [made("a", made("b")), made("a", made("b"))]
+        equal = [[left == right for right in items] for left in items]
+        assert equal == [[operator.ne(left, right) is False for right in items] for left in items]
+        hashable = made.__hash__ is not None
+        if hashable:
+            assert all(hash(a) == hash(b) for a in items for b in items if a == b)
+            assert len({hash(item) for item in items[:5]}) == (4 if options.get("eq", True) else 5)
+        if made is ours:
+            found = equal, hashable
+    assert found == (equal, hashable)
+    with pytest.raises(TypeError):
+        ours("a") < ours("b")  # noqa: B015
+
+
+def test_equality_of_unhashable_fields():
+    """A frozen object whose field is a list is equal to its like, and has no hash."""
+
+    @data.define(frozen=True)
+    class Item:
+        parts: list[int]
+
+    assert Item([1]) == Item([1]) != Item([2])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Item([1]))
+
+
+def test_a_class_with_its_own_equality_keeps_it():
+    """`__eq__` in the class's body is used, as attrs does."""
+
+    @data.define
+    class Item:
+        name: str
+
+        def __eq__(self, other):
+            return isinstance(other, str) and other == self.name
+
+    assert Item("a") == "a"
+    assert Item("a") != Item("a")
+
+
+def test_equality_without_fields():
+    """Objects without fields are equal where their classes are one."""
+
+    @data.define(frozen=True)
+    class Mark:
+        """A class of one value."""
+
+    assert Mark() == Mark()
+    assert hash(Mark()) == hash(Mark())
+    assert Mark() != 0

@@ -24,7 +24,6 @@ from ..io.checksums import sha256
 from ..io.output import Output
 from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
-from ..values.compare import PlaceComparer
 from .lua_tree import LuaTree, to_lua
 from .t7_record import take_skeleton
 
@@ -166,6 +165,8 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         return None
     storages = [found for found in content.objects if isinstance(found, Storage)]
     value, foreign, lent = restore_value(record, storages, limits, forbid)
+    from ..values.compare import PlaceComparer
+
     for nested in (False, True):
         made = to_lua(value, nested=nested, keep_device=True, limits=limits)
         known = {(id(lua), id(lent[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in lent}
