@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import NoReturn
+
+_COMPUTING = frozenset(("export", "lua", "match", "module", "prove", "zoo"))
+"""Verbs that may run PyTorch, with the threads that it finds."""
 
 
 def run() -> NoReturn:
@@ -14,6 +18,9 @@ def run() -> NoReturn:
     a small file takes, and nothing is found.
     """
     gc.set_threshold(100_000, 20, 100)
+    if _COMPUTING.isdisjoint(sys.argv[1:2]):
+        # numpy's linear algebra, of which nothing is used, starts its threads when it is loaded: a third of the time.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from .cli import main
 

@@ -22,7 +22,7 @@ from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import METADATA_KEY, Name, NamedTensors, View, as_stored, extent, rows, tie
+from .named import METADATA_KEY, Name, NamedTensors, View, extent, rows, tie
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
@@ -457,11 +457,9 @@ def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:
 
 
 def _put(output: FileOutput, offset: int, tensor: Tensor) -> None:
-    storage = as_stored(tensor)
-    found = extent(storage) if storage is not None else None
-    if storage is not None and found is not None:
-        source, start, check = found
-        output.place(offset, source, start, storage.nbytes, check)
+    found = extent(tensor)
+    if found is not None:
+        output.place(offset, found)
         return
     for piece in rows(tensor):
         output.put(offset, piece)

@@ -8,7 +8,7 @@ view's offset and its strides, in elements. Our readers tie them again, after ch
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from attrs import evolve, field
@@ -17,8 +17,8 @@ from ..data import define
 from ..errors import CorruptError, ModelError
 from ..graph.storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
 from ..graph.tensor import Tensor, view_fault
+from ..io.changes import Extent
 from ..io.pieces import Piece, PiecesSource
-from ..io.source import ByteSource
 from ..report import Note
 
 Name = tuple[str, ...]
@@ -352,12 +352,10 @@ def as_stored(tensor: Tensor) -> Storage | None:
     return Storage(storage.element, tensor.numel, part)
 
 
-def extent(storage: Storage) -> tuple[ByteSource, int, Callable[[int], None] | None] | None:
-    """Return the file and offset of a storage's little-endian bytes, and the check of their CRC-32."""
-    data = storage.data
-    if isinstance(data, Span) and data.is_plain(storage.element, "little", storage.element.itemsize):
-        return data.source, data.offset, data.check if data.crc is not None else None
-    return None
+def extent(tensor: Tensor) -> Extent | None:
+    """Return where a tensor's elements stand row by row in a file, with the change to little-endian bytes."""
+    storage = as_stored(tensor)
+    return storage.extent() if storage is not None else None
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:

@@ -24,9 +24,9 @@ from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import NamedTensors, as_stored, dotted, extent, format_views, parse_views, rows, tie, write_order
+from .named import NamedTensors, dotted, extent, format_views, parse_views, rows, tie, write_order
 from .pt.zip.archive_reader import ZipArchive
-from .pt.zip.archive_writer import Extent, ZipWriter
+from .pt.zip.archive_writer import Headed, ZipWriter
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
@@ -181,11 +181,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
 
 def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
     head = _npy_header(tensor)
-    storage = as_stored(tensor)
-    found = extent(storage) if storage is not None else None
-    if storage is not None and found is not None:
-        source, offset, check = found
-        writer.add(member, Extent(source, offset, storage.nbytes, check or _unchecked, head))
+    found = extent(tensor)
+    if found is not None:
+        writer.add(member, Headed(head, found))
         return
 
     def pieces() -> Iterator[bytes | memoryview]:
@@ -193,10 +191,6 @@ def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
         yield from rows(tensor)
 
     writer.add(member, pieces(), len(head) + tensor.numel * tensor.element.itemsize)
-
-
-def _unchecked(crc: int) -> None:
-    """Do nothing: the file has no CRC-32 to compare with."""
 
 
 def _npy_header(tensor: Tensor) -> bytes:

@@ -20,7 +20,7 @@ from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import METADATA_KEY, NamedTensors, as_stored, dotted, extent, format_views, parse_views, rows, tie
+from .named import METADATA_KEY, NamedTensors, dotted, extent, format_views, parse_views, rows, tie
 from .named import write_order as _write_order
 
 DTYPES = {
@@ -179,11 +179,9 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
 
 
 def _write_rows(output: Output, tensor: Tensor) -> None:
-    storage = as_stored(tensor)
-    found = extent(storage) if storage is not None else None
-    if storage is not None and found is not None:
-        source, offset, check = found
-        output.copy(source, offset, storage.nbytes, check)
+    found = extent(tensor)
+    if found is not None:
+        output.copy(found)
         return
     for piece in rows(tensor):
         output.write(piece)

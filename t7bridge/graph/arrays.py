@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CorruptError, ModelError, T7BridgeError, UnsupportedError
+from ..io.changes import Buffer, Change, Extent
 from .dtypes import ELEMENT_TYPES, PACKED, ElementType
-from .storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan
+from .storage import CHUNK_BYTES, Assembled, Derived, Span, Storage, TextSpan, too_large
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -21,6 +23,9 @@ _BY_DTYPE: dict[Any, ElementType] = {np.dtype(e.code): e for e in ELEMENT_TYPES.
 _FLOAT_BYTES = b"0123456789+-.eE \n"
 HALF_NAN = 0x7FFF
 """The bits of the one nan that Torch makes when it turns numbers into halves."""
+_BUFFER_BYTES = 1 << 20
+"""Bytes converted at a time, of the source or the target, whichever has more."""
+_MOST_TOGETHER = 1 << 12
 _ORDER = {"little": "<", "big": ">"}
 
 
@@ -192,15 +197,92 @@ def converted_chunks(storage: Storage, order: str, width: int) -> Iterator[bytes
     wanted = dtype_of(storage.element, order, width)
     for array in array_chunks(storage):
         if wanted.itemsize < array.dtype.itemsize:
-            bounds = np.iinfo(wanted)
-            if array.size and (array.min() < bounds.min or array.max() > bounds.max):
-                raise ModelError(
-                    "a LongStorage holds numbers beyond 4-byte longs",
-                    expected=f"{bounds.min} to {bounds.max}",
-                    found=f"{array.min()} to {array.max()}",
-                    hint="Write 8-byte longs (--long-size 8).",
-                )
+            _check_fits(array, wanted)
         yield array.astype(wanted, copy=False).tobytes()
+
+
+def _check_fits(array: np.ndarray, wanted: np.dtype[Any]) -> None:
+    """Refuse integers, shape (n,), that a narrower type does not have."""
+    bounds = np.iinfo(wanted)
+    if array.size:
+        least, greatest = int(array.min()), int(array.max())
+        if least < bounds.min or greatest > bounds.max:
+            raise too_large(least, greatest)
+
+
+def converted_extent(storage: Storage, order: str, width: int) -> Extent | None:
+    """See `Storage.extent`: elements in a file that numpy converts on their way to another."""
+    steps: list[Derived] = []
+    origin = storage
+    while isinstance(origin.data, Derived):
+        steps.insert(0, origin.data)
+        origin = origin.data.origin
+    span = origin.data
+    if not isinstance(span, Span) or not origin.count:
+        return None
+    unit = math.gcd(origin.count, storage.count)
+    together = math.lcm(origin.count // unit, *(step.group for step in steps))
+    if origin.count % together or together > _MOST_TOGETHER:
+        return None
+    held, wanted = dtype_of(origin.element, span.order, span.width), dtype_of(storage.element, order, width)
+    made = storage.count * wanted.itemsize // (origin.count // together)
+    converts = tuple(step.convert for step in steps)
+    if converts:
+        change = Change(together * span.width, made, partial(_ArrayBuffer, together, held, wanted, converts))
+    else:
+        change = _change_of_type(held, wanted)
+    return span.taken(origin.element, origin.count, change)
+
+
+@cache
+def _change_of_type(held: np.dtype[Any], wanted: np.dtype[Any]) -> Change:
+    """One change for all storages of the same types, so that they share the memory for it."""
+    return Change(held.itemsize, wanted.itemsize, partial(_ArrayBuffer, 1, held, wanted))
+
+
+class _ArrayBuffer(Buffer):
+    """The memory in which numpy converts elements.
+
+    Args:
+        together: how many elements of the source always come together, or a multiple of it.
+        held: their type in the source.
+        wanted: that of the elements in the target.
+        converts: what makes elements in the machine's byte order from such, one after the other.
+    """
+
+    def __init__(
+        self,
+        together: int,
+        held: np.dtype[Any],
+        wanted: np.dtype[Any],
+        converts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (),
+    ) -> None:
+        count = max(1, _BUFFER_BYTES // max(held.itemsize, wanted.itemsize) // together) * together
+        self._taken = np.empty(count, held.newbyteorder("="))
+        self._swaps = not held.isnative, not wanted.isnative
+        self._native = wanted.newbyteorder("=")
+        self._made = np.empty(count, self._native)
+        self._converts = converts
+        self.view = self._taken.data.cast("B")
+
+    def changed(self, length: int) -> memoryview:
+        """See `Buffer.changed`."""
+        array = self._taken[: length // self._taken.itemsize]
+        if self._swaps[0]:
+            array.byteswap(inplace=True)
+        for convert in self._converts:
+            array = convert(array)
+        if array.dtype != self._native or not array.flags.c_contiguous:
+            if array.dtype.kind == "i" and self._native.itemsize < array.itemsize:
+                _check_fits(array, self._native)
+            if len(self._made) < len(array):
+                self._made = np.empty(len(array), self._native)
+            made = self._made[: len(array)]
+            np.copyto(made, array, casting="unsafe")
+            array = made
+        if self._swaps[1]:
+            array = array.byteswap(inplace=array.flags.writeable)
+        return array.data.cast("B")
 
 
 def tensor_array(tensor: Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Union
@@ -10,6 +11,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import CorruptError, ModelError
+from ..io.changes import NO_CHANGE, WORTH_BYTES, Change, Extent, reversal
 from ..io.checksums import crc32
 from ..io.source import ByteSource
 from .dtypes import LUA_ALIASES, LUA_CLASSES, ElementType, lua_class_name
@@ -24,8 +26,12 @@ CHUNK_BYTES = 1 << 19
 """Bytes converted at a time: they fit the processor's cache."""
 
 
-_SWAPPED = (2, 4, 8, 16)
-"""Element widths whose byte order a copy can reverse."""
+_WORDS = (2, 4, 8)
+"""Bytes of words whose bytes a copy can reverse."""
+_SIGNS, _LONGS = {"little": "<", "big": ">"}, {4: "i", 8: "q"}
+"""The codes of `struct` for byte orders, and for longs of so many bytes."""
+_FEW = 256
+"""Up to how many longs are converted without numpy."""
 
 
 @define(eq=False)
@@ -51,16 +57,21 @@ class Span:
         """Return whether the bytes are already in the order and width of the target."""
         return self.width == width and (self.order == order or width == 1)
 
-    def word(self, element: ElementType, order: str, width: int) -> int:
-        """Return the word size in bytes whose bytes must be reversed to copy the elements to the target.
+    def change(self, element: ElementType, order: str, width: int) -> Change | None:
+        """Return how a copy of the bytes becomes what a target wants: as they are, or by reversing words.
 
         Returns:
-            1 where nothing is to be done, 0 where a copy does not suffice.
+            `None` where that does not suffice.
         """
         if self.is_plain(element, order, width):
-            return 1
-        parts = 2 if element.code[0] == "c" else 1
-        return self.width // parts if self.width == width and self.crc is None and width in _SWAPPED else 0
+            return NO_CHANGE
+        word = self.width // 2 if element.code[0] == "c" else self.width
+        return reversal(word) if self.width == width and word in _WORDS else None
+
+    def taken(self, element: ElementType, count: int, change: Change) -> Extent:
+        """The bytes of `count` elements, with a change of them and the check of their CRC-32."""
+        check = None if self.crc is None else self.check
+        return Extent(self.source, self.offset, count * self.width, change, check)
 
     def pieces(self, count: int) -> Iterator[bytes]:
         """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
@@ -235,6 +246,28 @@ class Storage(Shown):
 
         return storage_array(self)
 
+    def extent(self, order: str = "little", width: int | None = None) -> Extent | None:
+        """Return where the elements' bytes are, with the change that makes of them what a target wants.
+
+        Args:
+            order: byte order of the result, `little` or `big`.
+            width: bytes of one element in the result: the element's own, or 4 for 64-bit integers as C longs.
+
+        Returns:
+            `None` where they are not in one piece in a file, or few: then :meth:`chunks` has them.
+        """
+        width = width or self.element.itemsize
+        data = self.data
+        if isinstance(data, Span):
+            change = data.change(self.element, order, width)
+            if change is not None:
+                return data.taken(self.element, self.count, change)
+        if self.nbytes < WORTH_BYTES or not isinstance(data, (Span, Derived)):
+            return None
+        from .arrays import converted_extent
+
+        return converted_extent(self, order, width)
+
     def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
         """Yield the converted bytes of the elements in pieces of at most about 1 MiB.
 
@@ -249,6 +282,9 @@ class Storage(Shown):
         if isinstance(self.data, Span) and self.data.is_plain(self.element, order, width):
             yield from self.data.pieces(self.count)
             return
+        if isinstance(self.data, Span) and self.count <= _FEW and self.data.width != width:
+            yield _few_longs(self.data, self.count, order, width)
+            return
         from .arrays import converted_chunks
 
         yield from converted_chunks(self, order, width)
@@ -259,6 +295,26 @@ class Storage(Shown):
         for chunk in self.chunks():
             crc = crc32(chunk, crc)
         return crc
+
+
+def _few_longs(span: Span, count: int, order: str, width: int) -> bytes:
+    """Longs of another size, without loading numpy for a few numbers."""
+    code, wanted = (f"{_SIGNS[of]}{count}{_LONGS[size]}" for of, size in ((span.order, span.width), (order, width)))
+    numbers = struct.unpack(code, b"".join(span.pieces(count)))
+    try:
+        return struct.pack(wanted, *numbers)
+    except struct.error:
+        raise too_large(min(numbers), max(numbers)) from None
+
+
+def too_large(least: int, greatest: int) -> ModelError:
+    """The error for longs that do not fit 4 bytes, with the least and the greatest of them."""
+    return ModelError(
+        "a LongStorage holds numbers beyond 4-byte longs",
+        expected=f"{-(1 << 31)} to {(1 << 31) - 1}",
+        found=f"{least} to {greatest}",
+        hint="Write 8-byte longs (--long-size 8).",
+    )
 
 
 def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:

@@ -6,91 +6,72 @@ import os
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from ..errors import TruncatedError, WriteError
+from ..errors import ModelError, TruncatedError, WriteError
+from .changes import CHUNK_BYTES, NO_CHANGE, Buffer, Done, Extent
 from .checksums import combine, crc32
 from .source import ByteSource
 
 PIECE_BYTES = 4 << 20
 """Bytes that one thread copies at a time. Pieces begin at multiples of it in the target: then the system can hold each
 chunk in one large page."""
-CHUNK_BYTES = 1 << 19
-"""Bytes read before they are written: they fit the processor's cache."""
-WORTH_BYTES = 1 << 20
-"""Minimum size of a run that is left to the threads."""
 MAX_THREADS = 2
 """Threads with two megabytes between them saturate memory; more of them only wait for the file's lock."""
 
 CAN_TRANSFER = hasattr(os, "pwrite") and hasattr(os, "preadv")
 
-Done = Callable[[int], None] | None
-_WORDS = {2: "H", 4: "I", 8: "Q"}
-"""The type codes of arrays by the size of their elements."""
-
-
-class Buffer:
-    """The memory that copied bytes pass through, in which the bytes of each word can be reversed.
-
-    The standard library's arrays do this as fast as numpy, which takes longer to load than 200 MB to copy.
-
-    Args:
-        word: bytes of a word: 2, 4 or 8, or 1 if nothing is reversed.
-    """
-
-    def __init__(self, word: int = 1) -> None:
-        self.word = word
-        self._array: Any = None
-        if word == 1:
-            self.view = memoryview(bytearray(CHUNK_BYTES))
-            return
-        from array import array
-
-        self._array = array(_WORDS[word], bytes(CHUNK_BYTES))
-        self.view = memoryview(self._array).cast("B")
-
-    def reverse(self) -> None:
-        """Reverse the bytes of each word."""
-        if self._array is not None:
-            self._array.byteswap()
-
 
 class _Run:
-    """Bytes to copy from one place to another: position, length, and the CRC-32 of the pieces copied so far."""
+    """An extent to copy to a place of the target, and the CRC-32 of the pieces copied so far."""
 
-    def __init__(self, source: ByteSource, offset: int, position: int, length: int, done: Done, word: int = 1) -> None:
-        self.source = source
-        self.offset = offset
+    def __init__(self, extent: Extent, position: int, done: Done) -> None:
+        self.extent = extent
+        self.source = extent.source
+        self.offset = extent.offset
+        self.length = extent.length
+        self.change = extent.change
         self.position = position
-        self.length = length
         self.done = done
-        self.word = word
-        self.crcs: dict[int, int] = {}
+        self._plain = extent.change is NO_CHANGE
+        self.reads_crc = extent.check is not None and not self._plain
+        self.writes_crc = done is not None or (extent.check is not None and self._plain)
+        self.crcs: dict[int, tuple[int, int]] = {}
+        """By the start of a piece the CRC-32 of its bytes in the source and in the target, if computed."""
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each piece, in bytes from the beginning of the run."""
+        """Yield start and end of each piece, in bytes of the source from the beginning of the run."""
         start = 0
+        if not self._plain:
+            step = max(1, PIECE_BYTES // max(self.change.taken, self.change.made)) * self.change.taken
+            while start < self.length:
+                yield start, min(start + step, self.length)
+                start += step
+            return
         while start < self.length:
-            end = min(start + PIECE_BYTES - (self._aligned + start) % PIECE_BYTES, self.length)
+            end = min(start + PIECE_BYTES - (self.position + start) % PIECE_BYTES, self.length)
             yield start, end
             start = end
 
-    @property
-    def _aligned(self) -> int:
-        """Return the position of the run, or 0 where pieces must not cut words."""
-        return self.position if self.word == 1 else 0
-
-    def room(self, start: int) -> int:
+    def room(self, start: int, buffer: Buffer) -> int:
         """Return the number of bytes read at once from an offset in the run."""
-        return CHUNK_BYTES - (self._aligned + start) % CHUNK_BYTES
+        return CHUNK_BYTES - (self.position + start) % CHUNK_BYTES if self._plain else len(buffer.view)
 
-    def crc(self) -> int:
-        """Return the CRC-32 of the whole from those of its pieces."""
-        crc = 0
-        for start, end in self.pieces():
-            crc = combine(crc, self.crcs[start], end - start)
-        return crc
+    def place(self, start: int) -> int:
+        """Return the position in the target of an offset in the run."""
+        return self.position + self.change.length(start)
+
+    def finish(self) -> None:
+        """Compute the CRC-32 of the whole from those of its pieces, and call `check` and `done`."""
+        read = written = 0
+        for start, end in self.pieces() if self.reads_crc or self.writes_crc else ():
+            of_read, of_written = self.crcs[start]
+            read = combine(read, of_read, end - start) if self.reads_crc else 0
+            written = combine(written, of_written, self.change.length(end - start)) if self.writes_crc else 0
+        if self.extent.check is not None:
+            self.extent.check(written if self._plain else read)
+        if self.done is not None:
+            self.done(written)
 
 
 class Transfers:
@@ -118,20 +99,15 @@ class Transfers:
         """For each helper that may have a piece the lock that it holds. One that is missing here has not begun, and
         finds nothing to do after an error or when all is done."""
 
-    def add(
-        self, source: ByteSource, offset: int, position: int, length: int, done: Done = None, word: int = 1
-    ) -> None:
+    def add(self, extent: Extent, position: int, done: Done = None) -> None:
         """Begin a copy.
 
         Args:
-            source: an open file, which stays open until :meth:`wait`.
-            offset: of the first byte there, 0-based.
+            extent: bytes of an open file, which stays open until :meth:`wait`.
             position: of the first byte in the target.
-            length: in bytes.
-            done: called with the CRC-32 by :meth:`wait`; without it none is computed.
-            word: bytes of the words whose bytes are reversed on the way.
+            done: called with the CRC-32 of the written bytes by :meth:`wait`; without it none is computed.
         """
-        run = _Run(source, offset, position, length, done, word)
+        run = _Run(extent, position, done)
         self._runs.append(run)
         self._pieces.extend((run, start, end) for start, end in run.pieces())
         if self._started - len(self._ended) < min(MAX_THREADS, os.cpu_count() or 1) - 1:
@@ -143,7 +119,7 @@ class Transfers:
 
         Raises:
             TruncatedError: a source has become shorter.
-            WriteError: the target does not accept the bytes.
+            WriteError: the target does not take the bytes, or cannot hold what they mean.
         """
         try:
             self._work()
@@ -154,8 +130,7 @@ class Transfers:
         if self._error is not None:
             raise self._error
         for run in runs:
-            if run.done is not None:
-                run.done(run.crc())
+            run.finish()
 
     def stop(self) -> None:
         """Cancel pending copies; nothing writes to the target afterwards."""
@@ -180,28 +155,59 @@ class Transfers:
                 self._ended.append(None)
 
     def _work(self) -> None:
-        buffer = Buffer()
+        change, buffer = NO_CHANGE, Buffer()
         while self._error is None and self._pieces:
             try:
                 run, start, end = self._pieces.popleft()
             except IndexError:  # another thread was faster
                 return
-            if run.word != buffer.word:
-                buffer = Buffer(run.word)
+            if run.change is not change:
+                change, buffer = run.change, run.change.buffer()
             run.crcs[start] = self._piece(run, start, end, buffer)
 
-    def _piece(self, run: _Run, start: int, end: int, buffer: Buffer) -> int:
-        done, crc = start, 0
+    def _piece(self, run: _Run, start: int, end: int, buffer: Buffer) -> tuple[int, int]:
+        done = start
+        read = written = 0
         while done < end:
-            chunk = buffer.view[: min(run.room(done), end - done)]
-            if run.source.read_into(run.offset + done, chunk) != len(chunk):
-                raise TruncatedError("became shorter while it was read", file=run.source.name, offset=run.offset + done)
-            buffer.reverse()
-            if run.done is not None:
-                crc = crc32(chunk, crc)
-            write_at(self._target, chunk, run.position + done, self._name)
+            chunk = buffer.view[: min(run.room(done, buffer), end - done)]
+            fill(chunk, run.source, run.offset + done)
+            if run.reads_crc:
+                read = crc32(chunk, read)
+            data = changed(buffer, len(chunk), self._name)
+            if run.writes_crc:
+                written = crc32(data, written)
+            write_at(self._target, data, run.place(done), self._name)
             done += len(chunk)
-        return crc
+        return read, written
+
+
+def fill(chunk: memoryview, source: ByteSource, offset: int) -> None:
+    """Fill memory with bytes of a source from an offset on.
+
+    Raises:
+        TruncatedError: the source has become shorter than it was.
+    """
+    if source.read_into(offset, chunk) != len(chunk):
+        raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
+
+
+def changed(buffer: Buffer, length: int, name: str) -> memoryview:
+    """Return what bytes in a buffer become.
+
+    Args:
+        buffer: with the bytes in its view.
+        length: how many.
+        name: the target's, for messages.
+
+    Raises:
+        WriteError: the target cannot hold it.
+    """
+    try:
+        return buffer.changed(length)
+    except ModelError as error:
+        raise WriteError(
+            error.message, file=name, expected=error.expected, found=error.found, hint=error.hint
+        ) from error
 
 
 def write_at(target: int, data: bytes | memoryview, position: int, name: str) -> None:

@@ -9,8 +9,9 @@ from typing import IO, Any
 
 from ..errors import TargetExistsError, TruncatedError, WriteError
 from .blocks import Blocks
+from .changes import NO_CHANGE, WORTH_BYTES, Buffer, Change, Done, Extent
 from .checksums import crc32
-from .copy import CAN_TRANSFER, WORTH_BYTES, Buffer, Done, Transfers, write_at
+from .copy import CAN_TRANSFER, Transfers, changed, fill, write_at
 from .disk import flush, temporary_name
 from .source import ByteSource, PathLike
 
@@ -30,6 +31,8 @@ class Output:
         self._file = file
         self._pending = bytearray()
         self._buffer: memoryview | None = None
+        self._changing: tuple[Change, Buffer] | None = None
+        """The last change that was made, and the memory for it."""
         self._flushed = 0
         self._blocks: Blocks | None = None
         self._transfers: Transfers | None = None
@@ -80,70 +83,75 @@ class Output:
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
 
-    def copy(self, source: ByteSource, offset: int, length: int, done: Done = None, word: int = 1) -> None:
-        """Append `length` bytes of `source` from `offset`.
+    def copy(self, extent: Extent, done: Done = None) -> None:
+        """Append bytes of an open file, changed on the way where they are not what is wanted here.
 
         Copies may still be pending when this returns, if the file is seekable: until :meth:`wait`, the source must stay
         open and unchanged.
 
         Args:
-            source: the source of the bytes.
-            offset: first byte, 0-based.
-            length: in bytes.
-            done: called with the CRC-32 of the bytes, now or by :meth:`wait`; without it none is computed.
-            word: bytes of the words whose bytes are reversed on the way: 2, 4 or 8; 1 for none.
+            extent: where the bytes are, and their change.
+            done: is given the CRC-32 of what was written, now or by :meth:`wait`; without it none is computed.
 
         Raises:
-            TruncatedError: the source has become shorter.
-            WriteError: the file does not accept the bytes.
+            TruncatedError: the source has become shorter than it was.
+            WriteError: the file does not take the bytes, or cannot hold what they mean.
         """
-        if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
-            self._reserve(len(self._pending) + length)
+        if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
+            self._reserve(len(self._pending) + extent.nbytes)
             self.flush()
-            self._transfers.add(source, offset, self._flushed, length, done, word)
-            self._flushed += length
+            self._transfers.add(extent, self._flushed, done)
+            self._flushed += extent.nbytes
             self._file.seek(self._flushed)
-            return
-        if word > 1:
-            self._copy_reversed(source, offset, length, done, word)
-            return
-        if length < _FLUSH_BYTES:
-            data = source.read(offset, length)
-            if len(data) != length:
+        elif extent.change is NO_CHANGE:
+            self._copy_plain(extent, done)
+        else:
+            self._copy_changed(extent, done)
+
+    def _copy_plain(self, extent: Extent, done: Done) -> None:
+        source, offset, check = extent.source, extent.offset, extent.check
+        crc, wants_crc = 0, done is not None or check is not None
+        if extent.length < _FLUSH_BYTES:
+            data = source.read(offset, extent.length)
+            if len(data) != extent.length:
                 raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-            if done is not None:
-                done(crc32(data))
+            crc = crc32(data) if wants_crc else 0
             self.write(data)
-            return
-        self.flush()
-        if self._buffer is None:
-            self._buffer = memoryview(bytearray(CHUNK_BYTES))
-        end, crc = offset + length, 0
-        while offset < end:
-            piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
-            if source.read_into(offset, piece) != len(piece):
-                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-            if done is not None:
-                crc = crc32(piece, crc)
-            self._write_all(piece)
-            self._flushed += len(piece)
-            offset += len(piece)
+        else:
+            self.flush()
+            if self._buffer is None:
+                self._buffer = memoryview(bytearray(CHUNK_BYTES))
+            end = offset + extent.length
+            while offset < end:
+                piece = self._buffer[: min(CHUNK_BYTES, end - offset)]
+                fill(piece, source, offset)
+                crc = crc32(piece, crc) if wants_crc else 0
+                self._write_all(piece)
+                self._flushed += len(piece)
+                offset += len(piece)
+        if check is not None:
+            check(crc)
         if done is not None:
             done(crc)
 
-    def _copy_reversed(self, source: ByteSource, offset: int, length: int, done: Done, word: int) -> None:
-        buffer = Buffer(word)
-        end, crc = offset + length, 0
+    def _copy_changed(self, extent: Extent, done: Done) -> None:
+        if self._changing is None or self._changing[0] is not extent.change:
+            self._changing = (extent.change, extent.change.buffer())
+        buffer = self._changing[1]
+        offset, end = extent.offset, extent.offset + extent.length
+        read = written = 0
         while offset < end:
-            piece = buffer.view[: min(CHUNK_BYTES, end - offset)]
-            if source.read_into(offset, piece) != len(piece):
-                raise TruncatedError("became shorter while it was read", file=source.name, offset=offset)
-            buffer.reverse()
-            crc = crc32(piece, crc)
-            self.write(bytes(piece))
+            piece = buffer.view[: min(len(buffer.view), end - offset)]
+            fill(piece, extent.source, offset)
+            read = crc32(piece, read) if extent.check is not None else 0
+            data = changed(buffer, len(piece), self.name)
+            written = crc32(data, written) if done is not None else 0
+            self.write(data)
             offset += len(piece)
+        if extent.check is not None:
+            extent.check(read)
         if done is not None:
-            done(crc)
+            done(written)
 
     def wait(self) -> None:
         """Return when all copies are complete, and each `done` was called.
@@ -220,30 +228,28 @@ class FileOutput(Output):
         """The path of the incomplete file."""
         return self._temporary
 
-    def place(self, position: int, source: ByteSource, offset: int, length: int, done: Done = None) -> None:
-        """Copy `length` bytes of `source` from `offset` to any position of the file, by :meth:`wait` at the latest.
+    def place(self, position: int, extent: Extent) -> None:
+        """Put bytes of an open file at any place of this one, by :meth:`wait` at the latest.
 
         Args:
-            position: of the first in the file, 0-based.
-            source: the source of the bytes.
-            offset: first byte, 0-based.
-            length: in bytes.
-            done: called with the CRC-32 of the bytes; without it none is computed.
+            position: of the first here, 0-based.
+            extent: where the bytes are, and their change.
 
         Raises:
             TruncatedError: the source has become shorter.
-            WriteError: the file does not accept the bytes.
+            WriteError: the file does not take the bytes, or cannot hold what they mean.
         """
-        if self._transfers is not None and source.fd is not None and length >= WORTH_BYTES:
-            self._transfers.add(source, offset, position, length, done)
+        if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
+            self._transfers.add(extent, position)
             return
-        crc = 0
-        for start in range(0, length, CHUNK_BYTES):
-            piece = source.read_exact(offset + start, min(CHUNK_BYTES, length - start), "a storage's elements")
-            crc = crc32(piece, crc) if done is not None else 0
-            self.put(position + start, piece)
-        if done is not None:
-            done(crc)
+        buffer, crc = extent.change.buffer(), 0
+        for start in range(0, extent.length, len(buffer.view)):
+            piece = buffer.view[: min(len(buffer.view), extent.length - start)]
+            fill(piece, extent.source, extent.offset + start)
+            crc = crc32(piece, crc) if extent.check is not None else 0
+            self.put(position + extent.change.length(start), changed(buffer, len(piece), self.name))
+        if extent.check is not None:
+            extent.check(crc)
 
     def _check_target(self, inputs: tuple[ByteSource, ...]) -> os.stat_result | None:
         """Refuse a target that must not be replaced; return the status of one that will be."""

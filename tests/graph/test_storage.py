@@ -8,9 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
-from t7bridge.errors import CorruptError, ModelError, TruncatedError
+from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
 from t7bridge.graph.dtypes import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
-from t7bridge.graph.storage import CHUNK_BYTES, Span, Storage, TextSpan, storage_for_class
+from t7bridge.graph.storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan, storage_for_class
+from t7bridge.io.output import FileOutput
 from t7bridge.io.source import ByteSource
 
 NATIVE = [element for element in ELEMENT_TYPES.values() if element.native and element.name != "bool"]
@@ -180,3 +181,84 @@ def test_class_names():
     other = Storage(UINT8, 0, np.empty(0, "u1"), device="cuda:3")
     assert other.lua_class == "torch.CudaByteStorage"
     assert Storage.from_array(np.empty(0, "c8")).lua_class is None
+
+
+def written(storage: Storage, folder, order: str, width: int) -> bytes:
+    """The bytes that an extent of a storage becomes in a file."""
+    extent = storage.extent(order, width)
+    assert extent is not None
+    crcs: list[int] = []
+    with FileOutput(folder / "out", force=True) as output:
+        output.copy(extent, crcs.append)
+    data: bytes = (folder / "out").read_bytes()
+    assert crcs == [zlib.crc32(data)]
+    assert extent.nbytes == len(data)
+    return data
+
+
+@pytest.mark.parametrize("held", ["<i4", ">i4", "<i8", ">i8"])
+@pytest.mark.parametrize("wanted", ["<i4", ">i4", "<i8", ">i8"])
+def test_longs_of_any_size_from_file_to_file(held, wanted, tmp_path):
+    """Many longs are written as numpy writes them, whatever the two files' byte order and size of a long."""
+    numbers = np.random.default_rng(5).integers(-(2**31), 2**31, 700_001)
+    (tmp_path / "in").write_bytes(b"pad" + numbers.astype(held).tobytes())
+    order, width = {"<": "little", ">": "big"}, int(held[2])
+    with ByteSource.from_path(tmp_path / "in") as source:
+        storage = Storage(INT64, len(numbers), Span(source, 3, width, order[held[0]]))
+        assert written(storage, tmp_path, order[wanted[0]], int(wanted[2])) == numbers.astype(wanted).tobytes()
+
+
+@pytest.mark.parametrize("count", [2, 200, 300, 500_000])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_longs_that_do_not_fit(count, order, tmp_path):
+    """One number beyond 4 bytes, anywhere among few or many, is an error with the bounds, and leaves no file."""
+    for number in (2**31, -(2**31) - 1, 2**32, -(2**63)):
+        numbers = np.zeros(count, "i8")
+        numbers[-1] = number
+        storage = in_file(INT64, numbers, order, tmp_path)
+        bounds = rf"expected -2147483648 to 2147483647; found .*{abs(number)}"
+        if count < 1000:
+            with pytest.raises(ModelError, match=bounds):
+                list(storage.chunks("little", 4))
+        else:
+            with pytest.raises(WriteError, match=bounds):
+                written(storage, tmp_path, "little", 4)
+        assert os.listdir(tmp_path) == ["elements"]
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("name", ["float16", "int16", "float32", "float64", "complex64", "complex128", "uint8"])
+def test_checked_elements_to_the_other_order(name, order, tmp_path):
+    """Bytes that a file checks by their CRC-32 are checked as they are in it, and written in any order."""
+    element = ELEMENT_TYPES[name]
+    array = np.random.default_rng(6).integers(0, 256, 1_600_000, "u1").view(element.code)
+    storage = in_file(element, array, order, tmp_path)
+    storage.data.crc = zlib.crc32(array.astype(("<" if order == "little" else ">") + element.code).tobytes())
+    for other, sign in (("little", "<"), ("big", ">")):
+        assert written(storage, tmp_path, other, element.itemsize) == array.astype(sign + element.code).tobytes()
+    storage.data.crc ^= 1
+    with pytest.raises(CorruptError, match="its bytes are damaged"):
+        written(storage, tmp_path, "big", element.itemsize)
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_derived_elements_from_file_to_file(order, tmp_path):
+    """Elements that are made from others, one by one, in groups, or in two steps, are written as they are made."""
+    array = np.arange(1_200_000, dtype="f4")
+    storage = in_file(ELEMENT_TYPES["float32"], array, order, tmp_path)
+    doubled = Storage(ELEMENT_TYPES["float64"], len(array), Derived(storage, lambda part: part * 2.0))
+    summed = Storage(INT64, len(array) // 3, Derived(doubled, lambda part: part.reshape(-1, 3).sum(1).astype("i8"), 3))
+    for other, sign in (("little", "<"), ("big", ">")):
+        assert written(doubled, tmp_path, other, 8) == (array.astype("f8") * 2).astype(sign + "f8").tobytes()
+        sums = (array.astype("f8").reshape(-1, 3).sum(1) * 2).astype(sign + "i8")
+        assert written(summed, tmp_path, other, 8) == sums.tobytes()
+
+
+def test_elements_without_an_extent(tmp_path):
+    """Arrays, text, few elements to convert, and groups that do not come out have no extent."""
+    array = np.arange(1_000_000, dtype="f4")
+    storage = in_file(ELEMENT_TYPES["float32"], array, "little", tmp_path)
+    assert Storage.from_array(array).extent() is None
+    assert Storage(INT64, 3, TextSpan(ByteSource.from_bytes(b"1 2 3"), 0, 5)).extent() is None
+    assert in_file(INT64, np.arange(5), "little", tmp_path).extent("little", 4) is None
+    assert Storage(ELEMENT_TYPES["float32"], 333_333, Derived(storage, lambda part: part, 7)).extent() is None

@@ -11,6 +11,7 @@ import zlib
 import pytest
 
 from t7bridge.errors import TargetExistsError, TruncatedError, WriteError
+from t7bridge.io.changes import Extent
 from t7bridge.io.output import CHUNK_BYTES, FileOutput, Output
 from t7bridge.io.source import ByteSource
 
@@ -82,7 +83,7 @@ def test_copy(length, tmp_path):
         output = Output(file)
         output.write(b"head")
         found: list[int] = []
-        output.copy(source, 10, length, found.append)
+        output.copy(Extent(source, 10, length), found.append)
         output.write(b"tail")
         output.flush()
         assert file.getvalue() == b"head" + data[10 : 10 + length] + b"tail"
@@ -100,7 +101,7 @@ def test_copy_of_a_file_that_became_shorter(tmp_path):
         pytest.raises(TruncatedError, match=r"in: byte 1 048 576: became shorter"),
         FileOutput(tmp_path / "out") as out,
     ):
-        out.copy(source, 0, 3 * CHUNK_BYTES)
+        out.copy(Extent(source, 0, 3 * CHUNK_BYTES))
     assert names(tmp_path) == ["in"]
 
 

@@ -11,9 +11,10 @@ import zlib
 
 import pytest
 
-from t7bridge.errors import TruncatedError, WriteError
+from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
 from t7bridge.io import blocks
 from t7bridge.io import copy as transfer
+from t7bridge.io.changes import NO_CHANGE, Buffer, Change, Extent, reversal
 from t7bridge.io.checksums import combine, crc32
 from t7bridge.io.output import FileOutput
 from t7bridge.io.source import ByteSource
@@ -55,7 +56,7 @@ def test_reversed_words(tmp_path, small_pieces, word, length):
     found: list[int] = []
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.write(b"before!")
-        output.copy(source, 77, length, found.append, word)
+        output.copy(Extent(source, 77, length, reversal(word)), found.append)
         output.write(b"behind")
     assert (tmp_path / "out").read_bytes() == b"before!" + wanted + b"behind"
     assert found == [zlib.crc32(wanted)]
@@ -71,7 +72,7 @@ def test_bytes_and_crc(tmp_path, small_pieces, length, times):
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         for _ in range(times):
             output.write(b"before")
-            output.copy(source, 77, length, found.append)
+            output.copy(Extent(source, 77, length), found.append)
             output.write(b"behind")
         assert output.position == times * (length + 12)
         output.put(1, b"EFO")
@@ -87,7 +88,7 @@ def test_waiting_twice(tmp_path, small_pieces):
     found: list[int] = []
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         for _ in range(3):
-            output.copy(source, 0, 100_000, found.append)
+            output.copy(Extent(source, 0, 100_000), found.append)
             output.wait()
             assert found.pop() == zlib.crc32(data)
             assert not found
@@ -109,7 +110,7 @@ def test_mistake_in_a_thread(tmp_path, small_pieces, monkeypatch):
     def copy() -> None:
         with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
             for _ in range(100):
-                output.copy(source, 0, 1_000_000)
+                output.copy(Extent(source, 0, 1_000_000))
 
     with pytest.raises(MemoryError):
         copy()
@@ -122,7 +123,7 @@ def test_given_up(tmp_path, small_pieces):
 
     def copy() -> None:
         with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
-            output.copy(source, 0, 10_000_000)
+            output.copy(Extent(source, 0, 10_000_000))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -136,7 +137,7 @@ def test_source_that_became_shorter(tmp_path, small_pieces):
     source = ByteSource.from_path(tmp_path / "in")
     os.truncate(tmp_path / "in", 60_000)
     with pytest.raises(TruncatedError, match="became shorter"), FileOutput(tmp_path / "out") as output:
-        output.copy(source, 0, 100_000)
+        output.copy(Extent(source, 0, 100_000))
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -153,7 +154,7 @@ def test_target_that_takes_no_more(tmp_path, small_pieces, monkeypatch):
         ByteSource.from_path(tmp_path / "in") as source,
         FileOutput(tmp_path / "out") as output,
     ):
-        output.copy(source, 0, 100_000)
+        output.copy(Extent(source, 0, 100_000))
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -166,7 +167,7 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
     monkeypatch.setattr(blocks.os, "posix_fallocate", refuse)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
-        output.copy(source, 0, 102_400)
+        output.copy(Extent(source, 0, 102_400))
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
@@ -190,7 +191,7 @@ def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
     monkeypatch.delattr(blocks.os, "posix_fallocate", raising=False)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
-        output.copy(source, 0, 102_400)
+        output.copy(Extent(source, 0, 102_400))
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
@@ -210,7 +211,7 @@ def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         for _ in range(3):
             output.write(b"head")
-            output.copy(source, 0, 700_000)
+            output.copy(Extent(source, 0, 700_000))
     assert (tmp_path / "out").read_bytes() == (b"head" + data) * 3
     assert asked == [1 << 16]
 
@@ -237,8 +238,8 @@ def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monk
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         for size in (1700, 10, 300_000):
             output.write(bytes(size))
-            output.copy(source, 0, 500_000)
-        output.copy(source, 0, 50)
+            output.copy(Extent(source, 0, 500_000))
+        output.copy(Extent(source, 0, 50))
         output.write(bytes(3000))
     end = 0
     for start, stop in sorted(reserved):
@@ -254,7 +255,7 @@ def test_small_files_need_no_blocks_first(tmp_path, monkeypatch):
     (tmp_path / "in").write_bytes(bytes(5000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.write(bytes(1000))
-        output.copy(source, 0, 5000)
+        output.copy(Extent(source, 0, 5000))
     assert not reserved
 
 
@@ -271,7 +272,7 @@ def test_pieces_begin_where_large_pages_of_the_target_do(tmp_path, small_pieces,
     (tmp_path / "in").write_bytes(bytes(50_000))
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         output.write(bytes(1664))
-        output.copy(source, 0, 50_000)
+        output.copy(Extent(source, 0, 50_000))
     assert sorted(positions) == [1664, *range(2048, 51_664, 1024)]
 
 
@@ -296,8 +297,88 @@ def test_many_small_runs_are_written_together(tmp_path, monkeypatch):
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
         for _ in range(5000):
             output.write(b"head")
-            output.copy(source, 0, 1000, found.append)
+            output.copy(Extent(source, 0, 1000), found.append)
         assert output.position == 5000 * 1004
     assert (tmp_path / "out").read_bytes() == (b"head" + data) * 5000
     assert found == [zlib.crc32(data)] * 5000
     assert len(reserved) < 30
+
+
+@pytest.mark.parametrize("length", [16, 8192, 50_000, 1_000_008])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_change_of_size(tmp_path, small_pieces, length, in_memory):
+    """Elements may become smaller or larger on their way; both CRCs are zlib's, whoever moves the bytes."""
+    data = random.Random(1).randbytes(length + 77)
+    (tmp_path / "in").write_bytes(data)
+    taken = data[77 : 77 + length]
+    smaller = b"".join(taken[at : at + 4] for at in range(0, length, 8))
+    larger = b"".join(taken[at : at + 2] * 2 for at in range(0, length, 2))
+
+    class Halving(Buffer):
+        """Keeps the first four of eight bytes."""
+
+        def __init__(self):
+            self.view = memoryview(bytearray(1000))
+
+        def changed(self, length):
+            return memoryview(b"".join(bytes(self.view[at : at + 4]) for at in range(0, length, 8)))
+
+    class Doubling(Halving):
+        """Writes two bytes twice."""
+
+        def changed(self, length):
+            return memoryview(b"".join(bytes(self.view[at : at + 2]) * 2 for at in range(0, length, 2)))
+
+    crcs: list[int] = []
+    of_source: list[int] = []
+    with ByteSource.from_path(tmp_path / "in") as file, FileOutput(tmp_path / "out") as output:
+        source = ByteSource.from_bytes(data) if in_memory else file
+        output.write(b"before!")
+        output.copy(Extent(source, 77, length, Change(8, 4, Halving), of_source.append), crcs.append)
+        output.write(b"between")
+        output.copy(Extent(source, 77, length, Change(2, 4, Doubling)), crcs.append)
+        output.write(b"behind")
+        assert output.position == 7 + len(smaller) + 7 + len(larger) + 6
+    assert (tmp_path / "out").read_bytes() == b"before!" + smaller + b"between" + larger + b"behind"
+    assert crcs == [zlib.crc32(smaller), zlib.crc32(larger)]
+    assert of_source == [zlib.crc32(taken)]
+
+
+@pytest.mark.parametrize("length", [800, 500_000])
+def test_change_that_the_target_cannot_hold(tmp_path, small_pieces, length):
+    """The error names the target, and no file is left."""
+    (tmp_path / "in").write_bytes(bytes(length))
+
+    class Refusing(Buffer):
+        """Refuses every number."""
+
+        def changed(self, length):
+            raise ModelError("a number is too large", expected="at most 3", found="4", hint="Take less.")
+
+    with (
+        pytest.raises(WriteError, match=r"out: a number is too large; expected at most 3; found 4\. Take less\."),
+        ByteSource.from_path(tmp_path / "in") as source,
+        FileOutput(tmp_path / "out") as output,
+    ):
+        output.copy(Extent(source, 0, length, Change(8, 4, Refusing)))
+    assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("length", [800, 500_000])
+@pytest.mark.parametrize("change", [NO_CHANGE, reversal(4)])
+def test_wrong_crc_of_a_source(tmp_path, small_pieces, length, change):
+    """Who knows the CRC-32 of the source's bytes is given it before the file takes its name, and may refuse."""
+    data = random.Random(4).randbytes(length)
+    (tmp_path / "in").write_bytes(data)
+
+    def check(crc: int) -> None:
+        assert crc == zlib.crc32(data)
+        raise CorruptError("damaged")
+
+    with (
+        pytest.raises(CorruptError, match="damaged"),
+        ByteSource.from_path(tmp_path / "in") as source,
+        FileOutput(tmp_path / "out") as output,
+    ):
+        output.copy(Extent(source, 0, length, change, check))
+    assert os.listdir(tmp_path) == ["in"]

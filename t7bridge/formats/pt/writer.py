@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
-from ...graph.storage import Span, Storage
+from ...graph.storage import Storage
 from ...io.checksums import crc32, sha256
 from ...io.output import Output
 from . import layout
 from .identity import content_id
 from .pickle.pickler import PickleWriter, StorageRef
-from .zip.archive_writer import Content, Extent, Member, ZipWriter
+from .zip.archive_writer import Content, Member, ZipWriter
 
 if TYPE_CHECKING:
     from .locations import Place
@@ -137,7 +137,7 @@ class PtWriter(ValueWriter):
         self._add(layout.ALIGNMENT_MEMBER, b"%d" % layout.ALIGNMENT_BYTES)
         self._add(layout.BYTEORDER_MEMBER, b"little")
         for number, storage in enumerate(self._keys.storages):
-            self._add(f"{layout.STORAGE_FOLDER}{number}", _content(storage), storage.nbytes)
+            self._add(f"{layout.STORAGE_FOLDER}{number}", storage.extent() or storage.chunks(), storage.nbytes)
         self._add(layout.VERSION_MEMBER, layout.ARCHIVE_VERSION)
         sha256()  # loads it while elements are still being copied
         self._zip.settle()
@@ -156,22 +156,14 @@ class PtWriter(ValueWriter):
         self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)
 
 
-def _content(storage: Storage) -> Extent | Iterator[bytes | memoryview]:
-    data = storage.data
-    word = data.word(storage.element, "little", storage.element.itemsize) if isinstance(data, Span) else 0
-    if isinstance(data, Span) and word:
-        return Extent(data.source, data.offset, storage.nbytes, data.check, word=word)
-    return storage.chunks()
-
-
 def write_elements(output: Output, storage: Storage) -> None:
     """Write a storage's elements in little-endian order."""
-    content = _content(storage)
-    if isinstance(content, Extent):
-        output.copy(content.source, content.offset, content.length, content.check, content.word)
-    else:
-        for piece in content:
-            output.write(piece)
+    extent = storage.extent()
+    if extent is not None:
+        output.copy(extent)
+        return
+    for piece in storage.chunks():
+        output.write(piece)
 
 
 def _serialization_id(members: list[Member]) -> bytes:

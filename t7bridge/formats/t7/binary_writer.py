@@ -6,7 +6,7 @@ import struct
 
 from ...errors import ModelError, WriteError
 from ...graph.dtypes import INT64
-from ...graph.storage import Span, Storage
+from ...graph.storage import Storage
 from ...io.output import Output
 from . import layout as tags
 from .layout import T7Layout
@@ -90,11 +90,9 @@ class BinaryWriter:
     def write_elements(self, storage: Storage) -> None:
         """Write a storage's elements, copied from their file if they have the same form there."""
         width = self.layout.long_size if storage.element is INT64 else storage.element.itemsize
-        data = storage.data
-        word = data.word(storage.element, self.layout.byte_order, width) if isinstance(data, Span) else 0
-        if isinstance(data, Span) and word:
-            done = None if data.crc is None else data.check
-            self.output.copy(data.source, data.offset, storage.count * width, done, word)
+        extent = storage.extent(self.layout.byte_order, width)
+        if extent is not None:
+            self.output.copy(extent)
             return
         try:
             for chunk in storage.chunks(self.layout.byte_order, width):

@@ -16,6 +16,7 @@ from ...errors import CorruptError, TruncatedError
 from ...graph.dtypes import ElementType
 from ...graph.number_text import number_text
 from ...graph.storage import Span, Storage, TextSpan
+from ...io.changes import Extent
 from ...io.output import Output
 from . import layout as tags
 from .layout import T7Layout
@@ -327,7 +328,7 @@ class TextWriter:
             for chunk in storage.chunks():
                 self.output.write(chunk)
         elif isinstance(data, TextSpan):
-            self.output.copy(data.source, data.offset, data.length)
+            self.output.copy(Extent(data.source, data.offset, data.length))
         else:
             self._write_numbers(storage)
         self.output.write(b"\n")

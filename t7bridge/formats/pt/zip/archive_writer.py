@@ -7,13 +7,13 @@ files that PyTorch 2.13 wrote, and the application notes of the zip format (APPN
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Union
 
 from ....data import define
+from ....io.changes import Extent
 from ....io.checksums import combine, crc32
 from ....io.output import Output
-from ....io.source import ByteSource
 from ..layout import ALIGNMENT_BYTES, PADDING_FIELD
 
 _FLAGS = 0x0808  # sizes and CRC after the data; names in UTF-8
@@ -26,25 +26,17 @@ _END64 = struct.Struct("<IQHHIIQQQQ")
 _LOCATOR64 = struct.Struct("<IIQI")
 
 
-@define(frozen=True)
-class Extent:
-    """Bytes of a source that become a member's data unchanged.
+@define(frozen=True, eq=False)
+class Headed:
+    """Bytes of an open file behind others, as a member's data.
 
     Attributes:
-        source: the source.
-        offset: of the first byte, 0-based.
-        length: in bytes.
-        check: called with the CRC-32 of the copied bytes; it may raise.
-        head: bytes before them.
-        word: bytes of the words whose bytes are reversed; 1 for none.
+        head: the others.
+        extent: where the bytes are, and their change.
     """
 
-    source: ByteSource
-    offset: int
-    length: int
-    check: Callable[[int], None]
-    head: bytes = b""
-    word: int = 1
+    head: bytes
+    extent: Extent
 
 
 @define
@@ -74,7 +66,7 @@ class Member:
         return struct.pack("<IIQQ" if _is_large(self) else "<IIII", 0x08074B50, self.crc, self.size, self.size)
 
 
-Content = Union[bytes, Extent, "Iterable[bytes | memoryview]"]
+Content = Union[bytes, Extent, Headed, "Iterable[bytes | memoryview]"]
 
 
 class ZipWriter:
@@ -96,13 +88,15 @@ class ZipWriter:
 
         Args:
             name: with the root folder.
-            content: its bytes, an extent of a source, or pieces.
-            size: in bytes; required for pieces, as the header declares large members beforehand.
+            content: its bytes, where they are, or pieces.
+            size: in bytes; needed for pieces, as the header says beforehand whether the member is a large one.
         """
         if isinstance(content, bytes):
             size = len(content)
         elif isinstance(content, Extent):
-            size = len(content.head) + content.length
+            size = content.nbytes
+        elif isinstance(content, Headed):
+            size = len(content.head) + content.extent.nbytes
         assert size is not None
         encoded = name.encode()
         member = Member(name, self._output.position - self._start, size)
@@ -118,13 +112,12 @@ class ZipWriter:
 
     def _data(self, member: Member, content: Content) -> None:
         if isinstance(content, Extent):
-
-            def done(crc: int) -> None:
-                content.check(crc)
-                member.settle(combine(crc32(content.head), crc, content.length) if content.head else crc)
-
+            self._output.copy(content, member.settle)
+            return
+        if isinstance(content, Headed):
+            head, length = crc32(content.head), content.extent.nbytes
             self._output.write(content.head)
-            self._output.copy(content.source, content.offset, content.length, done, content.word)
+            self._output.copy(content.extent, lambda crc: member.settle(combine(head, crc, length)))
             return
         crc = 0
         for piece in (content,) if isinstance(content, bytes) else content:
