@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="file to read")
     parser.add_argument("dst", metavar="DST", help="file to write; the suffix selects the format")
     add_options(parser, "convert")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
 

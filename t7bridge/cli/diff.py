@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 
 from ..text import printable, printable_json
-from .shared import add_limits, limits_of, print_hint
+from .shared import add_limits, add_options, given_options, limits_of, print_hint
 
 INPUTS = ("first", "second")
 EXAMPLES = (
@@ -21,36 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
-    parser.add_argument(
-        "--rtol", type=_tolerance, default=0.0, metavar="X", help="relative tolerance, as a fraction of B's value"
-    )
-    parser.add_argument("--atol", type=_tolerance, default=0.0, metavar="X", help="absolute tolerance")
-    parser.add_argument("--draw", metavar="PAGE", help="write a page (.html) with both models side by side")
-    parser.add_argument("--force", action="store_true", help="replace the page if it exists")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_options(parser, "diff")
     add_limits(parser)
-
-
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a valid tolerance")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print each difference and their number."""
     from ..tools.diff import diff
 
-    report = diff(
-        options.first,
-        options.second,
-        rtol=options.rtol,
-        atol=options.atol,
-        draw=options.draw,
-        force=options.force,
-        limits=limits_of(options),
-    )
+    report = diff(options.first, options.second, **given_options(options, "diff"), limits=limits_of(options))
     if options.json:
         print(printable_json(json.dumps(report.as_dict())))
         return 0 if report.same else 1

@@ -7,7 +7,7 @@ import os
 
 from ..text import printable
 from ..tools.draw import FORMATS
-from .shared import add_input_shape, add_limits, add_options, limits_of
+from .shared import add_limits, add_option, add_options, limits_of
 
 INPUTS = ("file",)
 EXAMPLES = (
@@ -28,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_picture,
         help=".html (interactive page), .svg, .png, .dot (Graphviz) or .json",
     )
-    target.add_argument("--json", action="store_true", help="print the graph as JSON (docs/graph-json.md)")
-    parser.add_argument("--weights", action="store_true", help="read the weights and show histograms in the page")
-    add_input_shape(parser)
-    add_options(parser, "draw")
+    from ..conversion.options import options_for
+
+    (as_json,) = [option for option in options_for("draw") if option.name == "json"]
+    add_option(target, as_json)
+    add_options(parser, "draw", but=("json",))
     add_limits(parser)
 
 

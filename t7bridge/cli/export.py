@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help=".t7 file to read")
     parser.add_argument("dst", metavar="DST", help="file to write: X.onnx or X.pt2; the folder with --hub")
     add_options(parser, "export")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
 

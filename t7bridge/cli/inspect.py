@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from .shared import add_input_shape, add_limits, limits_of
+from .shared import add_limits, add_options, limits_of
 
 INPUTS = ("file",)
 EXAMPLES = (
@@ -15,31 +15,13 @@ EXAMPLES = (
     "t7bridge inspect --input-shape 1x3x224x224 --stats model.t7",
     "t7bridge inspect --all --depth 2 --at root.opt checkpoint.t7",
 )
-_DEPTH, _ITEMS = 6, 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a file of any format")
-    parser.add_argument("--at", metavar="PATH", help="path of a part of the file: root.model.modules[3]")
-    parser.add_argument("--all", action="store_true", help="print every value, as an indented outline")
-    parser.add_argument("--depth", type=_count, metavar="N", help=f"levels of the outline (default: {_DEPTH})")
-    parser.add_argument(
-        "--items", type=_count, metavar="N", help=f"entries of each table in the outline (default: {_ITEMS})"
-    )
-    parser.add_argument(
-        "--stats", action="store_true", help="read the weights; print minimum, maximum, mean, deviation, zeros, NaN"
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    add_input_shape(parser)
+    add_options(parser, "inspect")
     add_limits(parser)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from ..tools.inspect import inspect
 
     summary = inspect(
-        options.file, options.at, statistics=options.stats, input_shape=options.input_shape, limits=limits
+        options.file, options.at, statistics=options.statistics, input_shape=options.input_shape, limits=limits
     )
     if options.json:
         print(json.dumps(summary.to_json(), indent=1))
@@ -73,6 +55,7 @@ def _styled(line: str, number: int, header: int) -> str:
 
 
 def _outline(options: argparse.Namespace) -> int:
+    from ..conversion.options import OUTLINE_DEPTH, OUTLINE_ITEMS
     from ..errors import about_file
     from ..tools.files import load_all
     from ..tools.inspect import value_at
@@ -85,6 +68,6 @@ def _outline(options: argparse.Namespace) -> int:
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             sys.stdout.write(f"value {number} of {len(values)}\n")
-        for line in outline(value, depth=options.depth or _DEPTH, items=options.items or _ITEMS):
+        for line in outline(value, depth=options.depth or OUTLINE_DEPTH, items=options.items or OUTLINE_ITEMS):
             sys.stdout.write(line + "\n")
     return 0

@@ -26,15 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
     )
     parser.add_argument("weights", metavar="WEIGHTS.pt", nargs="?", help="its state dict; random weights if not given")
-    parser.add_argument(
-        "--loader",
-        action="store_true",
-        help="write loader.lua instead, and weights.t7 from the state dict of the .pt, if given",
-    )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder for model.t7 and model.lua")
-    parser.add_argument("--train", action="store_true", help="leave the Lua model in training mode")
     add_options(parser, "lua")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

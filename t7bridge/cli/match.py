@@ -38,21 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT",
         help=".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
     )
-    parser.add_argument("--map", metavar="FILE", help="known pairs: `source.key target.key`, one a line")
-    parser.add_argument("--target-at", metavar="PATH", help="path of the state dict in TARGET, if it has several")
-    parser.add_argument(
-        "--partial", action="store_true", help="drop keys that TARGET lacks, and keep those only TARGET has"
-    )
-    parser.add_argument(
-        "--prove", action="store_true", help="run both models and compare; without --module, prove only the .t7"
-    )
-    parser.add_argument(
-        "--module",
-        metavar="PACKAGE:FACTORY",
-        help="with --prove: class or function that returns the model of the .pt",
-    )
     add_options(parser, "match")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_limits(parser)
 
 
@@ -64,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     found = match(
         options.src,
         options.target,
-        options.map,
+        options.mapping,
         at=options.at,
         target_at=options.target_at,
         limits=limits_of(options),
@@ -97,12 +83,12 @@ def _prove(options: argparse.Namespace, report: Report, written: bool) -> None:
 
     limits = limits_of(options)
     source, target = (os.fspath(path).endswith(".t7") for path in (options.src, options.target))
-    if written and (options.module or (source and target)):
+    if written and (options.factory or (source and target)):
         from ..tools.prove.two import prove_two
 
         pair = (options.src, options.out) if source else (options.out, options.src)
         try:
-            proof = prove_two(*pair, factory=None if source and target else options.module, limits=limits)
+            proof = prove_two(*pair, factory=None if source and target else options.factory, limits=limits)
             report.notes.append(note_of(proof))
         except T7BridgeError as error:
             report.note("info", f"proof: not possible: {error.message or error}", code="prove")

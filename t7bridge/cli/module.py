@@ -20,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="DIR", required=True, help="folder for model.py and model.pt; created if missing"
     )
     add_options(parser, "module")
-    parser.add_argument("--prove", action="store_true", help="compare each layer with what Lua Torch recorded in SRC")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_limits(parser)
 
 

@@ -22,31 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("file", metavar="FILE", help="a .t7 file with a model, saved without clearState()")
     parser.add_argument("other", nargs="?", metavar="B", help="a second model: compare both on the same inputs")
-    parser.add_argument("--probe", metavar="X.lua", help="write a Lua script that records every layer in Lua Torch")
-    parser.add_argument(
-        "--with", dest="recording", metavar="PROOF.t7", help="compare with the recording of that script"
-    )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=_shape,
-        metavar="2x3x64x64",
-        help="shape of an input that is not recorded",
-    )
-    parser.add_argument("--module", metavar="PACKAGE:FACTORY", help="class or function that returns B, if B is a .pt")
-    parser.add_argument("--draw", metavar="PICTURE", help="draw the model coloured by verdict: .html, .svg, .png, .dot")
     add_options(parser, "prove")
-    parser.add_argument("--all", action="store_true", help="also list layers without recorded values")
-    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     add_limits(parser)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    parts = text.lower().split("x")
-    if not all(part.isdecimal() and 0 < int(part) < 1 << 20 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a shape like 2x3x64x64")
-    return tuple(map(int, parts))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.probe:
         from ..tools.prove.given import probe
 
-        probe(options.file, options.probe, options.at, shapes=options.shape, force=options.force, limits=limits)
+        probe(options.file, options.probe, options.at, shapes=options.shapes, force=options.force, limits=limits)
         print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
         return 0
     if options.recording:
@@ -70,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         from ..tools.prove.two import prove_two
 
         proof = prove_two(
-            options.file, options.other, options.at, shapes=options.shape, factory=options.module, limits=limits
+            options.file, options.other, options.at, shapes=options.shapes, factory=options.factory, limits=limits
         )
     else:
         from ..tools.prove.prove import prove

@@ -8,7 +8,7 @@ import sys
 
 from ..text import printable, printable_json
 from . import DONE, FAILED
-from .shared import add_limits, limits_of
+from .shared import add_limits, add_options, limits_of
 
 EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth")
 
@@ -16,7 +16,7 @@ EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("files", metavar="FILE", nargs="+", help="a .t7 or .pt file")
-    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    add_options(parser, "scan")
     add_limits(parser)
 
 

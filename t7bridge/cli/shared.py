@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -93,13 +95,15 @@ def _limit(text: str) -> tuple[str, Any]:
     return name, int(value)
 
 
-def add_options(parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, ...] = ()) -> None:
-    """Declare a verb's options from the table of options, in groups.
+def add_options(
+    parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, ...] = ()
+) -> dict[str, argparse._ActionsContainer]:
+    """Declare the options of the table that a verb accepts, and return the groups by their headings.
 
     Args:
         parser: the verb's.
         verb: its name.
-        but: names of options that the verb declares itself.
+        but: names of options that the verb adds itself.
     """
     from ..conversion.options import options_for
 
@@ -110,6 +114,7 @@ def add_options(parser: argparse.ArgumentParser, verb: str, *, but: tuple[str, .
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         add_option(groups[option.group], option)
+    return groups
 
 
 def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
@@ -118,8 +123,8 @@ def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
     if option.kind == "flag":
         given["action"] = "store_false" if option.default else "store_true"
     else:
-        given["type"] = int if option.kind == "int" else str
-        if option.kind == "list":
+        given["type"] = _TYPES.get(option.kind, str)
+        if option.kind in ("list", "shapes"):
             given |= {"action": "append", "default": list(option.default)}
         if option.choices:
             given["choices"] = option.choices
@@ -129,14 +134,16 @@ def add_option(parser: argparse._ActionsContainer, option: Option) -> None:
 
 
 def given_options(options: argparse.Namespace, verb: str) -> dict[str, Any]:
-    """Return the options of the table that were given with values other than their defaults."""
-    from ..conversion.options import BY_NAME, options_for
+    """Return the arguments of a verb's function whose values differ from the defaults."""
+    from ..conversion.options import options_for
 
-    found = {
-        option.name: getattr(options, option.name) for option in options_for(verb) if hasattr(options, option.name)
-    }
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    return {name: value for name, value in found.items() if value != BY_NAME[name].default}
+    found = {}
+    for option in options_for(verb):
+        value = getattr(options, option.name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value != option.default and not option.command_line:
+            found[option.name] = value
+    return found
 
 
 def print_notes(report: Report) -> None:
@@ -152,16 +159,6 @@ def print_hint(hint: str) -> None:
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
 
 
-def add_input_shape(parser: argparse.ArgumentParser) -> None:
-    """Declare `--input-shape`."""
-    parser.add_argument(
-        "--input-shape",
-        type=_input_shape,
-        metavar="SHAPE",
-        help="compute output shapes for an input, 1x3x224x224, without running the model; guess: choose one",
-    )
-
-
 def _input_shape(text: str) -> tuple[int, ...] | str:
     if text == "guess":
         return text
@@ -169,3 +166,53 @@ def _input_shape(text: str) -> tuple[int, ...] | str:
     if not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x3x224x224")
     return tuple(map(int, parts))
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and 0 < int(part) < 1 << 20 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is not a shape such as 2x3x64x64")
+    return tuple(map(int, parts))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or a positive number")
+    return number
+
+
+def _size(text: str) -> int:
+    """Bytes of `512M` or `4G`."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 4G")
+    return int(found.group(1)) * _UNITS[found.group(2).upper()]
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a valid tolerance")
+    return value
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "count": _count,
+    "number": _number,
+    "seconds": float,
+    "bytes": _size,
+    "tolerance": _tolerance,
+    "shape": _input_shape,
+    "shapes": _shape,
+}
+"""How the values of each kind of option are read; others are texts."""

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ..text import printable_json
-from .shared import add_limits, limits_of, print_hint
+from .shared import add_limits, add_options, given_options, limits_of, print_hint
 
 INPUTS = ("first", "second")
 EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo same")
@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("first", metavar="A", help="a file of any format")
     parser.add_argument("second", metavar="B", help="another")
-    parser.add_argument("--quick", action="store_true", help="skip the check with torchfile and PyTorch")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_options(parser, "verify")
     add_limits(parser)
 
 
@@ -25,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     """Compare, print the differences and the readers used."""
     from ..tools.verify import verify
 
-    report = verify(options.first, options.second, independent=not options.quick, limits=limits_of(options))
+    report = verify(options.first, options.second, **given_options(options, "verify"), limits=limits_of(options))
     if options.json:
         print(printable_json(json.dumps(report.as_dict())))
         return 0 if report.same else 1

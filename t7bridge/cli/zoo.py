@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from typing import Any
 
@@ -16,7 +15,6 @@ from ..text import printable, printable_json
 from . import DONE, FAILED, WRONG_USAGE
 from .shared import add_options, given_options
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SHOWN = 20
 
 EXAMPLES = (
@@ -34,26 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; created if missing"
     )
-    what = parser.add_argument_group("processing of each file")
-    what.add_argument("--module", action="store_true", help="write a folder with model.py and model.pt for each model")
-    what.add_argument(
-        "--index-base", type=int, choices=(0, 1), help="with --module: number of the first class, row or element"
-    )
-    what.add_argument("--draw", action="store_true", help="draw each model next to its output, as NAME.html")
-    what.add_argument("--prove", action="store_true", help="compare layers with what Lua Torch recorded in the file")
-    what.add_argument("--verify", action="store_true", help="read each output back and compare")
-    add_options(parser, "zoo", but=("force", "sync"))
-    how = parser.add_argument_group("execution")
-    how.add_argument("--engine", choices=("local", "dask"), default="local", help="local processes, or a Dask cluster")
-    how.add_argument(
-        "--workers", type=_count, metavar="N", help="number of processes (default: one a core); 0: work in this one"
-    )
-    how.add_argument("--scheduler", metavar="ADDRESS", help="Dask scheduler, tcp://host:8786 (default: start one)")
-    how.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit for one file")
-    how.add_argument("--memory", type=_size, metavar="SIZE", help="memory limit for one file: 512M, 4G")
-    which = parser.add_argument_group("which files")
-    which.add_argument("--retry-failed", action="store_true", help="retry files that failed in an earlier run")
-    which.add_argument(
+    groups = add_options(parser, "zoo")
+    groups["which files"].add_argument(
         "--limit",
         action="append",
         type=_limit,
@@ -61,18 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
     )
-    which.add_argument("--dry-run", action="store_true", help="print the plan without converting")
-    which.add_argument(
-        "--force", action="store_true", help="replace foreign files, and convert everything again if options changed"
-    )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON per file, and a final one")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or a positive number")
-    return number
 
 
 def _limit(text: str) -> tuple[str, int]:
@@ -84,14 +52,6 @@ def _limit(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def _size(text: str) -> int:
-    """Parse `512M` or `4G` as bytes."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a sizesuch as 512M or 4G")
-    return int(found.group(1)) * _UNITS[found.group(2).upper()]
-
-
 def run(options: argparse.Namespace) -> int:
     """Convert, show progress, and print a summary."""
     wrong = _wrong_usage(options)
@@ -101,11 +61,6 @@ def run(options: argparse.Namespace) -> int:
     from ..zoo.run import convert_zoo
     from .zoo_display import open_display
 
-    given = given_options(options, "zoo")
-    if options.index_base is not None:
-        given["index_base"] = options.index_base
-    names = ["module", "verify", "draw", "prove", "engine", "workers", "scheduler", "timeout", "memory"]
-    names += ["retry_failed", "dry_run", "force"]
     ceilings = dict(options.limit)
     try:
         with open_display(options.json) as display:
@@ -117,8 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 on_start=display.start,
                 on_file=display.file,
                 on_progress=display.progress,
-                **{name: getattr(options, name) for name in names},
-                **given,
+                **given_options(options, "zoo"),
             )
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
@@ -136,17 +90,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _wrong_usage(options: argparse.Namespace) -> str:
     """Return which options exclude each other; empty if all is well."""
-    given = given_options(options, "zoo")
+    from ..zoo.options import allowed_options
+
+    conversion = {option.name for option in allowed_options(None, module=False)}
+    given = [name for name in given_options(options, "zoo") if name in conversion]
     if options.module and (options.to or options.verify or set(given) - {"strict", "classes"}):
         return "--module excludes --to, --verify and all conversion options but --strict and --classes"
     if options.to is not None:
-        from ..zoo.options import allowed_options
-
         known = {option.name for option in allowed_options(options.to, options.module)} | {"to"}
         wrong = [" or ".join(BY_NAME[name].spellings()) for name in given if name not in known]
         if wrong:
             return f"{', '.join(wrong)} has no meaning with --to {options.to}"
-    if options.index_base is not None and not options.module:
+    if "index_base" in given_options(options, "zoo") and not options.module:
         return "--index-base requires --module"
     if options.partial and not options.template:
         return "--partial requires --template"

@@ -1,4 +1,4 @@
-"""The table of options, from which the command line and the zoo are generated; `convert`'s signature agrees with it."""
+"""The table of options, from which the command line and the zoo are generated; Python's signatures agree with it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ class Option:
         verbs: the functions, and verbs of the command line, that accept it.
         default: its default value.
         choices: the allowed values, if enumerable.
-        kind: type of the value: `flag`, `text`, `path`, `int`, `list` for a repeatable option.
+        kind: type of the value: `flag`, `text`, `path`, `int`, `count` (from 1), `number` (from 0), `seconds`, `bytes`
+            (4G), `tolerance`, `shape` (1x3x224x224 or guess); `list` and `shapes` for a repeatable option.
         metavar: name of the value in the help.
         flags: the spellings on the command line; empty for `--` and the name.
         sources: kinds of formats to which it applies as inputs.
         targets: kinds of formats to which it applies as outputs.
         formats: the formats to which it applies, if not all of these kinds.
         group: the heading in the help.
+        command_line: whether it exists on the command line only.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Option:
     targets: tuple[str, ...] = (LUA, PYTHON, NAMED)
     formats: tuple[str, ...] = ()
     group: str = ""
+    command_line: bool = False
 
     def spellings(self) -> tuple[str, ...]:
         """Return the spellings on the command line: `--no-record` for a flag that is on by default."""
@@ -54,8 +57,11 @@ class Option:
 
 
 _T7, _PT, _OUT = ".t7 output", ".pt output", "output"
+_EACH, _HOW, _WHICH = "processing of each file", "execution", "which files"
 _BOTH = ("convert", "zoo")
 _WRITING = ("convert", "module", "match")
+OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
+_FLAG: dict[str, Any] = {"default": False, "kind": "flag"}
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -63,7 +69,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group=_OUT,
     ),
     Option(
-        "force", "replace existing files", (*_WRITING, "draw", "export", "lua", "prove"),
+        "force", "replace existing files", (*_WRITING, "diff", "draw", "export", "lua", "prove"),
         default=False, kind="flag", group=_OUT,
     ),
     Option(
@@ -133,7 +139,7 @@ OPTIONS: tuple[Option, ...] = (
         ("module", "draw", "match", "export", "prove"), metavar="PATH",
     ),
     Option(
-        "index_base", "number of the first class, row or element: 1 as in Lua, or 0", ("module", "export"),
+        "index_base", "number of the first class, row or element: 1 as in Lua, or 0", ("module", "export", "zoo"),
         default=1, choices=(0, 1), kind="int",
     ),
     Option(
@@ -160,10 +166,110 @@ OPTIONS: tuple[Option, ...] = (
         "expect", "file with Lua's output for --input; one per --input", ("prove",),
         default=(), kind="list", metavar="Y.t7",
     ),
+    Option(
+        "recording", "compare with the recording of the script of --probe", ("prove",),
+        kind="path", metavar="PROOF.t7", flags=("--with",),
+    ),
+    Option(
+        "probe", "write a Lua script that records every layer in Lua Torch", ("prove",),
+        kind="path", metavar="X.lua", command_line=True,
+    ),
+    Option(
+        "shapes", "shape of an input that is not recorded; may be repeated", ("prove",),
+        default=(), kind="shapes", metavar="2x3x64x64", flags=("--shape",),
+    ),
+    Option(
+        "factory", "class or function that returns the model of a .pt, to compare two models", ("prove", "match"),
+        metavar="PACKAGE:FACTORY", flags=("--module",),
+    ),
+    Option(
+        "draw", "draw the model coloured by verdict: .html, .svg, .png, .dot", ("prove",),
+        kind="path", metavar="PICTURE", command_line=True,
+    ),
+    Option("all", "also list layers without recorded values", ("prove",), **_FLAG, command_line=True),
+    Option(
+        "mapping", "known pairs: `source.key target.key`, one a line", ("match",),
+        kind="path", metavar="FILE", flags=("--map",),
+    ),
+    Option("target_at", "path of the state dict in TARGET, if it has several", ("match",), metavar="PATH"),
+    Option("partial", "drop keys that TARGET lacks, and keep those only TARGET has", ("match",), **_FLAG),
+    Option(
+        "prove", "run both models and compare; without --module, prove only the .t7", ("match",),
+        **_FLAG, command_line=True,
+    ),
+    Option(
+        "prove", "compare each layer with what Lua Torch recorded in SRC", ("module",), **_FLAG, command_line=True
+    ),
+    Option(
+        "loader", "write loader.lua instead, and weights.t7 from the state dict of the .pt, if given", ("lua",),
+        **_FLAG, command_line=True,
+    ),
+    Option("train", "leave the Lua model in training mode", ("lua",), **_FLAG, command_line=True),
+    Option("at", "path of a part of the file: root.model.modules[3]", ("inspect",), metavar="PATH"),
+    Option("all", "print every value, as an indented outline", ("inspect",), **_FLAG, command_line=True),
+    Option(
+        "depth", f"levels of the outline (default: {OUTLINE_DEPTH})", ("inspect",),
+        kind="count", metavar="N", command_line=True,
+    ),
+    Option(
+        "items", f"entries of each table in the outline (default: {OUTLINE_ITEMS})", ("inspect",),
+        kind="count", metavar="N", command_line=True,
+    ),
+    Option(
+        "statistics", "read the weights; print minimum, maximum, mean, deviation, zeros, NaN", ("inspect",),
+        **_FLAG, flags=("--stats",),
+    ),
+    Option("weights", "read the weights and show histograms in the page", ("draw",), **_FLAG),
+    Option(
+        "input_shape",
+        "compute output shapes for an input, 1x3x224x224, without running the model; guess: choose one",
+        ("inspect", "draw"), kind="shape", metavar="SHAPE",
+    ),
+    Option(
+        "independent", "skip the check with torchfile and PyTorch", ("verify",),
+        default=True, kind="flag", flags=("--quick",),
+    ),
+    Option(
+        "rtol", "relative tolerance, as a fraction of B's value", ("diff",), default=0.0, kind="tolerance", metavar="X"
+    ),
+    Option("atol", "absolute tolerance", ("diff",), default=0.0, kind="tolerance", metavar="X"),
+    Option(
+        "draw", "write a page (.html) with both models side by side", ("diff",), kind="path", metavar="PAGE", group=_OUT
+    ),
+    Option("module", "write a folder with model.py and model.pt for each model", ("zoo",), **_FLAG, group=_EACH),
+    Option("draw", "draw each model next to its output, as NAME.html", ("zoo",), **_FLAG, group=_EACH),
+    Option("prove", "compare layers with what Lua Torch recorded in the file", ("zoo",), **_FLAG, group=_EACH),
+    Option("verify", "read each output back and compare", ("zoo",), **_FLAG, group=_EACH),
+    Option(
+        "engine", "local processes, or a Dask cluster", ("zoo",), default="local", choices=("local", "dask"), group=_HOW
+    ),
+    Option(
+        "workers", "number of processes (default: one a core); 0: work in this one", ("zoo",),
+        kind="number", metavar="N", group=_HOW,
+    ),
+    Option(
+        "scheduler", "Dask scheduler, tcp://host:8786 (default: start one)", ("zoo",), metavar="ADDRESS", group=_HOW
+    ),
+    Option("timeout", "time limit for one file", ("zoo",), kind="seconds", metavar="SECONDS", group=_HOW),
+    Option("memory", "memory limit for one file: 512M, 4G", ("zoo",), kind="bytes", metavar="SIZE", group=_HOW),
+    Option("retry_failed", "retry files that failed in an earlier run", ("zoo",), **_FLAG, group=_WHICH),
+    Option("dry_run", "print the plan without converting", ("zoo",), **_FLAG, group=_WHICH),
+    Option(
+        "force", "replace foreign files, and convert everything again if options changed", ("zoo",),
+        **_FLAG, group=_WHICH,
+    ),
+    Option(
+        "json", "print the result as JSON",
+        ("convert", "module", "match", "prove", "export", "lua", "inspect", "verify", "diff", "scan"),
+        **_FLAG, command_line=True,
+    ),
+    Option("json", "print the graph as JSON (docs/graph-json.md)", ("draw",), **_FLAG, command_line=True),
+    Option("json", "print one line of JSON per file, and a final one", ("zoo",), **_FLAG, command_line=True),
 )  # fmt: skip
-"""Every option, in the order of the help. Options of a single verb are declared there."""
+"""Every option, in the order of the help; a verb has a name once. Files that a verb reads and writes are no options."""
 
-BY_NAME = {option.name: option for option in OPTIONS}
+BY_NAME = {option.name: option for option in reversed(OPTIONS)}
+"""The first option of each name: that of `convert`, where it has one."""
 
 
 def options_for(verb: str) -> list[Option]:

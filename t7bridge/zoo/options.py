@@ -50,7 +50,10 @@ def settings_of(
 def allowed_options(to: str | None, module: bool) -> list[Option]:
     """Return the options that apply to one kind of output."""
     known = [option for option in options_for("module" if module else "zoo") if option.name not in _OWN]
-    if module or to is None:
+    if module:
+        return [option for option in known if not option.command_line]
+    known = [option for option in known if "convert" in option.verbs]
+    if to is None:
         return known
     return [option for option in known if FORMATS[to].values in option.targets]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import shutil
@@ -19,7 +18,6 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge import formats
-from t7bridge.conversion.options import options_for
 from t7bridge.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from t7bridge.graph.storage import Span
 
@@ -230,24 +228,6 @@ def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:
     (note,) = [note for note in report.notes if note.level == "warning"]
     assert "byte string: 8 of them" in note.message
     assert "raw.0, raw.1" in note.message
-
-
-@pytest.mark.parametrize(
-    ("verb", "function"),
-    [("convert", t7bridge.convert), ("module", t7bridge.write_module), ("export", t7bridge.export)],
-)
-def test_signatures_agree_with_the_table_of_options(verb: str, function: Any) -> None:
-    """Each option of the table is an argument of the function with the same default, and the other way round."""
-    arguments = inspect.signature(function).parameters
-    table = {option.name: option.default for option in options_for(verb)}
-    given = {
-        name: each.default
-        for name, each in arguments.items()
-        if name not in ("src", "dst", "directory", "path", "limits")
-    }
-
-    assert {name: given.get(name, "missing") for name in table} == table
-    assert set(given) == set(table)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
 
 import t7bridge
-from t7bridge.cli.zoo import _size
+from t7bridge.cli.shared import _size
 from t7bridge.cli.zoo_display import Display, clock, megabytes
 from t7bridge.graph.python import PythonObject
 from t7bridge.zoo.progress import Progress
