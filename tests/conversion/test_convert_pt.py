@@ -826,3 +826,15 @@ def test_damaged_weights(target: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="CRC"):
         t7bridge.convert(tmp_path / "bad.pt", tmp_path / target, **options)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]
+
+
+def test_keys_that_cannot_be_nested(tmp_path: Path) -> None:
+    """Where one key is the start of another, names stay flat, other keys too; a note says so where it was asked."""
+    (tmp_path / "x.pt").write_bytes(saved({1: torch.ones(1), "a": torch.ones(2), "a.b": torch.ones(3)}))
+    for nested in (True, False):
+        report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7", nested=nested, force=True)
+        assert [note.message for note in report.notes if "not nested" in note.message] == (
+            ["the keys are not nested, as one of them is a prefix of another, or ends in a dot"] if nested else []
+        )
+        lua = t7bridge.load(tmp_path / "x.t7")
+        assert [lua[key].shape for key in (1, "a", "a.b")] == [(1,), (2,), (3,)]

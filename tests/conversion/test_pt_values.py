@@ -15,6 +15,7 @@ import torch
 from pt_helpers import saved, text, zipped
 
 import t7bridge
+from t7bridge.conversion.pt_values import note_foreign
 from t7bridge.formats.pt.pickle import names
 
 
@@ -156,3 +157,49 @@ def test_frozen_modules_keep_their_weights(tmp_path: pathlib.Path) -> None:
     assert any(torch.equal(tensor, net[0].weight) for tensor in value.values())
     assert all(key.startswith("constants.") for key in value)
     assert any("constants of its code" in note.message for note in report.notes)
+
+
+def test_very_many_names_are_counted() -> None:
+    """Of many classes that are not data the first have a note each, and one note counts the others."""
+    report = t7bridge.Report("x.pt", "y.pt")
+    note_foreign([f"my.pkg.C{number}" for number in range(25)], report)
+    *each, last = report.notes
+    assert [note.class_name for note in each] == [f"my.pkg.C{number}" for number in range(20)]
+    assert (last.count, "5 more" in last.message) == (5, True)
+    few = t7bridge.Report("x.pt", "y.pt")
+    note_foreign([f"my.pkg.C{number}" for number in range(20)], few)
+    assert len(few.notes) == 20
+
+
+def _pickle(opcodes: bytes, folder: pathlib.Path) -> t7bridge.Report:
+    (folder / "x.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02" + opcodes + b".", "a/version": b"3\n"}))
+    return t7bridge.convert(folder / "x.pt", folder / "y.pt", force=True)
+
+
+COLOUR = b"cmy.pkg\nColour\nK\x01\x85R"
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "path", "count"),
+    [
+        (b"](]q\x01h\x01" + COLOUR + b"e", "root[2]", 1),  # behind a list that stands there twice
+        (b"](" + COLOUR + COLOUR + COLOUR + b"e", "root[0]", 3),
+        (b"}" + text("a") + b"}" + text("b") + COLOUR + b"ss", "root.a.b", 1),
+    ],
+    ids=["behind a list twice", "three", "nested"],
+)
+def test_notes_say_where_and_how_many(opcodes: bytes, path: str, count: int, tmp_path: pathlib.Path) -> None:
+    """The note about a class that became plain data has the path of its first object, and their number."""
+    report = _pickle(opcodes, tmp_path)
+    (note,) = [note for note in report.notes if note.code == "plain-data"]
+    assert note.path.startswith(path)
+    assert note.count == count
+    assert (f", and {count - 1} more" in note.message) == (count > 1)
+
+
+def test_modules_inside_other_objects_are_state_dicts(tmp_path: pathlib.Path) -> None:
+    """A module among the arguments, entries or attributes of an object of another class is a state dict there, too."""
+    trainer = Trainer()
+    trainer.net = {"inner": torch.nn.Linear(2, 1)}
+    value, _ = converted({"t": trainer}, tmp_path)
+    assert list(value["t"]["net"]["inner"]) == ["weight", "bias"]

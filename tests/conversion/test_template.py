@@ -15,7 +15,7 @@ from helpers import TESTFILES, corpus, description, name_of, read, written
 from looping import for_each
 
 from t7bridge import convert
-from t7bridge.conversion.template import MAX_LISTED, fill_template
+from t7bridge.conversion.template import MAX_LISTED, fill_template, state_dict_in
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
 from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.dtypes import FLOAT64
@@ -436,3 +436,35 @@ def test_command_line(tmp_path):
     value = read(str(tmp_path / "y.t7"))
     assert value["name"] == b"x"
     assert value["net"]["weight"].element == FLOAT64
+
+
+def test_one_state_dict_under_two_names(tmp_path):
+    """A checkpoint that names one state dict twice has one."""
+    state = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+    fill({"state_dict": state, "model": state}, saved(linear(), tmp_path), tmp_path)
+    assert (arrays(tmp_path / "out.t7")["weight"] == 1).all()
+
+
+def test_checkpoint_inside_itself():
+    """A wrapper that holds itself ends, and is no state dict."""
+    value = {"epoch": 1}
+    value["model"] = value
+    assert state_dict_in(value) is None
+
+
+def test_batches_are_counted(tmp_path):
+    """What PyTorch counts and Lua does not is left out, and the note says how often."""
+    path = saved(container("nn.Sequential", linear(size=3), linear(size=3)), tmp_path)
+    state = {**weights(path, tmp_path), "0.num_batches_tracked": torch.tensor(5)}
+    state["1.num_batches_tracked"] = torch.tensor(7)
+    (note,) = [note for note in fill(state, path, tmp_path).notes if "num_batches_tracked" in note.message]
+    assert (note.level, "2 times" in note.message) == ("info", True)
+
+
+def test_partial_lists_what_is_wrong_only(tmp_path):
+    """With `partial` an error about shapes names neither missing nor extra keys; an empty dict is called one."""
+    with pytest.raises(ModelError) as caught:
+        fill({"weight": torch.ones(2, 2), "more": torch.ones(1)}, saved(linear(), tmp_path), tmp_path, partial=True)
+    assert "wrong root.weight" in str(caught.value).replace("wrong weight", "wrong root.weight")
+    assert "missing bias" not in str(caught.value)
+    assert "extra more" not in str(caught.value)

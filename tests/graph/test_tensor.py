@@ -149,3 +149,36 @@ def test_from_numpy_shares_memory():
     array = np.zeros((2, 3), "f4")
     Tensor.from_numpy(array).numpy()[1, 2] = 7
     assert array[1, 2] == 7
+
+
+def test_arrays_of_numpy():
+    """`np.asarray` shares memory, `np.array` copies; another type is a copy, which `copy=False` refuses."""
+    tensor = Tensor.from_numpy(np.arange(6, dtype="f4").reshape(2, 3))
+
+    assert np.shares_memory(np.asarray(tensor), tensor.storage.array)
+    copied = tensor.__array__(copy=True)
+    assert not np.shares_memory(copied, tensor.storage.array)
+    assert copied.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert np.asarray(tensor, "f8").dtype == np.float64
+    assert np.shares_memory(tensor.__array__(copy=False), tensor.storage.array)
+    assert np.shares_memory(tensor.__array__(np.dtype("f4"), copy=False), tensor.storage.array)
+    with pytest.raises(ValueError, match="float32"):
+        tensor.__array__(np.dtype("f8"), copy=False)
+
+
+def test_rows_and_lengths():
+    """A tensor is a sequence of its rows, and true; without dimensions it has no length and no rows."""
+    tensor, one = Tensor.from_numpy(np.arange(6, dtype="f4").reshape(2, 3)), Tensor.from_numpy(np.array(3.5, "f4"))
+
+    assert len(tensor) == 2
+    assert [row.tolist() for row in tensor] == [[0, 1, 2], [3, 4, 5]]
+    assert bool(tensor[0, :1]) is bool(one) is True
+    assert float(one) == one.item() == 3.5
+    with pytest.raises(TypeError, match="no length"):
+        len(one)
+    with pytest.raises(TypeError, match="iterate"):
+        iter(one)
+    with pytest.raises(ModelError):
+        tensor.item()
+    with pytest.raises(ModelError):
+        tensor[0, :2].item()

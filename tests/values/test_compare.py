@@ -7,10 +7,12 @@ import pytest
 from looping import for_each
 
 from t7bridge.formats.t7.file import read_t7
+from t7bridge.graph.dtypes import FLOAT32
 from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
-from t7bridge.graph.storage import Storage
+from t7bridge.graph.storage import Span, Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.values.compare import differences
+from t7bridge.io.source import ByteSource
+from t7bridge.values.compare import PlaceComparer, differences
 
 ROOT = Path(__file__).parents[2] / "testfiles/format"
 
@@ -112,3 +114,63 @@ def test_views_of_equal_memory() -> None:
 
     assert differences(base, Tensor(storage.element, storage, (2,), (2,), 0))
     assert differences(base, Tensor(storage.element, storage, (2,), (1,), 3))
+
+
+def found(a: object, b: object) -> list[str]:
+    """All differences, as they are printed."""
+    return [str(difference) for difference in differences(a, b)]
+
+
+def test_storages_that_differ() -> None:
+    """Storages alone, and those behind equal views, differ by type, number of elements and elements; each said once."""
+    short, long, other, wide = (
+        Storage.from_array(np.array(numbers, kind))
+        for numbers, kind in (([1, 2], "f4"), ([1, 2, 3], "f4"), ([1, 3], "f4"), ([1, 2], "f8"))
+    )
+    assert found(short, long) == ["root: number of elements 2 against 3"]
+    assert found(short, other) == ["root: other elements"]
+    assert found(short, wide) == ["root: type 'float32' against 'float64'"]
+    views = [Tensor(storage.element, storage, (1,), (1,)) for storage in (short, long)]
+    assert found(*views) == ["root.storage: number of elements 2 against 3"]
+
+
+def test_another_object_of_two() -> None:
+    """The third place refers to the first object on one side and to the second on the other."""
+    one, two, same, other = [1], [2], [1], [2]
+    assert found([one, two, one], [same, other, other]) == ["root[2]: refers to another object"]
+
+
+@pytest.mark.parametrize("kind", [TdsHash, TdsVec])
+def test_versions_of_tds(kind: type) -> None:
+    """A container of tds has a class version, which counts as one of an object of nn does."""
+    assert found(kind(version=1), kind(version=2))
+    assert found(kind(version=2), kind(version=2)) == []
+
+
+def test_messages_are_short() -> None:
+    """What is long is cut; what has no short text is told by its class."""
+    (message,) = found("a" * 100, "b" * 100)
+    assert message == f"root: '{'a' * 56}… against '{'b' * 56}…"
+    assert found("a" * 58, "b")[0] == f"root: '{'a' * 58}' against 'b'"
+    (message,) = found(1 << 100_000, 0)
+    assert message.startswith("root: 0x1000")
+    assert len(message) < 100
+    assert found(TdsVec([]), Table()) == ["root: tds.Vec against a table"]
+
+
+def test_places_of_two_files(tmp_path: Path) -> None:
+    """Elements at the same place of two files are compared; at one place of one file they are one another's."""
+    sources = []
+    for number, content in enumerate((b"\0\0\x80\x3f" * 2, b"\0\0\0\x40" * 2)):
+        (tmp_path / str(number)).write_bytes(content)
+        sources.append(ByteSource.open(tmp_path / str(number))[0])
+
+    def storage(source: ByteSource, offset: int = 0) -> Storage:
+        return Storage(FLOAT32, 1, Span(source, offset, 4))
+
+    one, two = sources
+    assert [str(each) for each in PlaceComparer().run(storage(one), storage(two))] == ["root: other elements"]
+    assert PlaceComparer().run(storage(one), storage(one)) == []
+    assert PlaceComparer().run(storage(one), storage(one, 4)) == []
+    for source in sources:
+        source.close()

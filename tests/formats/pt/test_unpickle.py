@@ -382,3 +382,54 @@ def test_bytes_with_a_count_are_not_made():
 
     assert isinstance(unpickled(b"cbuiltins\nbytearray\n" + big + b"\x85R.")[0], PythonObject)
     assert isinstance(unpickled(b"cbuiltins\nbytes\n" + big + b"\x85R.")[0], PythonObject)
+
+
+STRINGS = {
+    "STRING": b"S'%s'\n",
+    "BINSTRING": b"T%c\0\0\0%s",
+    "SHORT_BINSTRING": b"U%c%s",
+    "BINUNICODE": b"X%c\0\0\0%s",
+    "SHORT_BINUNICODE": b"\x8c%c%s",
+    "BINUNICODE8": b"\x8d%c\0\0\0\0\0\0\0%s",
+    "BINBYTES": b"B%c\0\0\0%s",
+    "SHORT_BINBYTES": b"C%c%s",
+    "BINBYTES8": b"\x8e%c\0\0\0\0\0\0\0%s",
+    "BYTEARRAY8": b"\x96%c\0\0\0\0\0\0\0%s",
+    "UNICODE": b"V%s\n",
+}
+
+
+@pytest.mark.parametrize("code", STRINGS)
+@pytest.mark.parametrize("length", [1, 2, 200])
+def test_strings_of_every_opcode(code, length):
+    """A string of each opcode, with others before and behind it, is what CPython reads."""
+    body = STRINGS[code].replace(b"%c", bytes([length])).replace(b"%s", b"x" * length)
+    data = b"(K\x07" + body + b"K\x09" + body + b"t."
+    wanted = pickle.loads(data)
+    read, _ = unpickled(data)
+
+    assert read == wanted
+    assert [type(part) for part in read] == [type(part) for part in wanted]
+    with pytest.raises(TruncatedError):
+        unpickled(data[: -len(body) // 2])
+
+
+def test_entries_of_opaque_objects():
+    """All that is appended to an opaque object, or set in it, is kept in pairs and in order."""
+    items = text("a") + b"K\x01" + text("b") + b"K\x02" + text("c") + b"K\x03"
+    mapping, _ = unpickled(b"\x80\x02cmy.pkg\nMap\n)R(" + items + b"u.")
+    listing, _ = unpickled(b"\x80\x02cmy.pkg\nList\n)R(K\x01K\x02K\x03e.")
+
+    assert mapping.pairs == [("a", 1), ("b", 2), ("c", 3)]
+    assert listing.items == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [300_000, 1_500_000])
+def test_numbers_behind_large_values(size):
+    """Behind texts that fill the window several times, positions are those of the file, in errors too."""
+    data = b"\x80\x02(" + b"".join(text("y" * size) + b"K\x05" for _ in range(4)) + b"t"
+
+    assert unpickled(data + b".")[0] == ("y" * size, 5) * 4
+    with pytest.raises(FormatError) as caught:
+        unpickled(data + b"\xff.")
+    assert caught.value.offset == len(data)

@@ -249,3 +249,24 @@ def test_storages_that_do_not_fit():
         read(head, payloads=iter(apart[:1]), **options)
     with pytest.raises(CorruptError, match="storages do not match"):
         read(head, payloads=reversed(apart), **options)
+
+
+SINGLE = {
+    "write_int": (b"\1\0\0\0", 1),
+    "write_short": (b"\1\0", 1),
+    "write_long": (b"\1\0\0\0\0\0\0\0", 1),
+    "write_float": (b"\0\0\x80\x3f", 1.0),
+    "write_double": (b"\0\0\0\0\0\0\xf0\x3f", 1.0),
+    "write_bool": (b"\1\0\0\0", True),
+    "write_string": (b"\2\0\0\0ab", "ab"),
+    "write_raw": (b"ab", b"ab"),
+}
+
+
+@pytest.mark.parametrize("method", SINGLE)
+def test_single_values_are_in_the_file_at_once(method):
+    """What a method of the writer has written has reached the file object when it returns, as with `torch.DiskFile`."""
+    wanted, value = SINGLE[method]
+    file = io.BytesIO()
+    getattr(T7Writer(file), method)(value)
+    assert file.getvalue() == wanted
