@@ -189,7 +189,7 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     if name == "bfloat16":
         bits = array.view("u4")
         high = bits >> 16
-        nearest = ((bits + (0x7FFF + (high & 1))) >> 16).astype("u2")
+        nearest: np.ndarray = ((bits + (0x7FFF + (high & 1))) >> 16).astype("u2")
         nans = np.isnan(array)
         if nans.any():
             kept = high[nans]
@@ -211,7 +211,7 @@ def _float8_heads(name: str) -> np.ndarray:
 def _to_float8(name: str, array: np.ndarray) -> np.ndarray:
     """Return the 8-bit patterns of float32 numbers, shape (n,): equal bits where possible, else the nearest number."""
     table, bits = _float8_table(name), array.view("u4")
-    found = _float8_heads(name)[bits >> 20]
+    found: np.ndarray = _float8_heads(name)[bits >> 20]
     other = table[found] != bits
     if other.any():
         found[other] = _nearest_float8(table, array[other])
