@@ -225,6 +225,14 @@ def log_sigmoid(b: Builder, self: Any) -> Any:
     return b.emit(make("nn.LogSigmoid"), self)
 
 
+@operation("logit.default", "nn.Log, nn.MulConstant, nn.AddConstant, nn.CSubTable")
+def logit(b: Builder, self: Any, eps: Any = None) -> Any:
+    """Apply log(x / (1 - x))."""
+    value = self if eps is None else hardtanh(b, self, eps, 1 - eps)
+    other = sequential(make("nn.MulConstant", -1), make("nn.AddConstant", 1), make("nn.Log"))
+    return b.emit(make("nn.CSubTable"), b.emit(make("nn.Log"), value), b.emit(other, value))
+
+
 @operation("hardshrink.default", "nn.HardShrink")
 def hardshrink(b: Builder, self: Any, lambd: float = 0.5) -> Any:
     """Set small values to 0."""

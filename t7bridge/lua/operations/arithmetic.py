@@ -277,3 +277,18 @@ def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     if len(wires) == 1:
         return b.wire(wires[0])
     return joined(b, "nn.CAddTable", *wires)
+
+
+@operation("clamp.Tensor clamp_.Tensor", "nn.CMaxTable, nn.CMinTable")
+def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
+    """Clip to an interval of its own for each element."""
+    value = self if min is None else joined(b, "nn.CMaxTable", self, min)
+    return value if max is None else joined(b, "nn.CMinTable", value, max)
+
+
+@operation("logaddexp.default", "nn.CMaxTable, nn.CSubTable, nn.Abs, nn.SoftPlus, nn.CAddTable")
+def logaddexp(b: Builder, self: Any, other: Any) -> Any:
+    """Return the logarithm of a sum of exponentials."""
+    apart = joined(b, "nn.CSubTable", self, other)
+    rest = b.emit(sequential(make("nn.Abs"), make("nn.MulConstant", -1), make("nn.SoftPlus")), apart)
+    return b.emit(make("nn.CAddTable"), joined(b, "nn.CMaxTable", self, other), rest)

@@ -8,6 +8,7 @@ from ..build import Builder, CannotError, Param, Scaled, Wire
 from ..layers import Layer, WeightRef, make, sequential
 from ..table import operation
 from .reparametrized import add_bias, apply_scale
+from .shape import MOST_PARTS, concatenated, strided
 
 
 def _each(value: Any, count: int) -> tuple[int, ...]:
@@ -219,3 +220,29 @@ def transposed_convolution(
     shape = (input.shape[0], n_out * groups, *sizes)
     made = b.emit(_grouped(parts, n_in), flat, shape=shape)
     return b.reshape(made, (*shape[:2], shape[-1])) if rank == 1 else made
+
+
+@operation("im2col.default", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
+def im2col(b: Builder, self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Return the elements under each position of a kernel."""
+    kernel, dilation, stride = (_each(each, 2) for each in (kernel_size, dilation, stride))
+    top, left = _each(padding, 2)
+    value = b.wire(self)
+    if kernel[0] * kernel[1] > MOST_PARTS or any(isinstance(extent, str) for extent in value.shape[1:]):
+        raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
+    batch, channels, high, wide = value.shape
+    if top or left:
+        high, wide = high + 2 * top, wide + 2 * left
+        layer = make("nn.SpatialZeroPadding", left, left, top, top)
+        value = b.emit(layer, value, shape=(batch, channels, high, wide))
+    counts = [
+        (extent - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1
+        for axis, extent in enumerate((high, wide))
+    ]
+    parts = []
+    for row in range(kernel[0]):
+        line = strided(b, value, 2, row * dilation[0], counts[0], stride[0])
+        for column in range(kernel[1]):
+            part = strided(b, line, 3, column * dilation[1], counts[1], stride[1])
+            parts.append(b.reshape(part, (batch, channels, 1, counts[0] * counts[1])))
+    return b.reshape(concatenated(b, parts, 2), b.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ..build import Absent, Builder, CannotError, Wire
@@ -73,7 +74,11 @@ def avg_pool(
     padding = _each(padding, rank)
     wire, shape = b.wire(self), b.shape
     if divisor_override is not None:
-        raise CannotError("means have a divisor of their own")
+        if ceil_mode:
+            raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
+        total = prod(kernel)
+        whole = avg_pool(b, wire, kernel, stride, padding)
+        return b.emit(make("nn.MulConstant", total / divisor_override), whole)
     if rank == 3:
         if any(padding) or ceil_mode:
             raise CannotError("nn.VolumetricAveragePooling has neither padding nor ceil mode")

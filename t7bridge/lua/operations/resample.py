@@ -42,11 +42,12 @@ def _along(b: Builder, value: Wire, place: int, output_size: Any, rest: Any, new
 
     rank = len(new)
     extent = value.shape[2 + place]
-    unit = np.zeros((1, extent, *(extent if axis == place else 1 for axis in range(rank))), "f4")
+    # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
+    unit = np.zeros((1, extent, *(extent if axis == place else 2 for axis in range(rank))), "f4")
     spots = np.arange(extent)
-    where = (0, spots, *(spots if axis == place else 0 for axis in range(rank)))
+    where = (0, spots, *(spots if axis == place else slice(None) for axis in range(rank)))
     unit[where] = 1
-    size = [new[axis] if axis == place else 1 for axis in range(rank)]
+    size = [new[axis] if axis == place else 2 for axis in range(rank)]
     arguments: list[Any] = list(rest)
     if output_size is None:
         factors = arguments[-1]
@@ -55,9 +56,9 @@ def _along(b: Builder, value: Wire, place: int, output_size: Any, rest: Any, new
     else:
         arguments = [item if not isinstance(item, (list, tuple)) else None for item in arguments]
         made = b.compute(b.tensor(unit), size, *arguments)
-    matrix = made.array().reshape(extent, new[place]) if isinstance(made, Const) else None
-    if matrix is None:
+    if not isinstance(made, Const):
         raise CannotError("the interpolation cannot be computed")
+    matrix = made.array()[tuple([0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank))])]
     if extent == new[place] and np.array_equal(matrix, np.eye(extent, dtype="f4")):
         return value
     total = len(value.shape)
