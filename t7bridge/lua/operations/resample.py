@@ -58,7 +58,8 @@ def _along(b: Builder, value: Wire, place: int, output_size: Any, rest: Any, new
         made = b.compute(b.tensor(unit), size, *arguments)
     if not isinstance(made, Const):
         raise CannotError("the interpolation cannot be computed")
-    matrix = made.array()[tuple([0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank))])]
+    column = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
+    matrix = made.array()[column]
     if extent == new[place] and np.array_equal(matrix, np.eye(extent, dtype="f4")):
         return value
     total = len(value.shape)
