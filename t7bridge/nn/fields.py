@@ -1,6 +1,6 @@
 """Typed access to the fields of a Torch object; every error names the path of the field.
 
-May import graph and errors. Knows fields, not what a class means.
+May import graph and errors. Knows fields, not the meaning of classes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..graph.walk import step_name
 
 _NO_FIELDS: Mapping[str, Any] = {}
 _FEW = 64
-"""Integers that are decoded one by one: numpy takes longer to load than these to read."""
+"""Integers decoded one by one: numpy takes longer to load than these to read."""
 
 
 def lookup(value: Value, path: str) -> Value:
-    """Return the value at a path of fields, `network.modules.1.weight`; `None` where a step leads nowhere.
+    """Return the value at a path of fields, `network.modules.1.weight`; `None` if a step does not exist.
 
     Args:
         value: an object or a table.
-        path: names with dots between them; a name of digits is a number, Lua counts from 1.
+        path: dotted names; a name of digits is a number, 1-based as in Lua.
     """
     for name in path.split("."):
         if isinstance(value, TorchObject):
@@ -39,12 +39,12 @@ def lookup(value: Value, path: str) -> Value:
 
 
 def path_steps(path: str) -> str:
-    """A path of `lookup` as an error message writes it: `network.modules.1` is `.network.modules[1]`."""
+    """Return a path of `lookup` as error messages write it: `.network.modules[1]` for `network.modules.1`."""
     return "".join(step_name(float(name)) if name.isdigit() else step_name(name) for name in path.split("."))
 
 
 def items_of(value: Value) -> list[Value] | None:
-    """The elements of a Lua list, in order, whatever follows them under other keys; `None` for what is not a list.
+    """Return the elements of a Lua list, in order, whatever other keys it has; `None` for any other value.
 
     As Lua's `ipairs`, it ends before the first element that is missing.
     """
@@ -67,7 +67,7 @@ class Fields:
     Attributes:
         obj: the object.
         path: its path, `root.modules[3]`, for messages.
-        defaults: what fields mean that an older release did not write.
+        defaults: values of fields that older releases did not write.
 
     Example:
         >>> fields = Fields(TorchObject("nn.Add", 1, Table.of({"kW": 3.0})), "root")
@@ -80,16 +80,16 @@ class Fields:
     defaults: Mapping[str, Any] = field(default=_NO_FIELDS, repr=False)
 
     def get(self, path: str) -> Value:
-        """The value at a path of fields, its default, or `None`."""
+        """Return the value at a path of fields, its default, or `None`."""
         found = lookup(self.obj, path)
         return self.defaults.get(path) if found is None else found
 
     def has(self, path: str) -> bool:
-        """Return whether the field, or a default for it, is there."""
+        """Return whether the field, or a default for it, exists."""
         return self.get(path) is not None
 
     def wrong(self, path: str, expected: str, found: Value) -> ModelError:
-        """The error for a field that is not what its class needs."""
+        """Return the error for a field that is not what its class needs."""
         return ModelError(
             f"a field of {self.obj.class_name} is not what the class needs",
             path=self.path + path_steps(path),
@@ -98,14 +98,14 @@ class Fields:
         )
 
     def number(self, path: str, default: float | None = None) -> float:
-        """A number.
+        """Return a number.
 
         Args:
-            path: names joined by `|` are tried in turn, as classes and releases differ in them.
-            default: what counts where the field is missing.
+            path: names separated by `|` are tried in turn, as classes and releases differ in them.
+            default: the value of a missing field.
 
         Raises:
-            ModelError: it is missing without a default, or no number.
+            ModelError: it is missing without a default, or not a number.
         """
         value: Value = None
         for name in path.split("|"):
@@ -119,24 +119,24 @@ class Fields:
         return value
 
     def integer(self, path: str, default: int | None = None) -> int:
-        """A whole number. See `number`."""
+        """Return a whole number. See `number`."""
         value = self.number(path, default)
         if value != value or value in (float("inf"), float("-inf")) or value != int(value):
             raise self.wrong(path.split("|")[0], "a whole number", value)
         return int(value)
 
     def index0(self, path: str, default: int | None = None) -> int:
-        """A position that counts from 1 in Lua, counted from 0; one from the end stays negative."""
+        """Return a 1-based position of Lua as a 0-based one; one from the end stays negative."""
         value = self.integer(path, default)
         return value - 1 if value > 0 else value
 
     def flag(self, path: str, default: bool = False) -> bool:
-        """A truth value as Lua takes it: everything is true but `nil` and `false`."""
+        """Return a truth value by Lua's rule: everything is true but `nil` and `false`."""
         value = self.get(path)
         return default if value is None else value is not False
 
     def text(self, path: str, default: str = "") -> str:
-        """A string."""
+        """Return a string."""
         value = self.get(path)
         if value is None:
             return default
@@ -147,10 +147,10 @@ class Fields:
         raise self.wrong(path, "a string", value)
 
     def sizes(self, path: str) -> tuple[int, ...]:
-        """A `LongStorage`, tensor or list of sizes.
+        """Return a `LongStorage`, tensor or list of sizes.
 
         Raises:
-            ModelError: it is none of them.
+            ModelError: it is none of these.
         """
         value = self.get(path)
         if isinstance(value, Storage):
@@ -163,15 +163,15 @@ class Fields:
         return tuple(int(item) for item in items)
 
     def find_tensor(self, path: str) -> Tensor | None:
-        """A tensor with at least one element, or `None`: a field may be absent, emptied or something else."""
+        """Return a tensor with at least one element, or `None`: a field may be absent, emptied or something else."""
         value = self.get(path)
         return value if isinstance(value, Tensor) and value.numel else None
 
     def tensor(self, path: str) -> Tensor:
-        """A tensor with at least one element.
+        """Return a tensor with at least one element.
 
         Raises:
-            ModelError: there is none.
+            ModelError: it does not exist.
         """
         value = self.find_tensor(path)
         if value is None:
@@ -180,7 +180,7 @@ class Fields:
 
 
 def _few_integers(storage: Storage) -> tuple[int, ...]:
-    """The elements of a small storage of integers in a file, without numpy; empty where it is something else."""
+    """Return the elements of a small integer storage in a file, without numpy; empty for anything else."""
     data = storage.data
     if not isinstance(data, Span) or storage.element.code[0] != "i" or storage.count > _FEW:
         return ()

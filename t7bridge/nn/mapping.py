@@ -1,7 +1,7 @@
 """The PyTorch equivalent of a Lua layer, as data: a module of PyTorch or of the runtime, and its arguments.
 
-A `Row` says which field is which argument, so that it can be read backwards too; a function returns a `Call` where
-the fields decide more than values. May import graph and errors. Knows neither formats nor PyTorch.
+A `Row` maps fields to arguments, so that it can be read backwards too; a function returns a `Call` if
+the fields affect more than values. May import graph and errors. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ LAYERS = "t7bridge.torchmodules.layers."
 """The package of the layers that PyTorch lacks or computes differently."""
 
 Literal = Any
-"""None, bool, int, float, str, or a tuple of them: what a source file can say."""
+"""None, bool, int, float, str, or a tuple of them: values that a source file can express."""
 
 
 class NotMappedError(ModelError):
-    """An object whose class can be mapped, but not with these fields."""
+    """The class of an object can be mapped, but not with these fields."""
 
 
 @define(eq=False)
 class Lua(Fields):
-    """The fields of an object, with what its state dict and the caller tell.
+    """The fields of an object, with information from its state dict and the caller.
 
     Attributes:
         shapes: the shapes of its own tensors in the state dict, by their names there.
-        index_base: what the first element of anything is called by those who use the module: 1 as in Lua, or 0.
+        index_base: the user's number of the first element: 1 as in Lua, or 0.
         above: the objects that contain it, the innermost first.
     """
 
@@ -43,22 +43,22 @@ class Lua(Fields):
     above: Sequence[TorchObject] = field(default=(), repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor of its state dict.
+        """Return the shape of a tensor of its state dict.
 
         Raises:
             NotMappedError: the file has no such tensor.
         """
         found = self.shapes.get(name)
         if found is None:
-            raise NotMappedError(f"the file has no {name} for it", path=self.path)
+            raise NotMappedError(f"its {name} is not in the file", path=self.path)
         return found
 
     def optional(self, path: str) -> int | None:
-        """A whole number that may be missing."""
+        """Return a whole number that may be missing."""
         return self.integer(path) if any(self.has(name) for name in path.split("|")) else None
 
     def dtype(self, path: str) -> str | None:
-        """The element type of the tensor at a path, `float32`, even if it has no elements."""
+        """Return the element type of the tensor at a path, `float32`, even if it has no elements."""
         value = self.get(path)
         return value.element.name if isinstance(value, Tensor) else None
 
@@ -69,11 +69,11 @@ class Call:
 
     Attributes:
         target: `torch.nn.Conv2d`, a class in `LAYERS`, or the dotted name of any other that can be imported.
-        args: positional arguments; none where the module has children.
+        args: positional arguments; none if the module has children.
         kwargs: arguments by keyword.
-        plain: the class of `torch.nn` that does as well where every input is a tensor with a batch dimension.
-        refers: modules elsewhere in the model that the constructor takes, by keyword.
-        childless: whether the children in Lua say nothing that the arguments do not.
+        plain: an equivalent class of `torch.nn` if every input is a tensor with a batch dimension.
+        refers: modules elsewhere in the model that the constructor receives, by keyword.
+        childless: whether the children in Lua add nothing to the arguments.
     """
 
     target: str
@@ -89,11 +89,11 @@ class Read:
     """Source of an argument.
 
     Attributes:
-        kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (counts from 1 in Lua, from 0 in
+        kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (1-based in Lua, 0-based in
             PyTorch, from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor
-            of the state dict), `has` (whether the state dict has the tensor) or `base` (what the first index is).
-        fields: names of fields, or the tensor; older names of each may follow behind `|`.
-        default: what counts where the field is missing.
+            of the state dict), `has` (whether the state dict has the tensor) or `base` (the first index).
+        fields: names of fields, or the tensor; older names of each may follow after `|`.
+        default: the value of a missing field.
         dim: the dimension of an `extent`.
     """
 
@@ -132,11 +132,11 @@ class Read:
 
 @define(frozen=True)
 class Row:
-    """A module whose arguments are fields, one by one.
+    """A module whose arguments are individual fields.
 
     Attributes:
         target: see `Call`.
-        args: positional arguments: where each comes from, or the value itself.
+        args: positional arguments: the source of each, or the value itself.
         kwargs: arguments by keyword, likewise.
         plain: see `Call`.
         childless: see `Call`.
@@ -149,7 +149,7 @@ class Row:
     childless: bool = False
 
     def __call__(self, lua: Lua) -> Call:
-        """The construction for one object."""
+        """Return the construction for one object."""
 
         def value(argument: Any) -> Literal:
             return argument.value(lua) if isinstance(argument, Read) else argument
@@ -165,7 +165,7 @@ class Row:
 
 @define(frozen=True)
 class Choice:
-    """A module whose class or arguments depend on more than the values of single fields. Made by `becomes`.
+    """A module whose class or arguments depend on more than the values of individual fields. Made by `becomes`.
 
     Attributes:
         make: returns the construction for one object.
@@ -176,7 +176,7 @@ class Choice:
     targets: tuple[str, ...]
 
     def __call__(self, lua: Lua) -> Call:
-        """The construction for one object."""
+        """Return the construction for one object."""
         call = self.make(lua)
         assert call.target in self.targets, f"{call.target} is not declared"
         return call
@@ -200,17 +200,17 @@ def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
 
 
 def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> Row:
-    """A module of `torch.nn`, by its name there."""
+    """Return a mapping to a module of `torch.nn`, by its name there."""
     return Row(f"torch.nn.{name}", args, kwargs, childless=childless)
 
 
 def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, **kwargs: Any) -> Row:
-    """A module of the runtime: `shape.View`.
+    """Return a mapping to a module of the runtime: `shape.View`.
 
     Args:
         name: family and class.
         args: positional arguments.
-        plain: name in `torch.nn` of the class that does for tensors with a batch dimension.
+        plain: name in `torch.nn` of an equivalent class for tensors with a batch dimension.
         childless: see `Call`.
         kwargs: arguments by keyword.
     """
@@ -218,47 +218,47 @@ def of_runtime(name: str, *args: Any, plain: str = "", childless: bool = False, 
 
 
 def number(name: str, default: float | None = None) -> Read:
-    """A number, as float."""
+    """Read a number, as float."""
     return Read("number", (name,), default)
 
 
 def integer(name: str, default: int | None = None) -> Read:
-    """A whole number."""
+    """Read a whole number."""
     return Read("integer", (name,), default)
 
 
 def optional(name: str) -> Read:
-    """A whole number, or `None` where the field is missing."""
+    """Read a whole number, or `None` if the field is missing."""
     return Read("optional", (name,))
 
 
 def flag(name: str, default: bool = False) -> Read:
-    """A truth value."""
+    """Read a truth value."""
     return Read("flag", (name,), default)
 
 
 def dim(name: str, default: int | None = None) -> Read:
-    """A dimension or position, counted from 0."""
+    """Read a dimension or position, 0-based."""
     return Read("dim", (name,), default)
 
 
 def sizes(name: str) -> Read:
-    """A tuple of sizes."""
+    """Read a tuple of sizes."""
     return Read("sizes", (name,))
 
 
 def pair(*names: str, default: int | None = None) -> Read:
-    """A tuple of the whole numbers in several fields."""
+    """Read a tuple of the whole numbers in several fields."""
     return Read("pair", names, default)
 
 
 def extent(name: str, at: int = 0) -> Read:
-    """One extent of a tensor of the state dict."""
+    """Read one extent of a tensor of the state dict."""
     return Read("extent", (name,), dim=at)
 
 
 def shape(name: str) -> Read:
-    """The shape of a tensor of the state dict."""
+    """Read the shape of a tensor of the state dict."""
     return Read("shape", (name,))
 
 

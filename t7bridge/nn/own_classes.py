@@ -1,4 +1,4 @@
-"""Registrations of a user's own: a Python file that calls `register_module` and the like, run once."""
+"""User registrations: a Python file that calls `register_module` and the like, run once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _loaded: dict[str, ModuleType] = {}
 def load_classes(path: PathLike) -> None:
     """Run a Python file that registers classes, once in a process.
 
-    The file is a program of the caller's, and is trusted; see `docs/own-layers.md`. Its module is named as the file
-    is, so that generated source can import it.
+    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's
+    name, so that generated source can import it.
 
     Args:
         path: of the file.
 
     Raises:
-        ModelError: there is no such file, it fails, or its name is that of another module.
+        ModelError: the file does not exist or fails, or has the name of another module.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)

@@ -1,6 +1,6 @@
-"""The one table of Lua layers: what each class keeps, in which layout, and where its children are.
+"""The table of Lua layers: the tensors of each class, their layouts, and its children.
 
-An entry is data and is read in both directions: forwards to make a state dict, backwards to put one into a Lua model.
+An entry is data and works in both directions: forwards to make a state dict, backwards to put one into a Lua model.
 May import graph and errors. Knows neither formats nor PyTorch.
 """
 
@@ -42,11 +42,11 @@ class Param:
 
     Attributes:
         name: its name in PyTorch.
-        sources: where it is in Lua; the first that is there counts.
-        kind: `parameter` what is learned, `buffer` what is kept besides, `derived` what follows from other fields and
-            goes no way back, `unused` what Lua keeps but never reads: it is named in a note and left out.
-        make: makes it where there is no source; returns `None` where it is not wanted.
-        note: what the user should know of it.
+        sources: its places in Lua; the first that exists is used.
+        kind: `parameter` if learned, `buffer` if kept besides, `derived` if computed from other fields and
+            not written back, `unused` if Lua keeps it but never reads it: it is named in a note and left out.
+        make: computes it if it has no source; returns `None` if it is not wanted.
+        note: a note for the user.
         adds_to: of a derived one, the parameter that it is added to on the way back, as Lua has one for the two.
     """
 
@@ -65,8 +65,8 @@ class Child:
     Attributes:
         name: its name in PyTorch: `0`, `forwardModule`.
         path: its place in Lua, as a step of a path: `.modules[1]`.
-        value: what stands there; a module, in files that are whole.
-        secondary: whether it counts only where the object did not contain it before, under another name.
+        value: its value; a module, in valid files.
+        secondary: whether it is skipped if the object already contained it under another name.
     """
 
     name: str
@@ -81,11 +81,11 @@ Children = Callable[[TorchObject], Iterator[Child]]
 
 @define(frozen=True)
 class ParamsOf:
-    """The tensors of a class whose objects do not all have the same ones. Made by `keeps`.
+    """The tensors of a class whose objects differ in them. Made by `keeps`.
 
     Attributes:
         find: returns the tensors of one object.
-        names: the names that they may have, with `*` for what varies.
+        names: the possible names, with `*` for the varying part.
     """
 
     find: Callable[[Fields], tuple[Param, ...]]
@@ -100,7 +100,7 @@ def keeps(*names: str) -> Callable[[Callable[[Fields], tuple[Param, ...]]], Para
     """Declare the names of the tensors that a function of fields may return.
 
     Args:
-        names: names in PyTorch, with `*` for what varies: `weight_ih_l*`.
+        names: names in PyTorch, with `*` for the varying part: `weight_ih_l*`.
 
     Returns:
         A decorator.
@@ -110,18 +110,18 @@ def keeps(*names: str) -> Callable[[Callable[[Fields], tuple[Param, ...]]], Para
 
 @define(frozen=True)
 class Layer:
-    """The entry of one Lua class, or of several that differ in name only.
+    """The entry of one Lua class, or of several that differ only in name.
 
     Attributes:
         names: full Lua class names.
-        params: the tensors of its state dict, in PyTorch's order; a function where the fields tell which.
+        params: the tensors of its state dict, in PyTorch's order; a function if they depend on the fields.
         children: finds the modules inside; `None` for a class without.
-        defaults: what fields mean that older releases did not write.
-        scratch: its fields that hold tensors or modules that need no keeping, besides those of every class.
+        defaults: values of fields that older releases did not write.
+        scratch: its fields with temporary tensors or modules, besides those of every class.
         kind: `layer`, `container` or `criterion`.
-        note: what the user should know wherever the class occurs, or a function that tells by the fields.
-        remark: what else the page of layers says of it.
-        modules: the PyTorch equivalents of the classes, by class name; one that is missing has only a state dict.
+        note: a note for the user wherever the class occurs, or a function of the fields.
+        remark: further text for the page of layers.
+        modules: the PyTorch equivalents of the classes, by class name; a class without one has only a state dict.
         traits: further facts about these modules, by their class. See `traits.Traits`.
         home: the dotted name of the module that registers it.
     """
@@ -139,37 +139,37 @@ class Layer:
     home: str = ""
 
     def params_of(self, fields: Fields) -> tuple[Param, ...]:
-        """The tensors of one object's state dict."""
+        """Return the tensors of one object's state dict."""
         return self.params(fields) if callable(self.params) else self.params
 
     def note_of(self, fields: Fields) -> str:
-        """Return the note on one object for users; empty where there is none, or its fields are damaged."""
+        """Return the note on one object for users; empty if there is none, or its fields are damaged."""
         try:
             return self.note(fields) if callable(self.note) else self.note
         except ModelError:
             return ""
 
     def module_of(self, class_name: str) -> Mapped | None:
-        """Return the PyTorch equivalent of one of its classes, or of an alias; `None` where there is none."""
+        """Return the PyTorch equivalent of one of its classes, or of an alias; `None` if there is none."""
         return self.modules.get(class_name) or self.modules.get("nn." + class_name.partition(".")[2])
 
 
 _LAYERS: dict[str, Layer] = {}
 _CLASSES: dict[str, type] = {}
-"""Classes of users, by the dotted name that plans have for them."""
+"""Users' classes, by their dotted name in plans."""
 _Class = TypeVar("_Class")
 
-# Other packages' classes of the same name keep the same fields (cudnn.torch, cunn, fbcunn, the rename of nn in 2012).
+# Other packages' classes of the same name have the same fields (cudnn.torch, cunn, fbcunn, the rename of nn in 2012).
 ALIAS_PREFIXES = ("cudnn.", "cunn.", "fbcunn.", "fbnn.")
 
 
 def param(name: str, *steps: Step, field: str = "", kind: str = "parameter", note: str = "") -> Param:
-    """A tensor of the state dict that has one source.
+    """Declare a tensor of the state dict that has one source.
 
     Args:
         name: its name in PyTorch.
         steps: from Lua's layout to PyTorch's.
-        field: its field or path in Lua, where that is not `name`.
+        field: its field or path in Lua, if that is not `name`.
         kind: see `Param`.
         note: see `Param`.
     """
@@ -177,7 +177,7 @@ def param(name: str, *steps: Step, field: str = "", kind: str = "parameter", not
 
 
 def buffer(name: str, *steps: Step, field: str = "") -> Param:
-    """A tensor that is kept but not learned. See `param`."""
+    """Declare a tensor that is kept but not learned. See `param`."""
     return param(name, *steps, field=field, kind="buffer")
 
 
@@ -193,23 +193,23 @@ def register_layer(
     module: Mapped | Mapping[str, Mapped] | None = None,
     traits: Mapping[str, Traits] | None = None,
 ) -> Layer:
-    """Say what a Lua class means.
+    """Register the meaning of a Lua class.
 
     Args:
-        names: full Lua class names, `nn.Linear`; classes of that name in `ALIAS_PREFIXES` are meant too.
+        names: full Lua class names, `nn.Linear`; classes of that name in `ALIAS_PREFIXES` are included.
         params: the tensors of its state dict, in PyTorch's order.
         children: finds the modules inside: `modules`, `first_module`, `named_modules(…)` or a function of your own.
-        defaults: what missing fields mean.
-        scratch: fields that need no keeping, as a tuple or separated by spaces.
-        kind: `layer`, `container` or `criterion`; by default what `children` tells.
-        note: what the user should know wherever the class occurs, or a function that tells by the fields.
-        remark: what else the page of layers says of it.
+        defaults: values of missing fields.
+        scratch: temporary fields, as a tuple or separated by spaces.
+        kind: `layer`, `container` or `criterion`; by default derived from `children`.
+        note: a note for the user wherever the class occurs, or a function of the fields.
+        remark: further text for the page of layers.
         module: the PyTorch equivalent of the classes: one for all, or by class name.
-        traits: facts about these modules that its arguments do not tell, by class: `shape.View` for one of
+        traits: facts about these modules that do not follow from their arguments, by class: `shape.View` for one of
             `torchmodules/layers/`, the dotted name for others.
 
     Raises:
-        ModelError: a class is registered already, or its traits are.
+        ModelError: a class, or its traits, are already registered.
 
     Example:
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
@@ -257,28 +257,30 @@ def register_module(
     note: str = "",
     traits: Traits | None = None,
 ) -> Callable[[type[_Class]], type[_Class]]:
-    """Say that a class of yours is what a Lua class means: for its state dict, live module and source.
+    """Register a class of yours as the meaning of a Lua class: for its state dict, live module and source.
 
     Args:
         names: full Lua class names.
-        params: the tensors of its state dict, by the names that the class has for them.
-        args: where the positional arguments of the constructor come from: what `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping` return, or plain values. None where there
+        params: the tensors of its state dict, by their names in the class.
+        args: the sources of the constructor's positional arguments: results of `number("field")`, `integer`, `flag`,
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping`, or plain values. None if there
             are children, which come first.
         kwargs: arguments by keyword, likewise.
-        children: see `register_layer`; the modules are handed to the constructor, those with names by keyword.
+        children: see `register_layer`; the modules are passed to the constructor, those with names by keyword.
         defaults: see `register_layer`.
         scratch: see `register_layer`.
         kind: see `register_layer`.
         note: see `register_layer`.
-        traits: what the arguments do not tell: that it takes or returns a list, that its output may be the memory of
-            its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
+        traits: facts that do not follow from the arguments: whether it accepts or returns a list, whether its output
+            may share
+            memory with its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
 
     Returns:
-        A decorator for a subclass of `torch.nn.Module` at the top of a module, so that generated source can import it.
+        A decorator for a subclass of `torch.nn.Module` at the top level of a module, so that generated source can
+        import it.
 
     Raises:
-        ModelError: a Lua class is registered already, or the class is not at the top of its module.
+        ModelError: a Lua class is already registered, or the class is not at the top level of its module.
 
     Example:
         >>> @register_module("my.Twice", args=(2.0,))
@@ -291,7 +293,7 @@ def register_module(
         if "." in class_.__qualname__:
             raise ModelError(
                 f"{class_.__qualname__} is defined inside something else",
-                hint="Define the class at the top of its module, where others can import it.",
+                hint="Define the class at the top level of its module, where others can import it.",
             )
         target = f"{class_.__module__}.{class_.__qualname__}"
         register_layer(
@@ -312,19 +314,19 @@ def register_module(
 
 
 def class_of(target: str) -> type | None:
-    """The class that was registered by `register_module` under a dotted name; `None` where none was."""
+    """Return the class registered by `register_module` under a dotted name; `None` if there is none."""
     return _CLASSES.get(target)
 
 
 def unregister_layer(name: str) -> None:
-    """Forget a class; its objects are treated as those of an unknown class again."""
+    """Unregister a class; its objects are treated as those of an unknown class again."""
     layer = _LAYERS.pop(name, None)
     if layer is not None and all(other is not layer for other in _LAYERS.values()):
         remove_traits(layer.traits)
 
 
 def layer_of(class_name: str) -> Layer | None:
-    """The entry of a class; `None` where there is none.
+    """Return the entry of a class; `None` if there is none.
 
     A class that is not listed itself has the entry of `nn.<name>` if its package is one of `ALIAS_PREFIXES`.
     """
@@ -335,7 +337,7 @@ def layer_of(class_name: str) -> Layer | None:
 
 
 def registered_layers() -> dict[str, Layer]:
-    """All entries by class name, in the order in which they were registered: for documentation and tests."""
+    """Return all entries by class name, in registration order: for documentation and tests."""
     return dict(_LAYERS)
 
 
@@ -346,13 +348,13 @@ def _listed(obj: TorchObject, name: str) -> Iterator[Child]:
     listed = obj.get(name)
     items = items_of(listed)
     if items is None and listed is not None:
-        yield Child("0", f".{name}", listed)  # of a damaged file: no list at all
+        yield Child("0", f".{name}", listed)  # in a damaged file: not a list
     for number, value in enumerate(items or (), 1):
         yield Child(str(number - 1), f".{name}[{number}]", value)
 
 
 def modules(obj: TorchObject) -> Iterator[Child]:
-    """The elements of `modules`, named from `0` on; of older decorators, `module`."""
+    """Yield the elements of `modules`, named from `0` on; of older decorators, `module`."""
     found = False
     for child in _listed(obj, "modules"):
         found = True
@@ -362,19 +364,19 @@ def modules(obj: TorchObject) -> Iterator[Child]:
 
 
 def first_module(obj: TorchObject) -> Iterator[Child]:
-    """The first element of `modules`; the others are its copies, with the same weights."""
+    """Yield the first element of `modules`; the others are its copies, with the same weights."""
     for child in modules(obj):
         yield child
         return
 
 
 def criterions(obj: TorchObject) -> Iterator[Child]:
-    """The elements of `criterions`, named from `0` on."""
+    """Yield the elements of `criterions`, named from `0` on."""
     yield from _listed(obj, "criterions")
 
 
 def named_modules(*names: str) -> Children:
-    """Children that each have a field of their own, which names them in PyTorch too."""
+    """Return a function for children that each have a field of their own, whose name they keep in PyTorch."""
 
     def find(obj: TorchObject) -> Iterator[Child]:
         for name in names:
@@ -386,9 +388,9 @@ def named_modules(*names: str) -> Children:
 
 
 def graph_modules(obj: TorchObject) -> Iterator[Child]:
-    """The modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
+    """Yield the modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
 
-    A module is called what the annotation of its first node says, if it can be a name in PyTorch and is there once;
+    A module is named by the annotation of its first node, if that is a valid and unique name in PyTorch;
     the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
     `modules`.
     """

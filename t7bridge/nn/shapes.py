@@ -1,4 +1,4 @@
-"""Shapes that the tensors of a layer have by its arguments, as functions of these: for `Traits.shapes`.
+"""Shapes of the tensors of a layer as functions of its arguments: for `Traits.shapes`.
 
 The arguments are those of the classes of torch.nn, and of the runtime's of the same kind. Imports nothing of ours.
 """
@@ -11,7 +11,7 @@ from typing import Any
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 ShapesOf = Callable[..., Shapes]
-"""From the arguments of a constructor to shapes by name; a layer may have fewer tensors."""
+"""Maps the arguments of a constructor to shapes by name; a layer may have fewer tensors."""
 
 
 def _tuple(value: Any, dims: int) -> Shape:
@@ -19,17 +19,17 @@ def _tuple(value: Any, dims: int) -> Shape:
 
 
 def linear(in_features: int, out_features: int, bias: bool = True, **_: Any) -> Shapes:
-    """weight (out, in), bias (out): torch.nn.Linear."""
+    """Return weight (out, in), bias (out): torch.nn.Linear."""
     return {"weight": (out_features, in_features), **({"bias": (out_features,)} if bias else {})}
 
 
 def bilinear(first: int, second: int, out: int, bias: bool = True) -> Shapes:
-    """weight (out, in1, in2), bias (out): torch.nn.Bilinear."""
+    """Return weight (out, in1, in2), bias (out): torch.nn.Bilinear."""
     return {"weight": (out, first, second), **({"bias": (out,)} if bias else {})}
 
 
 def convolution(dims: int, *, transposed: bool = False) -> ShapesOf:
-    """weight (out, in / groups, …), bias (out): torch.nn.Conv1d to Conv3d. Transposed ones exchange in and out.
+    """Return weight (out, in / groups, …), bias (out): torch.nn.Conv1d to Conv3d. Transposed ones exchange in and out.
 
     Args:
         dims: dimensions of a kernel.
@@ -46,22 +46,22 @@ def convolution(dims: int, *, transposed: bool = False) -> ShapesOf:
 
 
 def norm(features: int, *_: Any, **__: Any) -> Shapes:
-    """All tensors (features): torch.nn.BatchNorm1d to 3d, InstanceNorm2d."""
+    """Return all tensors (features): torch.nn.BatchNorm1d to 3d, InstanceNorm2d."""
     return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (features,))
 
 
 def embedding(rows: int, columns: int, *_: Any, **__: Any) -> Shapes:
-    """weight (n, dim): torch.nn.Embedding."""
+    """Return weight (n, dim): torch.nn.Embedding."""
     return {"weight": (rows, columns)}
 
 
 def prelu(count: int = 1, *_: Any, **__: Any) -> Shapes:
-    """weight (n): torch.nn.PReLU."""
+    """Return weight (n): torch.nn.PReLU."""
     return {"weight": (count,)}
 
 
 def lstm(inputs: int, hidden: int, *_: Any, proj_size: int = 0, **__: Any) -> Shapes:
-    """Four gates each, of one layer: torch.nn.LSTM."""
+    """Return four gates each, of one layer: torch.nn.LSTM."""
     return {
         "weight_ih_l0": (4 * hidden, inputs),
         "weight_hh_l0": (4 * hidden, proj_size or hidden),

@@ -1,6 +1,6 @@
 """Facts about the classes that Lua's layers become, besides their arguments: lists, memory, shapes, and their source.
 
-An entry in `layers/` declares them by class; whoever plans a model or writes its source asks here and knows no layer
+An entry in `layers/` declares them by class; the planner and the source generator look them up here and know no layer
 by name. May import errors. Knows neither formats nor PyTorch.
 """
 
@@ -19,27 +19,27 @@ from .shapes import Shapes, ShapesOf
 class Traits:
     """Facts about one class of modules.
 
-    A layer changes its input in place where it has the argument `inplace` and that is true.
+    A layer changes its input in place if it has an argument `inplace` that is true.
 
     Attributes:
         takes_list: the input is a list.
         returns_list: the output is a list.
-        may_take_list: the input is a tensor, or a list whose second element is there for its size.
-        shares_memory: the output may be the memory of the input.
+        may_take_list: the input is a tensor, or a list whose second element is used for its size.
+        shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
-        copying: the class with the same arguments whose output always has memory of its own, as Lua's layer's has.
-        repeats: several elements of the output are one place of memory.
-        loses_batch: one example may be returned without the batch dimension that it had.
+        copying: the class with the same arguments whose output always has memory of its own, like Lua's layer.
+        repeats: several elements of the output are the same memory.
+        loses_batch: a single example may be returned without the batch dimension that it had.
         keeps_batch_if: the argument that prevents this if it is true.
-        plain_examples: the positional arguments with which `Call.plain` takes single examples too.
-        plain_rank: dimensions of one example from which on `Call.plain` is written; below, it would refuse examples.
-        written: how generated source says it without the class: the name of a writer in `codegen/idioms.py` or
+        plain_examples: the positional arguments with which `Call.plain` accepts single examples too.
+        plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
+        written: how generated source expresses it without the class: the name of a writer in `codegen/idioms.py` or
             `codegen/lists.py`, and arguments for it.
-        block: the base name of its class where it becomes a class of the source.
-        shapes: the shapes of its tensors by its arguments, where these tell. See `shapes`.
-        remembering: the class with the same arguments that remembers what a module which refers to it needs.
+        block: the base name of its class if it becomes a class of the source.
+        shapes: the shapes of its tensors as a function of its arguments, if known. See `shapes`.
+        remembering: the class with the same arguments that remembers what a module referring to it needs.
         is_identity: it returns its input and does nothing else.
-        is_graph: its arguments are the nodes of the graph that its children are in.
+        is_graph: its arguments are the nodes of the graph of its children.
     """
 
     takes_list: bool = False
@@ -61,14 +61,14 @@ class Traits:
     is_graph: bool = False
 
     def shapes_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shapes:
-        """Return the shapes of the parameters and buffers that a module made with these arguments has.
+        """Return the shapes of the parameters and buffers of a module constructed with these arguments.
 
         Args:
             args: positional arguments.
             kwargs: arguments by keyword.
 
         Returns:
-            Shapes by name, of more tensors than a layer without bias or statistics has; none where they are not known.
+            Shapes by name, of more tensors than a layer without bias or statistics has; none if they are unknown.
         """
         try:
             return self.shapes(*args, **kwargs) if self.shapes else {}
@@ -81,7 +81,7 @@ _TRAITS: dict[str, Traits] = {}
 
 
 def traits_of(target: str) -> Traits:
-    """The facts about a class by its dotted name; all false where no entry declares any."""
+    """Return the facts about a class by its dotted name; all false if no entry declares any."""
     return _TRAITS.get(target.removeprefix(LAYERS), _NONE)
 
 
@@ -89,20 +89,20 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
     """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
 
     Raises:
-        ModelError: another entry declares others of the same class.
+        ModelError: another entry already declares traits of the same class.
     """
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
-            raise ModelError(f"the traits of {target} are declared already", hint="One entry declares them.")
+            raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
 
 
 def remove_traits(traits: Mapping[str, Traits]) -> None:
-    """Forget what was declared."""
+    """Remove a declaration."""
     for target in traits:
         _TRAITS.pop(target, None)
 
 
 def declared_traits() -> dict[str, Traits]:
-    """All facts by class, sorted: for tests."""
+    """Return all facts by class, sorted: for tests."""
     return dict(sorted(_TRAITS.items()))

@@ -139,7 +139,7 @@ def test_sharing_between_layouts(changes, tmp_path):
     if changes:
         assert "0.weight" in notes[0]
         assert "1.running_var" in notes[0]
-        with pytest.raises(StrictError, match="is not shared any more"):
+        with pytest.raises(StrictError, match="is no longer shared"):
             t7bridge.convert(tmp_path / "x.t7", tmp_path / "y.pt", strict=True)
 
 

@@ -195,7 +195,7 @@ def test_convert(tmp_path, layout):
     notes = [note.message for note in noted.notes if "--compact" in note.message]
     assert notes == [
         "the tensors use 2432 bytes of storages that hold 800000, all of which are written; "
-        "--compact (compact=True) writes what is used"
+        "--compact (compact=True) writes only the used part"
     ]
     assert not [note for note in report.notes if "--compact" in note.message]
 

@@ -64,7 +64,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     notes = [note for note in convert(source, tmp_path / "c.pt").notes if "left out" in note.message]
     assert [note.level for note in notes] == ["info"]
     assert notes[0].message == (
-        "3 tensors (64 bytes) that a state dict has no place for are left out: gradWeight 2, output 1; "
+        "3 tensors (64 bytes) are not part of a state dict and are left out: gradWeight 2, output 1; "
         "--mode tree keeps them"
     )
 

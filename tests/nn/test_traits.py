@@ -114,7 +114,7 @@ def test_traits_come_and_go_with_their_entry() -> None:
     register_layer("my.Sum", "my.Total", module=of_runtime("my.Sum"), traits={"my.Sum": facts})
     try:
         assert traits_of(f"{LAYERS}my.Sum") == facts
-        with pytest.raises(ModelError, match=r"traits of my\.Sum are declared already"):
+        with pytest.raises(ModelError, match=r"traits of my\.Sum are already declared"):
             register_layer("my.Other", traits={"my.Sum": Traits()})
         unregister_layer("my.Sum")
         assert traits_of(f"{LAYERS}my.Sum") == facts, "its other name still has it"

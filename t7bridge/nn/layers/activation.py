@@ -1,4 +1,4 @@
-"""Transfer functions: PReLU learns, the others keep nothing. Source: nn 8726825, one Lua file a class."""
+"""Transfer functions: PReLU learns, the others have no state. Source: nn 8726825, one Lua file a class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..registry import modules, param, register_layer
 from ..shapes import prelu
 from ..traits import Traits
 
-# weight (planes), or (1) where all planes share it.
+# weight (planes), or (1) if all planes share it.
 register_layer(
     "nn.PReLU",
     params=(param("weight"),),
@@ -48,7 +48,7 @@ def _glu(lua: Lua) -> Call:
 
 @becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
-    """cuDNN's class of all transfer functions says which one in `mode`; without it, by the class that inherits."""
+    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does."""
     names = {"RELU": "ReLU", "TANH": "Tanh", "SIGMOID": "Sigmoid"}
     mode = lua.text("mode").removeprefix("CUDNN_ACTIVATION_")
     if mode not in names:
@@ -105,7 +105,7 @@ register_layer(
         "activation.Power": Traits(written=("power",)),
     },
 )
-# A Sequential of what the runtime computes at once.
+# A Sequential that the runtime computes at once.
 register_layer(
     "nn.CReLU",
     children=modules,
@@ -116,7 +116,7 @@ _ALWAYS = flag("stochastic_inference")
 
 
 def _is_lazy(lua: Lua) -> bool:
-    """rnn: one mask for a whole sequence, until backward. Outside of sequences that is a mask for each call."""
+    """Map rnn's dropout: one mask for a whole sequence, until backward. Outside of sequences one for each call."""
     if lua.flag("mono"):
         return True
     return lua.flag("lazy") and any("step" in obj or obj.class_name == "nn.Sequencer" for obj in lua.above)
@@ -124,7 +124,7 @@ def _is_lazy(lua: Lua) -> bool:
 
 @becomes("torch.nn.Dropout", "dropout.Dropout", "recurrent.SequenceDropout")
 def _dropout(lua: Lua) -> Call:
-    """Releases before `v2` multiplied by 1 - p in evaluation."""
+    """Map dropout: releases before `v2` multiplied by 1 - p in evaluation."""
     p = lua.number("p", 0.5)
     if p and _is_lazy(lua) and not lua.flag("stochastic_inference"):
         options = {"scale_training": lua.flag("v2"), "mono": lua.flag("mono")}

@@ -1,4 +1,4 @@
-"""Networks of signs: XNOR-Net and its kin. Sources: bnn.torch e974791, XNOR-Net 4006d59."""
+"""Binary networks: XNOR-Net and its relatives. Sources: bnn.torch e974791, XNOR-Net 4006d59."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .pooling import axes
 
 @define(frozen=True)
 class Signs:
-    """32 signs in each whole number, the lowest bit first, 1 for +1: as numbers -1 and 1, (out, in, kH, kW)."""
+    """32 signs in each integer, lowest bit first, 1 for +1: as numbers -1 and 1, (out, in, kH, kW)."""
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """See `Step.apply`."""
@@ -24,7 +24,7 @@ class Signs:
         words = np.ascontiguousarray(elements(tensor)).astype("<u4")
         bits = np.unpackbits(words.view("u1"), bitorder="little")
         if bits.size != np.prod(shape):
-            raise ModelError("the signs do not fit the layer", expected=f"{np.prod(shape)}", found=f"{bits.size}")
+            raise ModelError("the signs do not match the layer", expected=f"{np.prod(shape)}", found=f"{bits.size}")
         return Tensor.from_numpy(bits.reshape(shape).astype("f4") * 2 - 1)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:

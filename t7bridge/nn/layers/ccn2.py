@@ -24,7 +24,7 @@ register_layer(
     defaults={"groups": 1.0, "padding": 0.0},
     module=_convolution,
 )
-# (oH * oH * in * kH * kH, out). The bias has room for every place, but only as many as there are planes are read.
+# (oH * oH * in * kH * kH, out). The bias has an element for every position, but only as many as planes are read.
 register_layer(
     "ccn2.SpatialConvolutionLocal",
     params=(

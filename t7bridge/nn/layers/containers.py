@@ -1,4 +1,4 @@
-"""Containers: what they hold is in their children. Sources: nn 8726825, nngraph 3ed3b9b, cunn 64224a6, dpnn, rnn."""
+"""Containers: their state is in their children. Sources: nn 8726825, nngraph 3ed3b9b, cunn 64224a6, dpnn, rnn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..traits import Traits
 from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from .shape import convert
 
-# Containers that only call what they contain.
+# Containers that only call their children.
 _SEQUENTIAL = (
     "nn.Sequential",
     "nn.Decorator",
@@ -39,7 +39,7 @@ _SEQUENTIAL = (
 
 @becomes("torch.nn.Sequential", "containers.DontCast")
 def _dont_cast(lua: Lua) -> Call:
-    """Types are named as in `torch.FloatTensor`."""
+    """Map a container that does not cast its content; types are named as in `torch.FloatTensor`."""
     inside = lua.text("moduleType") if lua.flag("castin") else ""
     outside = lua.text("_type") if lua.flag("castout") else ""
     names = {"inside": _dtype(inside), "outside": _dtype(outside)}
@@ -119,7 +119,7 @@ register_layer(
 
 
 def _normalized_weight(fields: Fields) -> Tensor | None:
-    """The weight that the file leaves out: g * v / sqrt(|v|² + 1e-4), with the dimensions put back.
+    """Return the weight that the file omits: g * v / sqrt(|v|² + 1e-4), with the dimensions put back.
 
     Source: nn 8726825 `WeightNorm.lua` `updateWeight`, `permuteOut`.
     """
@@ -139,7 +139,7 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
 
 
 def _layout_of_weight(child: TorchObject) -> Layout:
-    """The layout of the weight of the layer inside."""
+    """Return the layout of the weight of the layer inside."""
     layer = layer_of(child.class_name)
     params = layer.params_of(Fields(child, "", layer.defaults)) if layer else ()
     return next((param.sources[0].layout for param in params if param.name == "weight" and param.sources), ())
@@ -148,7 +148,7 @@ def _layout_of_weight(child: TorchObject) -> Layout:
 @keeps("0.weight", "g", "v")
 def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
     kept = (param("g"), param("v"))
-    # Before Lua left the weight out of the file it was an ordinary field of the child.
+    # Before Lua omitted the weight from the file it was an ordinary field of the child.
     if fields.find_tensor("modules.1.weight") is not None:
         return kept
     rebuilt = Param(
@@ -156,14 +156,14 @@ def _wrapped_weight(fields: Fields) -> tuple[Param, ...]:
         (Source("weight"),),
         "derived",
         _normalized_weight,
-        "the file leaves the weight out: rebuilt from v and g",
+        "the weight is not in the file: rebuilt from v and g",
     )
     return (*kept, rebuilt)
 
 
 @becomes("containers.WeightNorm")
 def _weight_norm(lua: Lua) -> Call:
-    """Lua normalizes its own layout of the weight, which is not always PyTorch's."""
+    """Map weight normalization: Lua normalizes its own layout of the weight, which is not always PyTorch's."""
     kwargs: dict[str, object] = {
         "dim": lua.index0("outputDim", 1),
         "length_shape": lua.shape("g"),

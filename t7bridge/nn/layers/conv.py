@@ -1,4 +1,4 @@
-"""Convolutions. Kernels that Lua keeps as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch."""
+"""Convolutions. Kernels stored as matrices get PyTorch's dimensions. Sources: nn 8726825, cudnn.torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CUDNN = "iSize input_offset output_offset weight_offset workspace buffer autotu
 
 
 def convolution(dims: int) -> Choice:
-    """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` was for all axes."""
+    """Return the mapping of objects to torch.nn.Conv2d or Conv3d. Up to 2015-06 one `padding` applied to all axes."""
 
     @becomes(f"torch.nn.Conv{dims}d", f"conv.DilatedConv{dims}d")
     def module(lua: Lua) -> Call:
@@ -56,7 +56,7 @@ def _places(lua: Lua, dims: int, groups: int) -> dict[str, Any]:
 
 
 def _full_convolution(dims: int) -> Choice:
-    """torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
+    """Map to torch.nn.ConvTranspose2d or 3d, whose weight is (in, out / groups, …)."""
 
     @becomes(f"conv.FullConvolution{dims}d")
     def module(lua: Lua) -> Call:
@@ -99,7 +99,7 @@ def _sub_sampling(lua: Lua) -> Call:
 
 @becomes("temporal.TemporalConv")
 def _temporal(lua: Lua) -> Call:
-    """cuDNN's class is a SpatialConvolution inside, whose fields kH, dH and padH are those of the time."""
+    """Map cuDNN's class: a SpatialConvolution inside, with fields kH, dH and padH for the time axis."""
     outputs, inputs, kernel = lua.shape("weight")
     cudnn = lua.obj.class_name.startswith("cudnn.")
     kwargs: dict[str, Any] = {"stride": lua.integer("dH" if cudnn else "dW", 1)}
@@ -123,7 +123,7 @@ def _temporal_row(lua: Lua) -> Call:
 
 @keeps("weight", "bias")
 def kernel_2d(fields: Fields) -> tuple[Param, ...]:
-    """The tensors of a convolution of images, whatever the order of its kernels."""
+    """Return the tensors of a 2-D convolution, whatever the order of its kernels."""
     return (TURNED_KERNEL if has_turned_kernel(fields) else KERNEL_2D, BIAS)
 
 
@@ -136,7 +136,7 @@ _PLAIN = (
     "nn.SpatialDilatedConvolution",
 )
 _BEYOND = (
-    "an input smaller than the kernel is refused; where it is dilated and has a stride, it is taken as "
+    "an input smaller than the kernel is refused; with dilation and a stride, it is treated as "
     "if zeros followed, if less than a stride is missing, as in Lua"
 )
 CONVOLUTION_2D = register_layer(
@@ -154,8 +154,8 @@ register_layer(
     params=(param("weight", Permute((3, 0, 1, 2))), BIAS),
     defaults={**_NO_PADDING, "padding": 0.0},
 )
-# Kernels (mult, in, kH, kW) and bias (mult, in), whose outputs are ordered by input plane: Conv2d(groups=in), of
-# images whose height and width are exchanged.
+# Kernels (mult, in, kH, kW) and bias (mult, in), with outputs ordered by input plane: Conv2d(groups=in), of
+# images with height and width exchanged.
 register_layer(
     "nn.SpatialDepthWiseConvolution",
     params=(
@@ -166,7 +166,7 @@ register_layer(
     scratch=_UNFOLDED,
     module=_depth_wise,
 )
-# A kernel for each place of the output, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
+# A kernel for each output position, (oH, oW, out, in, kH, kW), which Lua flattens while it computes.
 register_layer(
     "nn.SpatialConvolutionLocal",
     params=(
@@ -210,7 +210,7 @@ register_layer(
     module=of_runtime("temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
 )
 
-# (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW mean other things.
+# (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.
 # torch.nn.Conv1d has (out, in, kW).
 _KERNEL_1D = param("weight", Reshape((FIRST, REST, "inputFrameSize")), Permute((0, 2, 1)))
 register_layer(

@@ -1,4 +1,4 @@
-"""Criterions: what they keep are the weights of classes. Source: nn 8726825, rnn, dpnn."""
+"""Criterions: their state is the weights of classes. Source: nn 8726825, rnn, dpnn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AVERAGE = flag("sizeAverage", True)
 
 
 def _class_weights(path: str) -> Param:
-    return param("weight", field=path, kind="buffer", note="its weights are kept as `weight`")
+    return param("weight", field=path, kind="buffer", note="its weights are stored as `weight`")
 
 
 register_layer(
@@ -58,7 +58,7 @@ def _weighted(lua: Lua) -> dict[str, Any]:
 
 
 def _target(lua: Lua, path: str) -> int:
-    """A class as users of the module call it; the -100 for no class is the same for all."""
+    """Return a class index in the user's numbering; the -100 for no class is always the same."""
     value = lua.integer(path)
     return value + lua.index_base - 1 if value >= 0 else value
 
@@ -74,7 +74,7 @@ def _class_nll(lua: Lua) -> Call:
 
 @becomes("classes.CrossEntropyCriterion")
 def _cross_entropy(lua: Lua) -> Call:
-    """Map to torch.nn.CrossEntropyLoss: `sizeAverage` of the criterion takes precedence over that of the one inside."""
+    """Map to torch.nn.CrossEntropyLoss: `sizeAverage` of the criterion takes precedence over the inner one's."""
     kwargs = _weighted(lua)
     kwargs["average"] = lua.flag("sizeAverage", lua.flag("nll.sizeAverage", True))
     if lua.has("nll.ignoreIndex"):

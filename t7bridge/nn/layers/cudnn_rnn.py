@@ -1,6 +1,6 @@
-"""cuDNN's recurrent layers: one flat vector that holds all matrices, then all biases.
+"""cuDNN's recurrent layers: one flat vector holds all matrices, then all biases.
 
-Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of `cudnnGetRNNLinLayerMatrixParams`. PyTorch keeps cuDNN's
+Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of `cudnnGetRNNLinLayerMatrixParams`. PyTorch has cuDNN's
 order of the gates, so every tensor is a view of the vector.
 """
 
@@ -14,7 +14,7 @@ from ..registry import Param, Source, keeps, modules, param, register_layer
 from ..weights.layouts import Narrow, Reshape
 from .recurrent_state import values
 
-# Gates of each class: of the LSTM i, f, g, o; of the GRU r, z, n.
+# Gates of each class: i, f, g, o of the LSTM; r, z, n of the GRU.
 _GATES = {
     "cudnn.LSTM": 4,
     "cudnn.BLSTM": 4,
@@ -27,14 +27,14 @@ _GATES = {
 
 
 def _gates(fields: Fields) -> int:
-    """Return the number of gates of a layer. A cudnn.RNN may be any of them: its mode tells."""
+    """Return the number of gates of a layer. A cudnn.RNN may be any of them, according to its mode."""
     if fields.obj.class_name == "cudnn.RNN":
         return {"CUDNN_LSTM": 4, "CUDNN_GRU": 3}.get(fields.text("mode"), 1)
     return _GATES.get(fields.obj.class_name, 1)
 
 
 def _skips_input(fields: Fields) -> bool:
-    """Return whether the input of the first layer is added to all gates as it is, without matrices."""
+    """Return whether the input of the first layer is added to all gates directly, without matrices."""
     return fields.text("inputMode") == "CUDNN_SKIP_INPUT"
 
 
@@ -44,7 +44,7 @@ def _names(layers: int, directions: int) -> list[tuple[str, int]]:
 
 @keeps("weight_ih_l*", "weight_hh_l*", "bias_ih_l*", "bias_hh_l*", "weight")
 def _params(fields: Fields) -> tuple[Param, ...]:
-    """Parameters of torch.nn.LSTM, GRU or RNN, or the flat vector where its length is not theirs."""
+    """Return the parameters of torch.nn.LSTM, GRU or RNN, or the flat vector if it has another length."""
     flat = fields.find_tensor("weight")
     if flat is None:
         return ()
@@ -78,7 +78,7 @@ def _params(fields: Fields) -> tuple[Param, ...]:
 
 
 def _state(lua: Lua, layers: int) -> Any:
-    """Return the initial state of the next sequence: that of the file, or the last one's final state if it counts."""
+    """Return the initial state of the next sequence: that of the file, or the last one's final state if it is kept."""
     remembers = lua.flag("rememberStates")
     found = [lua.find_tensor(name + ("Output" if remembers else "Input")) for name in ("hidden", "cell")]
     if found[0] is None or found[0].shape[:1] != (layers,) or len(found[0].shape) != 3:
@@ -96,7 +96,7 @@ def _zeros(value: Any) -> Any:
 
 
 def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
-    """A layer without matrices for its input, as DeepSpeech has them behind a batch normalization."""
+    """Map a layer without matrices for its input, as in DeepSpeech after a batch normalization."""
     if _gates(lua) != 1 or layers != 1 or lua.flag("rememberStates") or lua.find_tensor("hiddenInput") is not None:
         raise NotMappedError("has no weights for its input", path=lua.path)
     kwargs: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
 
 @becomes("cudnn_rnn.OutputsLSTM", "cudnn_rnn.OutputsGRU", "cudnn_rnn.OutputsRNN", "cudnn_rnn.BareRNN")
 def _module(lua: Lua) -> Call:
-    """torch.nn.LSTM, GRU or RNN, of which the outputs are returned."""
+    """Map to torch.nn.LSTM, GRU or RNN, returning the outputs only."""
     if "weight_hh_l0" not in lua.shapes:
         raise NotMappedError("its flat weights do not have the length that its fields imply", path=lua.path)
     layers, directions = lua.integer("numLayers", 1), lua.integer("numDirections", 1)

@@ -1,4 +1,4 @@
-"""Layers and criterions of dpnn, and rnn's criterions of sequences. Sources: dpnn c0a8ca6, rnn 83a5f17."""
+"""Layers and criterions of dpnn, and rnn's sequence criterions. Sources: dpnn c0a8ca6, rnn 83a5f17."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REINFORCE = ("ReinforceBernoulli", "ReinforceCategorical", "ReinforceNormal", "
 
 
 def _options(**options: object) -> dict[str, object]:
-    """Those arguments that say something."""
+    """Return the arguments that are not `None`."""
     return {name: value for name, value in options.items() if value not in (None, False)}
 
 
@@ -60,7 +60,7 @@ def _entropy(lua: Lua) -> Call:
 
 @becomes(*(f"reinforce.{name}" for name in _REINFORCE))
 def _reinforce(lua: Lua) -> Call:
-    """`stdev` and `scale` may be missing: then they are an input."""
+    """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
     name = lua.obj.class_name.removeprefix("nn.")
     field = {"ReinforceNormal": ("deviation", "stdev"), "ReinforceGamma": ("scale", "scale")}.get(name)
     kwargs: dict[str, object] = {}
@@ -123,7 +123,7 @@ register_layer(
         index_base=BASE,
     ),
 )
-# The rows are counted from 0, and the first is zero whatever the file has there.
+# Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(
     "nn.LookupTableMaskZero",
     params=(param("weight"),),
@@ -137,7 +137,7 @@ register_layer(
 
 
 def _step_criterion(obj: TorchObject) -> Iterator[Child]:
-    """torch's rnn has the criterion as the first of its clones."""
+    """Return the criterion of one step: torch's rnn has it as the first of its clones."""
     if obj.get("criterion") is not None:
         yield Child("criterion", ".criterion", obj.get("criterion"))
     elif lookup(obj, "clones.1") is not None:
@@ -146,7 +146,7 @@ def _step_criterion(obj: TorchObject) -> Iterator[Child]:
 
 @becomes("sequence_criterion.SequencerCriterion")
 def _sequencer_criterion(lua: Lua) -> Call:
-    """Element-Research's RepeaterCriterion has no `sizeAverage`."""
+    """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
     repeats = lua.obj.class_name == "nn.RepeaterCriterion"
     kwargs = _options(average=lua.flag("sizeAverage"), repeat_target=repeats)
     return Call(f"{_CRITERIONS}SequencerCriterion", (), kwargs)

@@ -10,7 +10,7 @@ from ..traits import Traits
 
 @becomes("embedding.LookupTable", "torch.nn.Embedding")
 def _lookup_table(lua: Lua) -> Call:
-    """torch.nn.Embedding for those who count from 0."""
+    """Map to torch.nn.Embedding with 0-based indices."""
     masked = lua.obj.class_name.endswith("MaskZero")
     padding = 0 if masked else lua.integer("paddingValue", 0) - 1
     kwargs: dict[str, object] = {}
@@ -27,9 +27,9 @@ def _lookup_table(lua: Lua) -> Call:
     return Call(f"{LAYERS}embedding.LookupTable", lua.shape("weight"), {**kwargs, "index_base": base})
 
 
-# weight (n, dim): torch.nn.Embedding, whose indices count from 0. LookupTableMaskZero has a row more, the first, which
-# is zero and is index 0. Before 2015-06 the sizes were in the field size. `Embedding` is a class that many
-# programs of 2015 had, relatives of char-rnn among them.
+# weight (n, dim): torch.nn.Embedding, with 0-based indices. LookupTableMaskZero has an extra first row, which
+# is zero and has index 0. Before 2015-06 the sizes were in the field size. `Embedding` is a class of many
+# programs of 2015, among them relatives of char-rnn.
 register_layer(
     "nn.LookupTable",
     "nn.LookupTableGPU",

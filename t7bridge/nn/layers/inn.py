@@ -1,4 +1,4 @@
-"""imagine-nn: what detectors of objects are made of. Sources: imagine-nn 6fed930 and its history, deepmask 280a716."""
+"""imagine-nn: layers of object detectors. Sources: imagine-nn 6fed930 and its history, deepmask 280a716."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..registry import Child, Param, buffer, keeps, modules, register_layer
 from ..weights.layouts import Narrow
 from .pooling import windows
 
-# Channel-wise scale and offset that are not learned.
+# Channel-wise scale and offset, not learned.
 register_layer(
     "inn.ConstAffine",
     "nn.ConstAffine",
@@ -24,7 +24,7 @@ register_layer(
 
 @keeps("mean", "std")
 def _mean(fields: Fields) -> tuple[Param, ...]:
-    """Lua repeats the mean for the images of its last batch."""
+    """Return the mean: Lua repeats it for the images of its last batch."""
     mean = fields.find_tensor("mean")
     first = (Narrow(0, 0, 1),) if mean is not None and len(mean.size) == 4 else ()
     return (buffer("mean", *first), buffer("std"))
@@ -34,7 +34,7 @@ register_layer("inn.MeanSubtraction", params=_mean, module=of_runtime("inn.MeanS
 
 
 def _ceiled(name: str) -> Choice:
-    """Both round up, whatever the field of the class that they inherit from says."""
+    """Map pooling: both classes round up, whatever the inherited field says."""
 
     @becomes(f"torch.nn.{name}")
     def module(lua: Lua) -> Call:
@@ -53,7 +53,7 @@ register_layer(
 
 
 def _pyramid(obj: TorchObject) -> Iterator[Child]:
-    """Until 2015-12 an nn.Concat was inside; now the class is one."""
+    """Map pyramid pooling: until 2015-12 it contained an nn.Concat; later the class is one."""
     inside = lookup(obj, "module.modules")
     if items_of(obj.get("modules")) or items_of(inside) is None:
         yield from modules(obj)

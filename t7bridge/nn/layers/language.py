@@ -14,14 +14,14 @@ from ..registry import Child, named_modules, register_layer
 
 
 def _views(lua: Lua) -> tuple[int, ...]:
-    """Return where the network of a torch-rnn model joins steps and sequences, and separates them."""
+    """Return where the network of a torch-rnn model merges steps and sequences, and splits them."""
     inside = items_of(lua.get("net.modules")) or []
     return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
 
 
 @becomes("language.CaptionModel", "language.TextModel")
 def _language_model(lua: Lua) -> Call:
-    """Two programs have a class of this name: neuraltalk2 with a `core`, torch-rnn with a `net`."""
+    """Map a language model: neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`."""
     if lua.has("net"):
         return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
     if not lua.has("core"):
@@ -36,13 +36,13 @@ def _language_model(lua: Lua) -> Call:
 
 
 def _steps(obj: TorchObject) -> Iterator[Child]:
-    """The modules of the network of a torch-rnn model."""
+    """Return the modules of the network of a torch-rnn model."""
     for at, value in enumerate(items_of(lookup(obj, "net.modules")) or ()):
         yield Child(str(at), f".net.modules[{at + 1}]", value)
 
 
 def _words(obj: TorchObject) -> Iterator[Child]:
-    """The steps of a sentence share the weights of `core` and `lookup_table`."""
+    """Return the modules of a language model: all steps share the weights of `core` and `lookup_table`."""
     yield from _steps(obj) if obj.get("net") is not None else named_modules("core", "lookup_table")(obj)
 
 
@@ -87,7 +87,7 @@ register_layer(
 )
 register_layer("nn.BiRnnJoin", children=named_modules("joinUnit"), module=of_runtime("language.BiRnnJoin"))
 
-# OpenNMT's layers are networks with a name: what they compute is what `net` computes. Encoders and decoders are loops
+# OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops
 # over steps in Lua's code and have no entry; the network of one step is a module of its own, `….network`.
 _NETWORKS = (
     "onmt.Network",
@@ -103,7 +103,7 @@ _NETWORKS = (
 
 
 def _net(obj: TorchObject) -> Iterator[Child]:
-    """`net`, which older files have in `modules` only."""
+    """Return `net`, which older files have only in `modules`."""
     listed = items_of(obj.get("modules")) or []
     if obj.get("net") is not None:
         yield Child("net", ".net", obj.get("net"))
@@ -114,7 +114,7 @@ def _net(obj: TorchObject) -> Iterator[Child]:
 @becomes("language.Wrapper")
 def _network(lua: Lua) -> Call:
     if not any(True for _ in _net(lua.obj)):
-        raise NotMappedError("has no network, as nothing is passed on", path=lua.path)
+        raise NotMappedError("has no network, as it transfers nothing", path=lua.path)
     return Call(f"{LAYERS}language.Wrapper")
 
 

@@ -47,7 +47,7 @@ register_layer(
 
 @becomes("linear.IndexLinear")
 def _index_linear(lua: Lua) -> Call:
-    """The field `offset` is added to keys that count from 1: -1, where nothing was asked for."""
+    """Map IndexLinear: the field `offset` is added to 1-based keys: -1 by default."""
     base = -lua.integer("offset", -1) - 1 + lua.index_base
     sizes = (lua.shape("weight")[0], lua.shape("bias")[0])
     normalize = lua.shape("weight")[1] > sizes[1]
@@ -89,7 +89,7 @@ register_layer(
 
 
 def _effective_weight(fields: Fields) -> Tensor | None:
-    """g * v / |v|: the field `weight` is scratch. Source: nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`."""
+    """Return g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix`: `weight` is scratch."""
     import numpy as np
 
     v, g = fields.find_tensor("v"), fields.find_tensor("g")
@@ -128,9 +128,9 @@ register_layer(
     traits={"linear.Bilinear": Traits(takes_list=True, shapes=bilinear)},
 )
 
-# bias (n), or (1) where one number is added to everything.
+# bias (n), or (1) if one number is added to everything.
 register_layer("nn.Add", params=(BIAS,), module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")))
-# Of the sizes that the layer was made with, which broadcast as PyTorch's do.
+# With the sizes given to the layer, which broadcast as in PyTorch.
 
 
 def _shaped(class_name: str, name: str) -> Choice:

@@ -1,4 +1,4 @@
-"""nnx: images in other sizes, and small things. Source: nnx 1c28e23 `*.lua` and `generic/*.c`."""
+"""nnx: image resizing, and small layers. Source: nnx 1c28e23 `*.lua` and `generic/*.c`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..registry import register_layer
 
 
 def _size(lua: Lua) -> dict[str, Any]:
-    """A size counts before a ratio; nnx notes the size of its first output."""
+    """Return the output size: a size takes precedence over a ratio; nnx stores the size of its first output."""
     kwargs: dict[str, Any] = {"size": (lua.optional("oheight"), lua.optional("owidth"))}
     if None in kwargs["size"]:
         ratio = (float(lua.number("rheight", 1.0)), float(lua.number("rwidth", 1.0)))

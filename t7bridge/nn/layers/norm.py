@@ -14,7 +14,7 @@ from ..weights.layouts import REST, DeviationToVariance, Reshape
 
 
 def _no_batches(fields: Fields) -> Tensor | None:
-    """PyTorch's count of the batches seen; Lua keeps none."""
+    """Return PyTorch's count of batches seen; Lua keeps none."""
     import numpy as np
 
     if fields.find_tensor("running_mean") is None:
@@ -28,7 +28,7 @@ _RUNNING = (
     Param(
         "running_var",
         # nn before 2016-02 and cudnn.torch before its version 2 kept 1 / sqrt(variance + eps). Class versions do not
-        # tell: VolumetricBatchNormalization is at 1 and has running_var.
+        # distinguish them: VolumetricBatchNormalization is at 1 and has running_var.
         (Source("running_var", (_FLAT,)), Source("running_std", (_FLAT, DeviationToVariance()))),
         "buffer",
     ),
@@ -52,27 +52,27 @@ register_layer(
     params=(param("weight", _FLAT), param("bias", _FLAT), *_RUNNING),
     defaults={"eps": 1e-5, "momentum": 0.1},
     scratch="save_mean save_std saved_mean saved_std iSize centered std normalized buffer buffer2 scaleT",
-    remark="training with a batch of one takes its own mean and variance (and is refused where there is one value a "
-    "feature), as nn did before August 2017; later releases take the running ones then",
+    remark="training with a batch of one uses its own mean and variance (and is refused if there is one value a "
+    "feature), as nn did before August 2017; later releases use the running ones then",
     module={
         "nn.BatchNormalization": _batch_norm(1),
         "nn.SpatialBatchNormalization": _batch_norm(2),
         "nn.VolumetricBatchNormalization": _batch_norm(3),
     },
     traits={
-        # nn.BatchNorm1d takes (n, t) for a batch; the others refuse an example for certain.
+        # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
         f"norm.BatchNorm{dims}d": Traits(
             plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), shapes=shapes.norm
         )
         for dims in (1, 2, 3)
     },
 )
-_UNUSED = "the layer computes without it, so it is left out"
+_UNUSED = "the layer does not use it, so it is left out"
 
 
 @becomes("torch.nn.InstanceNorm2d", "style.NoInstanceNorm2d")
 def _instance_norm(lua: Lua) -> Call:
-    """Map to a norm; weights are optional, as not all programs set them; that of AdaIN-style can be `disabled`."""
+    """Map to a norm; weights are optional, as not all programs set them; those of AdaIN-style can be `disabled`."""
     features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
     target = f"{LAYERS}style.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
     return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
@@ -108,7 +108,7 @@ register_layer(
     "nn.LayerNormalization",
     params=(param("weight", field="modules.5.weight"), param("bias", field="modules.6.bias")),
     scratch="modules",
-    note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes what was meant",
+    note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,
 )
 _THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)

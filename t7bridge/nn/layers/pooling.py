@@ -1,4 +1,4 @@
-"""Pooling, padding and resampling: nothing is kept. Sources: nn 8726825, nnx 1c28e23, cudnn.torch 008c49d."""
+"""Pooling, padding and resampling: no state. Sources: nn 8726825, nnx 1c28e23, cudnn.torch 008c49d."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 
 
 def axes(lua: Lua, prefix: str, dims: int, default: int | None = None) -> tuple[int, ...]:
-    """Whole numbers of each axis, `kH` and `kW` for the prefix `k`; one field may be for all axes: `padding|pad`."""
+    """Return whole numbers of each axis, `kH`, `kW` for the prefix `k`; one field may serve all axes: `padding|pad`."""
     whole, _, each = prefix.rpartition("|")
     front = f"{whole}|" if whole else ""
     return tuple(lua.integer(f"{front}{each}{axis}", default) for axis in _AXES[dims])
 
 
 def windows(lua: Lua, dims: int) -> dict[str, Any]:
-    """The arguments that say where the windows of a pooling lie."""
+    """Return the arguments that determine the windows of a pooling."""
     kernel = axes(lua, "k", dims)
     kwargs: dict[str, Any] = {
         "kernel_size": kernel,
@@ -51,13 +51,13 @@ def windows(lua: Lua, dims: int) -> dict[str, Any]:
 
 
 _CEILED = (
-    "with ceil mode, strides larger than the kernel and no padding, windows may begin behind the input, as in Lua: "
+    "with ceil mode, strides larger than the kernel and no padding, windows may begin after the input, as in Lua:  "
     "averages of nothing are NaN"
 )
 
 
 def _is_ceiled(kwargs: dict[str, Any], dilation: tuple[int, ...]) -> bool:
-    """Return whether a window may begin behind the end of the input. PyTorch leaves such windows out."""
+    """Return whether a window may begin after the end of the input. PyTorch omits such windows."""
     spans = (step * (size - 1) + 1 for size, step in zip(kwargs["kernel_size"], dilation))
     beyond = any(stride > span > 0 for stride, span in zip(kwargs["stride"], spans))
     return bool(kwargs.get("ceil_mode")) and beyond and not any(kwargs["padding"])
@@ -70,7 +70,7 @@ _LEFT_OUT = (
 
 
 def _ceil_note(fields: Fields) -> str:
-    """A note where a window of cuDNN may begin behind the end of the input, so that the sizes differ."""
+    """Return a note if a window of cuDNN may begin after the end of the input, so that the sizes differ."""
     axes = [axis for axis in "TWH" if fields.number(f"d{axis}", 0) > fields.number(f"k{axis}", 0) > 0]
     if not fields.flag("ceil_mode") or not axes or any(fields.number(f"pad{axis}", 0) for axis in "TWH"):
         return ""
@@ -107,12 +107,12 @@ register_layer(
 
 
 def _average_pool(dims: int, cudnn: bool = False) -> Choice:
-    """The mapping of averages. cuDNN leaves windows behind the input out."""
+    """Map average pooling. cuDNN omits windows after the input."""
 
     @becomes(f"torch.nn.AvgPool{dims}d", f"pooling.SumPool{dims}d", "pooling.CeiledPool")
     def module(lua: Lua) -> Call:
         kwargs = windows(lua, dims)
-        # cuDNN's class says it in `mode`.
+        # cuDNN's class has it in `mode`.
         if not lua.flag("count_include_pad", True) or "EXCLUDE" in lua.text("mode"):
             kwargs["count_include_pad"] = False
         divided = lua.flag("divide", True)
@@ -161,7 +161,7 @@ def _max_unpool(dims: int) -> Choice:
 
 
 def _fractional_max_pool(axes: str) -> Choice:
-    """The random numbers are in the file if the module ran and its state was not cleared."""
+    """Map fractional max pooling: the file has its random numbers unless the module never ran or was cleared."""
 
     @becomes("pooling.FractionalMaxPool")
     def module(lua: Lua) -> Call:
@@ -172,7 +172,7 @@ def _fractional_max_pool(axes: str) -> Choice:
             kwargs["output_size"] = tuple(lua.integer(f"out{axis}") for axis in axes)
         samples = lua.find_tensor("randomSamples")
         if samples is not None and lua.flag("newRandomPool"):
-            # Of volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
+            # For volumes, Lua has the numbers in the order t, w, h, and PyTorch t, h, w.
             order = [0, 2, 1] if len(axes) == 3 else [0, 1]
             kwargs["samples"] = _nested(elements(samples)[..., order].tolist())
         if lua.flag("newRandomPool"):

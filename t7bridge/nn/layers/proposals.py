@@ -1,4 +1,4 @@
-"""Proposals of masks of objects. Source: deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`."""
+"""Object mask proposals. Source: deepmask 280a716 `DeepMask.lua`, `SharpMask.lua`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ register_layer(
 
 
 def _refinements(obj: TorchObject) -> Iterator[Child]:
-    """The steps count from 0 in Lua; what they are made of is in them."""
+    """Return the refinement steps, 0-based in Lua; they contain their modules."""
     yield from named_modules("trunk", "scoreBranch", "maskBranchDM")(obj)
     refs = obj.get("refs")
     number = 0

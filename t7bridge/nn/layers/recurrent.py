@@ -27,9 +27,9 @@ _GRU = f"{LAYERS}gru."
 _REC = f"{LAYERS}recurrent."
 
 _MOST = 10_000
-"""Most modules searched for one that is to be told of zeros."""
+"""Maximum number of modules searched for one that needs to know about zeros."""
 
-# What the classes keep of the last sequence, and aliases of modules inside `modules`.
+# State that the classes keep of the last sequence, and aliases of modules inside `modules`.
 _STATE = (
     "outputs cells hiddens gradCells gradHiddens gradOutputs gradInputs gradActions actions cell hidden zeroTensor "
     "typeTensor tableoutput tablegradInput sharedClones recurrentModule rnn action module forwardModule backwardModule "
@@ -41,7 +41,7 @@ _STATE = (
 
 
 def _kept(**states: object) -> dict[str, object]:
-    """Those arguments that say something."""
+    """Return the arguments that are not `None`."""
     return {name: value for name, value in states.items() if value not in (None, False, "", "neither", 0)}
 
 
@@ -66,7 +66,7 @@ def _gru_state(lua: Lua) -> dict[str, object]:
 
 @becomes("lstm.LSTM", "lstm.FastLSTM", "lstm.SeqLSTM", "recurrent.RecLSTM")
 def _lstm(lua: Lua) -> Call:
-    """A cell of rnn, or torch-rnn's class of the same name, which takes whole sequences."""
+    """Map a cell of rnn, or torch-rnn's class of the same name, which processes whole sequences."""
     if lua.find_tensor("weight") is not None:
         return _torch_rnn_lstm(lua)
     params = cell_params(lua.obj)
@@ -101,7 +101,7 @@ def _rec_lstm(lua: Lua) -> Call:
 def _recurrence(lua: Lua) -> Call:
     size = nested_sizes(lua.get("outputSize") if lua.has("outputSize") else lua.get("outputsize"))
     if size is None:
-        raise lua.wrong("outputSize", "sizes, or a table of such", lua.get("outputSize"))
+        raise lua.wrong("outputSize", "sizes, or a table of sizes", lua.get("outputSize"))
     return Call(f"{_REC}Recurrence", (size, lua.integer("nInputDim")), _gru_state(lua))
 
 
@@ -112,7 +112,7 @@ def _recurrent(lua: Lua) -> Call:
 
 @becomes("recurrent.MaskZero")
 def _mask_zero(lua: Lua) -> Call:
-    """Element-Research says how many dimensions an example has; torch's rnn takes batches, or is told the mask."""
+    """Map MaskZero: Element-Research's has the dimensions of an example; torch's uses batches, or receives the mask."""
     kwargs = _kept(n_input_dims=lua.optional("nInputDim"), mask_input=lua.flag("maskinput"), zero_mask=lua.flag("v2"))
     if not lua.flag("maskoutput", True):
         kwargs["mask_output"] = False
@@ -123,7 +123,7 @@ _SEQUENCERS = ("nn.Sequencer", "nn.Repeater", "nn.RecurrentAttention")
 
 
 def _is_told(obj: TorchObject) -> bool:
-    """Return whether something inside a module of torch's rnn is to be told which steps are zeros."""
+    """Return whether something inside a module of torch's rnn must be told which steps are zeros."""
     stack: list[Value] = [obj]
     for _ in range(_MOST):
         inside = stack.pop() if stack else None
@@ -143,7 +143,7 @@ def _sequencer(lua: Lua) -> Call:
 
 @becomes("recurrent.Recursor", "sequence_mask.MaskedSequential", "torch.nn.Sequential")
 def _recursor(lua: Lua) -> Call:
-    """Map to the module inside: containers of a Recursor make all modules forget, so that it has nothing to add."""
+    """Map to the module inside: containers of a Recursor make all modules forget, so that it adds nothing."""
     if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
         return Call("torch.nn.Sequential")
     told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
@@ -213,12 +213,12 @@ for _name, _keys, _mapped in (
 
 
 def _inputs(*steps: Merge | Blocks) -> Layout:
-    """The rows of a weight (in + hidden, gates * hidden) that meet the input, as (gates * hidden, in)."""
+    """Return the rows of a weight (in + hidden, gates * hidden) for the input, as (gates * hidden, in)."""
     return (Narrow(0, 0, _INPUT_SIZE), Permute((1, 0)), *steps)
 
 
 def _hiddens(*steps: Merge | Blocks) -> Layout:
-    """The rows that meet the last output, as (gates * hidden, out)."""
+    """Return the rows for the last output, as (gates * hidden, out)."""
     return (Narrow(0, _INPUT_SIZE, REST), Permute((1, 0)), *steps)
 
 
@@ -233,7 +233,7 @@ def _masking(lua: Lua) -> str:
 
 
 def _zeros_like_bias(fields: Fields) -> Tensor | None:
-    """PyTorch adds two biases, Lua has one."""
+    """Return a zero bias: PyTorch adds two biases, Lua has one."""
     import numpy as np
 
     bias = fields.find_tensor("bias")
@@ -241,7 +241,7 @@ def _zeros_like_bias(fields: Fields) -> Tensor | None:
 
 
 def _rnn(*steps: Blocks) -> tuple[Param, ...]:
-    """Parameters of torch.nn.LSTM or torch.nn.RNN of one layer, from a weight (in + out, gates * hidden)."""
+    """Return the parameters of a one-layer torch.nn.LSTM or torch.nn.RNN, from a weight (in + out, gates * hidden)."""
     return (
         Param("weight_ih_l0", (Source("weight", _inputs(*steps)),)),
         Param("weight_hh_l0", (Source("weight", _hiddens(*steps)),)),
@@ -252,7 +252,7 @@ def _rnn(*steps: Blocks) -> tuple[Param, ...]:
 
 @becomes("lstm.SeqLSTM", "lstm.SteppedLSTM")
 def _seq_lstm(lua: Lua) -> Call:
-    """torch.nn.LSTM where that computes the same."""
+    """Map to torch.nn.LSTM if it computes the same."""
     gates, size = lua.shape("weight_ih_l0")
     hidden = gates // 4
     project = lua.shape("weight_hr_l0")[0] if "weight_hr_l0" in lua.shapes else 0
@@ -265,7 +265,7 @@ def _seq_lstm(lua: Lua) -> Call:
 
 
 def _torch_rnn_lstm(lua: Lua) -> Call:
-    """torch-rnn has the batch first."""
+    """Map torch-rnn's LSTM, which is batch-first."""
     gates, size = lua.shape("weight_ih_l0")
     kwargs: dict[str, object] = {"batch_first": True}
     if lua.flag("remember_states"):
@@ -311,7 +311,7 @@ register_layer(
 )
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
-# Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout stays.
+# Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 # weight (in + hidden, 3 * hidden), bias (3 * hidden), gates r, z, n.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
 register_layer("nn.SeqGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_seq_gru)
@@ -322,7 +322,7 @@ def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj) if fields.find_tensor("weight") is None else _rnn(_GATES)
 
 
-# rnn's LSTM has modules, torch-rnn's of the same name a weight of its own.
+# rnn's LSTM has modules, torch-rnn's of the same name has a weight of its own.
 register_layer(
     "nn.LSTM", params=_lstm_or_sequence, children=cell_children, scratch=f"{_STATE} {_BUFFERS}", module=_lstm
 )

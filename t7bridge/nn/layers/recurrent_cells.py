@@ -1,7 +1,7 @@
-"""Recurrent cells that rnn builds of many small modules, recognized as the few matrices that they are.
+"""Recurrent cells that rnn builds from many small modules, recognized as a few matrices.
 
-Source: rnn 83a5f17 `LSTM.lua`, `FastLSTM.lua`, `GRU.lua`, of Element-Research and of torch. A cell that was changed, or
-that drops connections in training, stays the modules it is. May import graph and errors.
+Source: rnn 83a5f17 `LSTM.lua`, `FastLSTM.lua`, `GRU.lua`, of Element-Research and of torch. A modified cell, or one
+that drops connections in training, keeps its modules. May import graph and errors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..weights.layouts import Blocks
 
 _TRANSPARENT = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.gModule")
 _MOST = 200
-"""Most modules that a cell is searched for; those of rnn have up to 70."""
+"""Maximum number of modules searched in a cell; those of rnn have up to 70."""
 
-# The modules that contain no others, in the order of the walk. Of the LSTM: forget gate, input gate, new content,
-# output gate; a gate that does not see the cell picks its inputs first and has no CMul.
+# The modules without children, in walk order. Of the LSTM: forget gate, input gate, cell candidate,
+# output gate; a gate that does not see the cell selects its inputs first and has no CMul.
 _GATE = "Linear Linear CMul CAddTable Sigmoid"
 _BLIND_GATE = "NarrowTable Linear Linear CAddTable Sigmoid"
 _LSTM = (
@@ -36,7 +36,7 @@ _GRU = (
     "SelectTable Linear NarrowTable CMulTable Linear CAddTable Tanh SelectTable SAdd CMulTable NarrowTable CMulTable "
     "CAddTable"
 )
-# What nngraph runs in a FastLSTM, sorted; its Identity modules are not counted.
+# The modules that nngraph runs in a FastLSTM, sorted; its Identity modules are not counted.
 _GRAPH = (
     "CAddTable CAddTable CMulTable CMulTable CMulTable Linear Linear Reshape Sigmoid Sigmoid Sigmoid SplitTable "
     "Tanh Tanh"
@@ -61,7 +61,7 @@ GRU_KEYS = ("weight_ih", "bias_ih", "weight_hh", "weight_in", "bias_in", "weight
 
 
 def masks_rows(obj: TorchObject) -> bool:
-    """Return whether the cell of an object is inside a MaskZero or TrimZero that finds the zero vectors itself."""
+    """Return whether the cell of an object is inside a MaskZero or TrimZero that detects the zero vectors itself."""
     step = lookup(obj, "modules.1")
     if not isinstance(step, TorchObject) or step.class_name not in ("nn.MaskZero", "nn.TrimZero"):
         return False
@@ -72,13 +72,13 @@ def masks_rows(obj: TorchObject) -> bool:
 
 
 def operations(obj: TorchObject) -> tuple[str, ...]:
-    """The operations of a MuFuRu, of which all must be known."""
+    """Return the operations of a MuFuRu, all of which must be known."""
     names = [name.decode("utf-8", "replace") for name in items_of(obj.get("ops")) or () if isinstance(name, bytes)]
     return tuple(names) if set(names) <= _OPERATIONS else ()
 
 
 def cell_params(obj: TorchObject) -> tuple[Param, ...]:
-    """The tensors of an LSTM, FastLSTM, GRU or MuFuRu of rnn that can be computed at once; nothing for any other."""
+    """Return the tensors of an LSTM, FastLSTM, GRU or MuFuRu of rnn that can be computed at once, else nothing."""
     start = "modules.1.modules.1" if masks_rows(obj) else "modules.1"
     leaves = list(_leaves(lookup(obj, start), start))
     names = " ".join(name for name, _, _ in leaves)
@@ -98,13 +98,13 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
 
 
 def cell_children(obj: TorchObject) -> Iterator[Child]:
-    """The modules of a cell that cannot be computed at once."""
+    """Return the modules of a cell that cannot be computed at once."""
     if not cell_params(obj):
         yield from modules(obj)
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, str, TorchObject]]:
-    """Name, path and object of the modules without others inside; those that pass their input through are left out."""
+    """Yield name, path and object of the modules without children; those that pass their input through are skipped."""
     stack = [(value, path)]
     for _ in range(_MOST):
         if not stack:
@@ -130,14 +130,14 @@ def _tensors(leaf: TorchObject, path: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _with_bias_first(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """The matrix of the input, which has a bias, before that of the output; a graph may have them in any order."""
+    """Return the matrix of the input, which has a bias, before that of the output; a graph may have any order."""
     if len(tensors) == 3 and tensors[2][0].endswith(".bias"):
         return [tensors[1], tensors[2], tensors[0]]
     return tensors
 
 
 def _named(obj: TorchObject, names: tuple[str, ...], tensors: list[tuple[str, Tensor]]) -> dict[str, str]:
-    """Paths by the names of tensors, if there is one for each and all have the sizes that they should have."""
+    """Return paths by the names of tensors, if there is one for each and all have the required sizes."""
     sizes = Fields(obj)
     if len(names) != len(tensors) or not (sizes.has("inputSize") and sizes.has("outputSize")):
         return {}

@@ -1,4 +1,4 @@
-"""State from which a recurrent layer resumes when it is called next: that of the file, if it is to be used.
+"""State from which a recurrent layer resumes at its next call: that of the file, if it is to be used.
 
 Sources: `getHiddenState`, `forget` and `evaluate` of rnn 83a5f17 `AbstractRecurrent.lua`, `LSTM.lua`, `GRU.lua`,
 `Recurrence.lua`, `Sequencer.lua` and `SeqLSTM.lua`; torch-rnn `LSTM.lua`. May import graph and errors.
@@ -18,7 +18,7 @@ from ..weights.layouts import elements
 _ALWAYS_FORGET = ("nn.Repeater", "nn.RecurrentAttention")
 _MAX_DEPTH = 20
 _MOST = 1 << 22
-"""Most numbers of a state that becomes an argument of a constructor."""
+"""Maximum number of elements of a state that becomes an argument of a constructor."""
 
 
 def remembered(obj: TorchObject) -> str:
@@ -29,7 +29,7 @@ def remembered(obj: TorchObject) -> str:
 
 
 def carried(lua: Lua, *paths: str) -> Literal:
-    """The state after the last step of a cell, or `None` where the next call starts a sequence.
+    """Return the state after the last step of a cell, or `None` if the next call starts a sequence.
 
     Args:
         lua: the cell.
@@ -46,20 +46,20 @@ def begin(lua: Lua, *paths: str) -> Literal:
 
     Args:
         lua: the cell.
-        paths: where it may be, for each part of the state; alternatives are joined by `|`.
+        paths: where it may be, for each part of the state; alternatives are separated by `|`.
     """
     found = [[values(lua.get(one)) for one in path.split("|")] for path in paths]
     return _together([next((value for value in some if value is not None), None) for some in found])
 
 
 def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tuple[str, ...]) -> Literal:
-    """The state after the last sequence, of a layer that takes whole sequences; `None` where the next begins anew.
+    """Return the state after the last sequence of a layer for whole sequences; `None` if the next one starts anew.
 
     Args:
         lua: the layer.
-        states: fields of the states of all steps, time first; alternatives are joined by `|`.
+        states: fields of the states of all steps, time first; alternatives are separated by `|`.
         kept: fields of the states before the first step, which are emptied when the layer forgets.
-        given: fields that hold what the next sequence alone is to begin with.
+        given: fields with the initial state of the next sequence only.
     """
     on = [values(lua.get(path)) for path in given]
     if any(value is not None for value in on):
@@ -73,7 +73,7 @@ def last_of(lua: Lua, states: tuple[str, ...], kept: tuple[str, ...], given: tup
 
 
 def last_column(lua: Lua, states: tuple[str, ...], kept: str) -> Literal:
-    """The state after the last sequence of a layer of torch-rnn, which has the batch first.
+    """Return the state after the last sequence of a layer of torch-rnn, which is batch-first.
 
     Args:
         lua: a layer that remembers its states.
@@ -87,10 +87,10 @@ def last_column(lua: Lua, states: tuple[str, ...], kept: str) -> Literal:
 
 
 def values(value: Value, depth: int = 0) -> Literal:
-    """The elements of a tensor as nested tuples; a table of tensors as a list of such; `None` for anything else."""
+    """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
     if isinstance(value, Tensor):
         if value.numel > _MOST:
-            raise NotMappedError("holds a state of too many numbers", found=f"{value.numel}")
+            raise NotMappedError("holds a state with too many elements", found=f"{value.numel}")
         return _values(elements(value).tolist()) if value.numel else None
     items = items_of(value) if depth < _MAX_DEPTH else None
     if not items:
@@ -100,7 +100,7 @@ def values(value: Value, depth: int = 0) -> Literal:
 
 
 def nested_sizes(value: Value, depth: int = 0) -> Any:
-    """The sizes of an output: a tuple of numbers, or for a table of outputs a tuple of such; `None` if neither."""
+    """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
     if isinstance(value, Storage):
         return tuple(int(extent) for extent in value.array)
     if isinstance(value, float):
@@ -115,7 +115,7 @@ def nested_sizes(value: Value, depth: int = 0) -> Any:
 
 
 def _goes_on(obj: TorchObject) -> bool:
-    """Return whether a module lets those inside resume where they are when it is called in evaluation mode."""
+    """Return whether a module lets its children resume when it is called in evaluation mode."""
     if obj.class_name == "nn.Sequencer":
         return remembered(obj) in ("eval", "both") and obj.get("train") is False
     return obj.class_name not in _ALWAYS_FORGET
@@ -130,7 +130,7 @@ def _zeros(value: Any) -> Literal:
 
 
 def _together(parts: list[Literal]) -> Literal:
-    """One part as it is, several as a tuple; `None` where there is none, and zeros for one of two that is missing."""
+    """Return a single part, or several as a tuple; `None` if there is none, and zeros for a missing one of two."""
     there = [part for part in parts if part is not None]
     if not there:
         return None

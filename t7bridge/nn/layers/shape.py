@@ -1,4 +1,4 @@
-"""Layers that move, pick, combine or compare values: nothing is kept. Sources: nn 8726825, dpnn, rnn, zoo code."""
+"""Layers that move, select, combine or compare values: no state. Sources: nn 8726825, dpnn, rnn, zoo code."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _transpose(lua: Lua) -> Call:
 
 @becomes("shape.Cast", "torch.nn.Identity")
 def _copy(lua: Lua) -> Call:
-    """Its output has the type that it copies to."""
+    """Map nn.Copy: the output has the type that it copies to."""
     dtype = lua.dtype("output")
     return Call(f"{_SHAPE}Cast", (dtype,)) if dtype else Call("torch.nn.Identity")
 
 
 @becomes("shape.Convert")
 def convert(lua: Lua) -> Call:
-    """dpnn's conversion of one order of dimensions into another."""
+    """Map dpnn's conversion from one order of dimensions to another."""
     before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
     ways = (
         sorted(before) == sorted(after)
@@ -96,7 +96,7 @@ def _arg_max(lua: Lua) -> Call:
 
 
 def _sum(average: bool) -> Row:
-    """`nn.Mean` had no `sizeAverage` while it was a class of its own."""
+    """Map sums: `nn.Mean` had no `sizeAverage` while it was a class of its own."""
     return of_runtime(
         "pick.Sum",
         dim("dimension", 1),
@@ -167,7 +167,7 @@ register_layer(
         # Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
         "shape.Replicate": Traits(shares_memory=True, repeats=True),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
-        # They copy in Lua; where nothing is changed in place, nobody can tell.
+        # They copy in Lua; that makes a difference only for in-place changes.
         "pick.Select": Traits(shares_memory=True, copies=True, written=("select",)),
         "pick.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",)),
         "pick.Index": Traits(takes_list=True),

@@ -10,7 +10,7 @@ _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
 @becomes("style.GenNoise", "style.LeadingNoise")
 def _noise(lua: Lua) -> Call:
-    """texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
+    """Map texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
     if not lua.has("num_planes"):
         return Call(f"{LAYERS}style.LeadingNoise", (3,))
     return Call(f"{LAYERS}style.GenNoise", (lua.integer("num_planes"), lua.number("mult", 1.0)))

@@ -1,7 +1,7 @@
 """Layers of 2010 to 2012. Sources: xLearn bfbe47b, nnx 1c28e23, torch7-distro 0f97e8a.
 
-The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 turned both round, so that
-the memory is the same. Modules made of them take (planes, h, w), as those of all later files.
+The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
+the memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
 
     Args:
         tensor: the tensor.
-        sizes: what they are in Torch 7, by the fields of its object.
+        sizes: its sizes in Torch 7, by the fields of its object.
     """
     if tensor.size != sizes[::-1]:
         return False
@@ -31,10 +31,10 @@ def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
 
 @define(frozen=True)
 class Turn:
-    """The dimensions in the opposite order, where a tensor has them in the order of 2010.
+    """The dimensions in reverse order, for a tensor that has them in the order of 2010.
 
     Attributes:
-        extents: the fields that tell its sizes in Torch 7; `REST` for the connections of a table.
+        extents: the fields with its sizes in Torch 7; `REST` for the connections of a table.
     """
 
     extents: tuple[str, ...]
@@ -57,7 +57,7 @@ class Turn:
         return is_turned(tensor, tuple(many if name == REST else fields.integer(name) for name in self.extents))
 
 
-# torch.nn.Conv2d of kernels (kW, kH, in, out); other files keep what `conv` says of them.
+# torch.nn.Conv2d with kernels (kW, kH, in, out); other files are handled as in `conv`.
 TURNED_KERNEL = param("weight", Permute((3, 2, 1, 0)))
 
 
@@ -70,7 +70,7 @@ def has_turned_kernel(fields: Fields) -> bool:
     return is_turned(weight, tuple(fields.integer(name) for name in names))
 
 
-# A linear layer at each place of an image: torch.nn.Conv2d with kernels of one element.
+# A linear layer at each position of an image: torch.nn.Conv2d with kernels of one element.
 register_layer(
     "nn.SpatialLinear",
     params=(param("weight", Turn(("fanout", "fanin")), Reshape((*("fanout", "fanin"), 1, 1))), param("bias")),
@@ -80,7 +80,7 @@ register_layer(
 
 @becomes("conv.ConvMap2d")
 def _connections(lua: Lua) -> Call:
-    """The earlier names of nn.SpatialConvolutionMap."""
+    """Map the earlier names of nn.SpatialConvolutionMap."""
     planes = (lua.integer("nInputPlane"), lua.integer("nOutputPlane"))
     stride = (lua.integer("dH", 1), lua.integer("dW", 1))
     return Call(f"{LAYERS}conv.ConvMap2d", (*planes, lua.shape("weight")), {"stride": stride})
@@ -96,7 +96,7 @@ register_layer(
 
 @keeps("kernel", "kernel2")
 def _kernels(fields: Fields) -> tuple[Param, ...]:
-    """One kernel, or a row and a column. `nn.LocalNorm` is of 2010."""
+    """Return one kernel, or a row and a column. `nn.LocalNorm` is of 2010."""
     turn = (Permute((1, 0)),) if fields.obj.class_name == "nn.LocalNorm" else ()
     if isinstance(fields.get("kernel"), Tensor):
         return (buffer("kernel", *turn),)
@@ -110,7 +110,7 @@ def _normalization(lua: Lua) -> Call:
     return Call(f"{LAYERS}vintage.SpatialNormalization", shapes or (lua.shape("kernel"),), kwargs)
 
 
-# What Lua built from the kernel is left out.
+# The modules that Lua built from the kernel are left out.
 register_layer(
     params=_kernels,
     scratch="convo convostd squareMod sqrtMod subtractMod substractMod meanDiviseMod stdDiviseMod thresMod diviseMod "
@@ -120,7 +120,7 @@ register_layer(
 
 
 def _classifier(obj: TorchObject) -> Iterator[Child]:
-    """`modules` came later than `classifier`."""
+    """Return the modules of a classifier: `modules` was added later than `classifier`."""
     if items_of(obj.get("modules")):
         yield from modules(obj)
     elif obj.get("classifier") is not None:

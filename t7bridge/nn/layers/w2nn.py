@@ -1,4 +1,4 @@
-"""waifu2x: layers that its generated and published models have. Sources: nagadomi/waifu2x cc385f9 and its history."""
+"""waifu2x: layers of its generated and published models. Sources: nagadomi/waifu2x cc385f9 and its history."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From Lua objects to the plan of the modules they mean: ModuleSpec and its keys."""
+"""From Lua objects to a plan of PyTorch modules: ModuleSpec and its keys."""

@@ -23,9 +23,9 @@ from .spec import GraphSpec, ModuleSpec, Plan
 from .unknown import unknown_class
 
 MAX_DEPTH = 1_000
-"""Depth up to which a module has a path of its own; PyTorch calls modules nested a third as deep."""
+"""Depth up to which a module has a path of its own; PyTorch can call modules nested a third as deep."""
 _MAX_LISTED = 500
-"""Most layers that a message lists; the error itself has all of them."""
+"""Maximum number of layers listed in a message; the error itself has all of them."""
 
 
 def build_plan(
@@ -40,13 +40,13 @@ def build_plan(
     Args:
         value: the module or criterion.
         path: its path, for messages.
-        index_base: what users of the module call the first element, class or row: 1 as in Lua, or 0.
+        index_base: the user's number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        state: its state dict, where the caller has it.
+        state: its state dict, if available.
 
     Raises:
         UnsupportedLayerError: there are layers without a PyTorch equivalent; it lists all of them.
-        ModelError: the tensors of a layer do not fit each other.
+        ModelError: the tensors of a layer do not match each other.
         LimitError: the model is nested or shared too much.
     """
     planner = _Planner(Places(value, path, limits), state or state_dict(value, path, limits, own_keys=True), index_base)
@@ -60,7 +60,7 @@ def build_plan(
 def sketch(
     value: TorchObject, state: StateDict, path: str = "root", limits: Limits = DEFAULT_LIMITS
 ) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
-    """Return as much of a plan as there is, and path, class and reason of each layer without a PyTorch module.
+    """Return as much of a plan as possible, and path, class and reason of each layer without a PyTorch module.
 
     Args:
         value: the module or criterion.
@@ -86,20 +86,20 @@ class _Planner:
         self._remembering: set[int] = set()
         self.unsupported: list[tuple[str, str, str]] = []
         self.unknown = False
-        """True once a class without an entry was met."""
+        """True once a class without an entry was found."""
         self._shapes: dict[str | int, dict[str, tuple[int, ...]]] = {}
         """The shapes of the tensors of each place by its prefix, and of each object by its id."""
         self._found: dict[int, dict[str, tuple[int, ...]]] = {}
-        """The shapes that each object was planned with, by its id."""
+        """The shapes with which each object was planned, by its id."""
         for key, tensor in state.tensors.items():
             prefix, _, name = key.rpartition(".")
             self._shapes.setdefault(f"{prefix}." if prefix else "", {})[name] = tensor.shape
             self._shapes.setdefault(id(state.origins[key].obj), {})[name] = tensor.shape
 
     def run(self) -> ModuleSpec:
-        """Walk over the places of all modules; the plan of the first."""
+        """Visit the places of all modules; return the plan of the first."""
         root: ModuleSpec | None = None
-        hidden: dict[int, Place] = {}  # places inside of what says everything by its arguments
+        hidden: dict[int, Place] = {}  # places inside modules fully described by their arguments
         for place in self._places:
             above = place.parent
             if above is not None and (id(above.obj) in self._childless or id(above) in hidden):
@@ -122,7 +122,7 @@ class _Planner:
         return root
 
     def _overlap(self) -> None:
-        """Let in-place layers of a model that repeats tensors without copying expect elements that share memory."""
+        """Allow in-place layers of a model that repeats tensors without copying to receive overlapping elements."""
         if not any(traits_of(spec.target).repeats for spec in self._specs.values()):
             return
         for spec in self._specs.values():
@@ -158,7 +158,7 @@ class _Planner:
             self._reject(error.path or path, obj.class_name, reason)
             return spec
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            self._reject(path, obj.class_name, f"has fields that do not fit together: {error}")
+            self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
             return spec
         if call.childless:
             self._childless.add(id(obj))
@@ -167,7 +167,7 @@ class _Planner:
         return spec
 
     def _connect(self) -> None:
-        """Resolve references to modules elsewhere; what is referred to becomes the class that remembers more."""
+        """Resolve references to modules elsewhere; their targets become classes that remember what is needed."""
         for spec, refers in self._refers:
             for name, obj in refers.items():
                 other = self._specs.get(id(obj))
@@ -185,7 +185,7 @@ class _Planner:
             self.unsupported.append(row)
 
     def check_shapes(self) -> None:
-        """Compare the tensors of all layers with what their arguments ask for.
+        """Compare the tensors of all layers with the shapes that their arguments require.
 
         Raises:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
@@ -195,21 +195,21 @@ class _Planner:
             for name, shape in self._found.get(key, {}).items():
                 if wanted.get(name, shape) != shape:
                     raise ModelError(
-                        f"the {name} of a {spec.class_name} does not fit its other tensors",
+                        f"the {name} of a {spec.class_name} does not match its other tensors",
                         path=f"{spec.path}.{name}",
                         expected=f"the shape {list(wanted[name])}",
                         found=f"{list(shape)}",
                     )
 
     def learned(self) -> Any:
-        """The keys of the state dict that are parameters."""
+        """Return the keys of the state dict that are parameters."""
         for key, origin in self._state.origins.items():
             if origin.param is not None and origin.param.kind == "parameter":
                 yield key
 
 
 def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
-    """A graph as the arguments of the runtime's `Graph`."""
+    """Return a graph as the arguments of the runtime's `Graph`."""
     return {
         "nodes": tuple((node.module, node.takes) for node in graph.nodes),
         "gives": graph.gives,
@@ -218,7 +218,7 @@ def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
 
 
 class Above(Sequence[TorchObject]):
-    """The objects that contain a place, the innermost first; found when somebody asks.
+    """The objects that contain a place, the innermost first; determined on demand.
 
     Args:
         place: the place.
@@ -250,5 +250,5 @@ def _error(layers: list[tuple[str, str, str]], unknown: bool) -> UnsupportedLaye
     return UnsupportedLayerError(
         f"{len(layers)} {have} no PyTorch module ({', '.join(classes)}):\n  " + "\n  ".join(lines),
         layers=tuple(layers),
-        hint=f"{own}`t7bridge convert` writes their tensors all the same.",
+        hint=f"{own}`t7bridge convert` still writes their tensors.",
     )

@@ -1,7 +1,7 @@
-"""Copies of what Lua's layers copy and PyTorch's pass through, where a layer in place could write into it.
+"""Copies where Lua's layers copy and PyTorch's return their input, if an in-place layer could write to it.
 
-In evaluation `torch.nn.Dropout` returns its input; Lua's returns a copy. That is the same until a layer writes in place
-into one of the two, so only models with such a layer are changed, and in them only what is not used up at once, or new.
+In evaluation `torch.nn.Dropout` returns its input; Lua's returns a copy. The difference shows only if a layer writes in
+place to one of the two, so only models with such a layer are changed, and in them only values that are used again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..traits import traits_of
 from .spec import SEQUENTIAL, GraphSpec, ModuleSpec
 
 _USES, _PASSES, _KEEPS = "uses", "passes", "keeps"
-"""A module uses its input up, returns the memory of it, or may write into it or see it again later."""
+"""A module uses its input up, returns its memory, or may write to it or use it again later."""
 
 
 def copy_as_lua(root: ModuleSpec) -> None:
-    """Replace the classes that return their input by those that copy it (`Traits.copying`), where that may matter.
+    """Replace classes that return their input by copying ones (`Traits.copying`) where it may matter.
 
     Args:
-        root: the module of a plan, which is changed.
+        root: the module of a plan; it is modified.
     """
     specs = {id(spec): spec for spec in _inside(root)}.values()
     if not any(spec.kwargs.get("inplace") for spec in specs):
@@ -43,9 +43,9 @@ def _inside(root: ModuleSpec) -> Iterator[ModuleSpec]:
 
 
 def _places(root: ModuleSpec, effects: _Effects) -> Iterator[tuple[ModuleSpec, bool]]:
-    """Yield each module, with whether it may return its input: both where it is at places of both kinds.
+    """Yield each module, with whether it may return its input: both if it is at places of both kinds.
 
-    It may where its output is used up before anything else runs, or nobody else has its input.
+    It may if its output is used up before anything else runs, or if its input has no other use.
     """
     seen: set[tuple[int, bool]] = set()
     stack = [(root, True)]
@@ -81,7 +81,7 @@ def _is_of_torch(spec: ModuleSpec) -> bool:
 
 
 def _safe_nodes(graph: GraphSpec, children: dict[str, ModuleSpec], effects: _Effects) -> set[str]:
-    """Return the children of a graph that may return their input: only they have it, and it is new or used up."""
+    """Return the children of a graph that may return their input: it has no other use, and is new or used up."""
     users: dict[int, list[str | None]] = {}
     for node in graph.nodes:
         for number, _ in node.takes:
@@ -106,13 +106,13 @@ def _safe_nodes(graph: GraphSpec, children: dict[str, ModuleSpec], effects: _Eff
 
 
 class _Effects:
-    """What modules do with the memory of their inputs; each is asked once."""
+    """Effects of modules on the memory of their inputs; each is computed once."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
     def of(self, spec: ModuleSpec) -> str:
-        """Return what a module does with the memory of its input: one of the three words above."""
+        """Return the effect of a module on the memory of its input: one of the three words above."""
         if id(spec) not in self._known:
             self._known[id(spec)] = self._found(spec)
         return self._known[id(spec)]

@@ -1,4 +1,4 @@
-"""nngraph's graphs as plans: which module takes whose output. Source: nngraph 3ed3b9b `gmodule.lua`, `node.lua`.
+"""nngraph's graphs as plans: the data flow between modules. Source: nngraph 3ed3b9b `gmodule.lua`, `node.lua`.
 
 May import graph and errors. Knows neither formats nor PyTorch.
 """
@@ -18,7 +18,7 @@ from .spec import GraphNode, GraphSpec, Link
 
 
 def graphs_in(root: TorchObject) -> Iterator[tuple[Place, GraphSpec]]:
-    """Yield the graphs of a model with their places; those whose nodes are damaged are left out.
+    """Yield the graphs of a model with their places; those with damaged nodes are skipped.
 
     Args:
         root: the model.
@@ -31,16 +31,16 @@ def graphs_in(root: TorchObject) -> Iterator[tuple[Place, GraphSpec]]:
 
 
 def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
-    """The steps of an `nn.gModule`, in the order of its `forwardnodes`.
+    """Return the steps of an `nn.gModule`, in the order of its `forwardnodes`.
 
-    A node that only picks an element of another's output, as `split` makes them, becomes part of the links to it.
+    A node that only selects an element of another's output, as created by `split`, becomes part of the links to it.
 
     Args:
         obj: the graph; the names of its modules are those of `graph_modules`.
         path: its path, for messages.
 
     Raises:
-        NotMappedError: the nodes are not there, or do not follow one another.
+        NotMappedError: the nodes are missing, or do not follow one another.
     """
     names: dict[int, str] = {}
     for child in graph_modules(obj):
@@ -64,7 +64,9 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
         select = data.get("selectindex")
         if select is not None:
             if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
-                raise NotMappedError("a node picks what is not an element", path=place, found=f"{select!r:.40}")
+                raise NotMappedError(
+                    "a node selects something other than an element", path=place, found=f"{select!r:.40}"
+                )
             made[id(data)] = (takes[0][0], (*takes[0][1], int(select) - 1))
             continue
         module = data.get("module")
@@ -79,17 +81,17 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
         made[id(data)] = (len(nodes), ())
     gives = _links(out, made, f"{path}.outnode")
     if not gives:
-        raise NotMappedError("nothing leads to its output", path=path)
+        raise NotMappedError("its output is not connected", path=path)
     return GraphSpec(tuple(nodes), gives, len(gives) > 1)
 
 
 def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:
-    """Return the inputs of a node, in order. Those nodes are run before it."""
+    """Return the inputs of a node, in order. Their nodes are run before it."""
     links: list[Link] = []
     sources: list[Value] = items_of(data.get("mapindex")) or []
     for source in sources:
         link = made.get(id(source))
         if link is None:
-            raise NotMappedError("a node takes what is not computed before it", path=path)
+            raise NotMappedError("a node uses a value that is not computed before it", path=path)
         links.append(link)
     return tuple(links)

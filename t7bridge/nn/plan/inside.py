@@ -11,15 +11,15 @@ from .places import is_module
 
 
 def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None:
-    """The module at a path, at any depth: `root.models.encoder.network`, `root.model.modules[3]`.
+    """Return the module at a path, at any depth: `root.models.encoder.network`, `root.model.modules[3]`.
 
     Args:
-        value: what a `T7Reader` returns.
+        value: the result of a `T7Reader`.
         path: as messages and reports write it.
         name: the path of `value` itself.
 
     Returns:
-        `None` where the path leads nowhere, or to what is not a module.
+        `None` if the path does not exist, or its value is not a module.
     """
     if not path.startswith(name):
         return None

@@ -13,7 +13,7 @@ get_buffer get_parameter get_submodule set_submodule get_extra_state set_extra_s
 named_children named_modules named_parameters
 """
 RESERVED = frozenset(_WORDS.split())
-"""Attributes that every torch.nn.Module has, as far as anybody would call a layer so."""
+"""Attributes of every torch.nn.Module that a user might choose as the name of a layer."""
 
 
 def is_free_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The places of modules in a model: walks down containers, with no recursion and no trouble with cycles.
+"""The places of modules in a model: a walk down containers, without recursion; cycles are fine.
 
 May import graph, errors, limits and report.
 """
@@ -21,9 +21,9 @@ from ..fields import items_of
 from ..registry import Child, Layer, layer_of
 
 MAX_SEARCHED = 30_000_000
-"""Most values searched in fields of objects of unknown classes."""
+"""Maximum number of values searched in fields of objects of unknown classes."""
 MAX_NAME_CHARS = 1 << 26
-"""Most characters of all names and paths of one model; deep nesting makes every name long."""
+"""Maximum characters of all names and paths of one model; deep nesting makes every name long."""
 
 # Packages whose classes are modules or criterions.
 _PACKAGES = ("nn.", "cudnn.", "cunn.", "fbcunn.", "fbnn.", "ccn2.", "inn.", "bnn.", "w2nn.")
@@ -36,12 +36,12 @@ _SCRATCH = {
 
 
 def is_scratch(name: str) -> bool:
-    """Return whether a field holds what a layer needs only while it computes, in any class."""
+    """Return whether a field holds temporary values of a computation, in any class."""
     return name in _SCRATCH or name.startswith(("_", "grad", "dpnn_"))
 
 
 def is_module(value: Value) -> bool:
-    """Return whether a value is an nn module or criterion: by class name, or by the fields that every module has."""
+    """Return whether a value is an nn module or criterion: by class name, or by the fields common to all modules."""
     if not isinstance(value, TorchObject):
         return False
     name = value.class_name
@@ -77,16 +77,16 @@ class Budget:
 
 @define(eq=False)
 class Place:
-    """One place of a module in a model. A module that is shared has several.
+    """One place of a module in a model. A shared module has several.
 
     Attributes:
         obj: the module.
         layer: the entry of its class; `None` for an unknown class.
         name: its name in its parent, in PyTorch.
         step: its step from its parent, in Lua.
-        parent: the place it is in; `None` for the model itself.
-        entered: number of the place in the order of the walk.
-        depth: how many places it is in.
+        parent: the place that contains it; `None` for the model itself.
+        entered: number of the place in walk order.
+        depth: number of places around it.
     """
 
     obj: TorchObject
@@ -111,13 +111,13 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Its path in Lua: `root.modules[2].modules[1]`."""
+        """The path in Lua: `root.modules[2].modules[1]`."""
         return "".join(reversed([place.step for place in self._steps()]))
 
 
 @define(eq=False)
 class Find:
-    """A tensor or module met inside the fields of an unknown class.
+    """A tensor or module found inside the fields of an unknown class.
 
     Attributes:
         name: its name in PyTorch, `net`, `rnns.0`.
@@ -133,7 +133,7 @@ class Find:
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
-    """The values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
+    """Yield the values in a table or object: name in PyTorch, step in Lua, value. Lists count from 0 in PyTorch."""
     if isinstance(value, TdsVec):
         for number, item in enumerate(value.elements):
             yield str(number), f"[{number + 1}]", item
@@ -153,11 +153,11 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
 
 
 class Searcher:
-    """Finds tensors and modules in the fields of objects whose class does not tell where they are."""
+    """Finds tensors and modules in the fields of objects whose class does not say where they are."""
 
     def __init__(self) -> None:
         self._barren: set[int] = set()
-        """Tables, by id, in which nothing was found; they are searched once, however many objects share them."""
+        """Tables, by id, without results; each is searched once, however many objects share it."""
         self._steps = 0
 
     def search(self, value: Value, name: str, path: str, field: str) -> Iterator[Find]:
@@ -193,14 +193,15 @@ class Searcher:
             self._barren |= seen
 
     def fields(self, obj: TorchObject) -> Iterator[Find]:
-        """Yield what `search` finds in the fields of an object, scratch fields left out."""
+        """Yield the results of `search` in the fields of an object, except scratch fields."""
         for name, step, value in _steps_into(obj):
             if not is_scratch(name):
                 yield from self.search(value, name, step, name)
 
 
 def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
-    """The modules in an object of a class without an entry: those in `modules` first, named by number; then those in
+    """Return the modules in an object of a class without an entry: those in `modules` first, named by number; then
+    those in
     any other field, named after the field.
     """
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
@@ -213,10 +214,10 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
 
 @define(eq=False)
 class Places:
-    """Walks over the places of modules in a model, a module before what is in it.
+    """Visits the places of modules in a model, a module before its content.
 
-    A module that contains itself is left at the second meeting; `cycles` has where. What a container holds that is no
-    module is in `strangers`.
+    A module that contains itself is skipped at the second visit; `cycles` has its place. Values in a container that are
+    not modules are in `strangers`.
 
     Attributes:
         root: the model.
@@ -231,7 +232,7 @@ class Places:
     cycles: list[tuple[Place, Child]] = field(factory=list)
     strangers: list[tuple[Place, Child]] = field(factory=list)
     last: dict[int, int] = field(factory=dict)
-    """When each module was met last, by id."""
+    """When each module was last visited, by id."""
 
     def __iter__(self) -> Iterator[Place]:
         clock = count(1)
@@ -266,7 +267,7 @@ class Places:
             if not isinstance(value, TorchObject):
                 self.strangers.append((place, child))
             elif child.secondary and self.last.get(id(value), 0) >= place.entered:
-                continue  # an alias of a module that was met inside this very object
+                continue  # an alias of a module found inside this very object
             elif id(value) in on_path:
                 self.cycles.append((place, child))
             else:
@@ -279,17 +280,17 @@ class Places:
 
 
 def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
-    """The outermost nn modules and criterions in a value, each once, with their paths.
+    """Return the outermost nn modules and criterions in a value, each once, with their paths.
 
     Args:
-        value: what a `T7Reader` returns: a module, a checkpoint table that holds some, anything.
+        value: the result of a `T7Reader`: a module, a checkpoint table with modules, anything.
         name: the path of `value` itself.
 
     Returns:
         Pairs of `root.model` and the module, in the order of the file.
 
     Raises:
-        LimitError: the paths are too long, as in a file that nests modules' tables without end.
+        LimitError: the paths are too long, as in a file that nests modules' tables endlessly.
     """
     found: list[tuple[str, TorchObject]] = []
     seen: set[int] = set()
@@ -312,7 +313,7 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
 
 
 def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject]]:
-    """The outermost modules in a value that can be meant by "the model": of a model and its criterion, the model."""
+    """Return the outermost modules in a value that may be "the model": of a model and its criterion, the model."""
     found = find_modules(value, name)
     models = [(path, module) for path, module in found if not _is_criterion(module)]
     return models if len(models) == 1 else found

@@ -1,4 +1,4 @@
-"""A Lua model as a plan of PyTorch modules: data that a live module, or the source of one, is made from.
+"""A Lua model as a plan of PyTorch modules: data from which a live module, or its source, is made.
 
 May import graph. Knows neither formats nor PyTorch.
 """
@@ -14,7 +14,7 @@ from ...graph.lua import TorchObject
 from ..mapping import Literal
 
 SEQUENTIAL = "torch.nn.Sequential"
-"""The one class of PyTorch that is known by what it does: its children take each other's outputs."""
+"""The only class of PyTorch known by its behaviour: its children are called in sequence."""
 Link = tuple[int, tuple[int, ...]]
 """Input of a node: the number of another node, and the elements of its output, one inside the other, from 0."""
 
@@ -24,9 +24,9 @@ class GraphNode:
     """One node of a graph.
 
     Attributes:
-        module: the name of the child it applies; `None` for a node that passes its input through.
-        takes: where its inputs come from, in order; several are given to the module as one list.
-        name: what its annotation calls it.
+        module: the name of the child that it applies; `None` for a node that passes its input through.
+        takes: the sources of its inputs, in order; several are passed to the module as one list.
+        name: its annotation.
     """
 
     module: str | None
@@ -40,7 +40,7 @@ class GraphSpec:
 
     Attributes:
         nodes: nodes 1 and up.
-        gives: what the graph returns.
+        gives: the outputs of the graph.
         gives_list: whether it returns a list, as it does for several outputs.
     """
 
@@ -51,20 +51,20 @@ class GraphSpec:
 
 @define(eq=False)
 class ModuleSpec:
-    """One module to be built. A module that Lua has at several places is one spec at several places.
+    """One module to be built. A module shared in Lua is one spec at several places.
 
     Attributes:
         target: the class to call: of `torch.nn`, or of the runtime's layers.
-        args: positional arguments, literals; none where there are children.
+        args: positional arguments, literals; none if there are children.
         kwargs: arguments by keyword, literals.
         children: the modules inside, by their names in state dicts. Those named 0, 1, … come first as
             positional arguments of the constructor, others by keyword.
-        refers: modules elsewhere in the model that the constructor takes by keyword without containing them.
+        refers: modules elsewhere in the model that the constructor receives by keyword without containing them.
         graph: the graph that the children form, for a graph.
-        plain: the class of `torch.nn` that does as well where every input is a tensor with a batch dimension.
+        plain: an equivalent class of `torch.nn` if every input is a tensor with a batch dimension.
         class_name: the class in Lua.
         obj: the object in Lua.
-        path: its path there, for messages.
+        path: the path there, for messages.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""Facts about a class without an entry: its tensors, and known classes whose fields it has."""
+"""Description of a class without an entry: its tensors, and known classes with the same fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIKE = 0.75
 
 
 def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe an object of a class that no entry knows.
+    """Describe an object of a class without an entry.
 
     Args:
         obj: the object.

@@ -1,1 +1,1 @@
-"""State dicts of Lua models: layouts, filling, compaction, and the audit of what was left out."""
+"""State dicts of Lua models: layouts, filling, compaction, and the audit of fields left out."""

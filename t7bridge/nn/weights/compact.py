@@ -1,7 +1,7 @@
-"""State dicts that carry only what their tensors use.
+"""State dicts that carry only the used parts of storages.
 
 A tensor is written with its whole storage, which after `getParameters()` is that of the whole model. Compacting copies
-each view to elements of its own. Views that overlap keep a storage in common, cut to the range that they use, and so do
+each view to elements of its own. Overlapping views keep a common storage, cut to the range that they use, and so do
 tied tensors; views that lie between each other's elements (the columns of a matrix) count as overlapping.
 May import graph and report.
 """
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 _NOTED_BYTES = 1024
 _NOTED_SHARE = 0.1
-"""Unused bytes, and their share, from which on a file is worth a note."""
+"""Unused bytes, and their share, from which on a file deserves a note."""
 
 
 @define(eq=False)
 class _Cluster:
-    """Views of one storage that overlap, and the range that they use.
+    """Overlapping views of one storage, and the range that they use.
 
     Attributes:
-        storage: theirs.
-        first: the first element that is used.
-        end: behind the last one.
+        storage: their storage.
+        first: the first element used.
+        end: the element after the last one.
         views: the views, of any geometry.
-        pinned: whether the whole storage is kept as it is.
+        pinned: whether the whole storage is kept unchanged.
     """
 
     storage: Storage
@@ -49,11 +49,11 @@ class _Cluster:
 
     @property
     def elements(self) -> int:
-        """Number of elements that are kept."""
+        """Number of elements kept."""
         return self.storage.count if self.pinned else self.end - self.first if self.rows() is None else self.dense()
 
     def rows(self) -> list[tuple[int, int]] | None:
-        """Extents and strides, the largest stride first, where all views are one that leaves elements out."""
+        """Extents and strides, the largest stride first, if all views are the same one and it leaves elements out."""
         view = self.views[0]
         if self.pinned or any(_geometry(other) != _geometry(view) for other in self.views):
             return None
@@ -64,7 +64,7 @@ class _Cluster:
         reach = 0
         for extent, step in reversed(rows):
             if step <= reach:
-                return None  # it shows elements more than once
+                return None  # it repeats elements
             reach += (extent - 1) * step
         return rows if prod(extent for extent, _ in rows) < self.end - self.first else None
 
@@ -74,13 +74,13 @@ class _Cluster:
 
 
 def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """A state dict with the same tensors on storages that hold no more than they use.
+    """Return a state dict with the same tensors on storages that hold no more than they use.
 
     Args:
         tensors: tensors by name; other values are unchanged.
 
     Returns:
-        A new dict, in the same order. Elements are still read only when they are asked for.
+        A new dict, in the same order. Elements are still read on demand only.
     """
     result = OrderedDict(tensors)
     if hasattr(tensors, "_metadata"):
@@ -90,12 +90,12 @@ def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
 
 
 def compact_in(value: Any) -> Any:
-    """Compact all tensors in a value's dicts and lists, which get new tensors in their place.
+    """Compact all tensors in a value's dicts and lists, which receive new tensors in their place.
 
-    A storage that stands in the value by itself is kept whole, with the tensors on it.
+    A storage that occurs in the value outside of tensors is kept whole, with the tensors on it.
 
     Returns:
-        The value; another one where it is a tensor itself.
+        The value; another one if it is a tensor itself.
     """
     holder = [value]
     fresh: dict[int, Tensor] = {}
@@ -108,7 +108,7 @@ def compact_in(value: Any) -> Any:
 
 
 def note_excess(value: Any, report: Report) -> None:
-    """Note how much more than their tensors use the storages of a value hold, where that is much."""
+    """Note how much more the storages of a value hold than their tensors use, if that is much."""
     clusters = list(_clusters(value))
     used = sum(cluster.elements * cluster.storage.element.itemsize for cluster in clusters)
     held = sum({id(cluster.storage): cluster.storage.nbytes for cluster in clusters}.values())
@@ -116,13 +116,13 @@ def note_excess(value: Any, report: Report) -> None:
         report.note(
             "info",
             f"the tensors use {used} bytes of storages that hold {held}, all of which are written; "
-            "--compact (compact=True) writes what is used",
+            "--compact (compact=True) writes only the used part",
             code="excess",
         )
 
 
 def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Everything in dicts and lists: holder, key or index, item."""
+    """Yield everything in dicts and lists: holder, key or index, item."""
     seen: set[int] = set()
     stack = [value]
     while stack:
@@ -141,7 +141,7 @@ def _geometry(view: Tensor) -> tuple[Any, ...]:
 
 
 def _clusters(value: Any) -> Iterator[_Cluster]:
-    """The tensors of a value by what they share."""
+    """Return the tensors of a value grouped by shared memory."""
     views: dict[int, list[Tensor]] = {}
     pinned: set[int] = set()
     known: set[int] = set()
@@ -174,7 +174,7 @@ def _clusters(value: Any) -> Iterator[_Cluster]:
 
 
 def _range(view: Tensor) -> tuple[int, int]:
-    """The elements between the first and the last that a view shows; none at the beginning for an empty one."""
+    """Return the range from the first to the last element of a view; empty at 0 for an empty one."""
     if not view.numel:
         return 0, 0
     reach = sum((extent - 1) * step for extent, step in zip(view.size, view.stride))
@@ -201,7 +201,7 @@ def _cut(cluster: _Cluster, fresh: dict[int, Tensor]) -> None:
 
 
 def _part(storage: Storage, first: int, end: int) -> Storage:
-    """Some elements of a storage in one piece. Nothing is read where the file has them as they are."""
+    """Return a contiguous part of a storage. Nothing is read if the file has the elements in this form."""
     data = storage.data
     if isinstance(data, Span):
         return evolve(
@@ -209,12 +209,12 @@ def _part(storage: Storage, first: int, end: int) -> Storage:
             count=end - first,
             data=Span(data.source, data.offset + first * data.width, data.width, data.order),
         )
-    array = storage.data = storage.array  # text cannot be entered in the middle, so it is read once
+    array = storage.data = storage.array  # text has no random access, so it is read once
     return evolve(storage, count=end - first, data=array[first:end])
 
 
 def _gathered(storage: Storage, first: int, end: int, rows: list[tuple[int, int]]) -> Storage:
-    """The elements that a view shows, the largest stride first, taken from pieces of whole outer rows."""
+    """Yield the elements of a view, the largest stride first, in pieces of whole outer rows."""
     count, step = rows[0]
     # The rows are cut so that the last one ends with the storage, if it is shorter than the others.
     shift = max(0, first + count * step - storage.count)

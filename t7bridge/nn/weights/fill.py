@@ -1,4 +1,4 @@
-"""The way back of a state dict: PyTorch's tensors as new elements of the Lua tensors that they come from.
+"""State dicts back to Lua: PyTorch's tensors as new elements of the Lua tensors that they come from.
 
 May import graph and errors.
 """
@@ -21,7 +21,7 @@ from .state_dict import Origin, state_dict
 
 
 def native(tensor: Tensor) -> Tensor:
-    """A tensor with elements of a type that Lua has, exactly the same numbers.
+    """Return a tensor with elements of a type that Lua has, exactly the same numbers.
 
     Raises:
         UnsupportedError: complex numbers, which are two numbers in Lua.
@@ -41,13 +41,13 @@ def native(tensor: Tensor) -> Tensor:
 def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> Assignment:
     """Return the assignment of a tensor to the Lua tensor that it comes from.
 
-    The layout's steps are followed on Lua's side as far as they are views of Lua's storage; the others are undone.
+    The layout's steps are applied on Lua's side as far as they are views of Lua's storage; the others are undone.
 
     Args:
-        name: what messages call it.
-        origin: the Lua tensor and its layout; not of a tensor that was computed.
+        name: its name in messages.
+        origin: the Lua tensor and its layout; not of a computed tensor.
         tensor: PyTorch's, of the shape of `converted`.
-        converted: the Lua tensor as PyTorch has it.
+        converted: the Lua tensor in PyTorch's layout.
     """
     assert origin.tensor is not None
     target, fields = origin.tensor, _fields(origin)
@@ -62,7 +62,7 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
 
 
 def recomputed(origin: Origin) -> Tensor | None:
-    """Compute a derived tensor from the tensors that the Lua object holds now; `None` where it is not derived."""
+    """Compute a derived tensor from the tensors that the Lua object holds now; `None` if it is not derived."""
     import numpy as np
 
     if origin.param is None or origin.param.make is None:
@@ -70,18 +70,18 @@ def recomputed(origin: Origin) -> Tensor | None:
     try:
         with np.errstate(all="ignore"):
             return origin.param.make(_fields(origin))
-    except ValueError:  # where fields do not fit together, the way there has no such tensor either
+    except ValueError:  # with inconsistent fields the forward conversion has no such tensor either
         return None
 
 
 def kept_field(origin: Origin, made: Tensor) -> Tensor | None:
-    """Lua's own tensor of the name and shape of what was computed: Lua reads it in evaluation; `None` where none is."""
+    """Return Lua's tensor with the name and shape of a computed one, read in evaluation; `None` if missing."""
     found = _fields(origin).find_tensor(origin.param.name) if origin.param is not None else None
     return found if found is not None and found.shape == made.shape else None
 
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
-    """The sum of two tensors; `None` where the second is zero."""
+    """Return the sum of two tensors; `None` if the second is zero."""
     import numpy as np
 
     one, other = elements(first), elements(second)
@@ -92,7 +92,7 @@ def added(first: Tensor, second: Tensor) -> Tensor | None:
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors agree but for the rounding of different ways to compute them."""
+    """Return whether two tensors agree up to the rounding of different ways to compute them."""
     import numpy as np
 
     return one.shape == other.shape and bool(np.allclose(one.array, other.array, 1e-3, 1e-5, equal_nan=True))
@@ -102,7 +102,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
     """Yield the parameters in the copies of a module that its container runs in parallel.
 
     Yields:
-        The key that the first of them has in the state dict; the place of the copy; the copy's origin and tensor.
+        The key of the first of them in the state dict; the place of the copy; the copy's origin and tensor.
     """
     for place in Places(root):
         if place.layer is None or place.layer.children is not first_module:

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     import numpy as np
 
 _REPEATED = 1 << 24
-"""Elements that a copy may have where its storage has fewer."""
+"""Maximum elements of a copy whose storage has fewer."""
 
 Extent = int | str
 """An extent of a shape: a number, the name of the field that holds it, `REST`, or one of the old extents."""
 
 REST = "*"
-"""The extent that is left over by the others."""
+"""The extent determined by the others."""
 FIRST = "[0]"
-"""The first extent of the tensor as it is."""
+"""The first extent of the tensor, unchanged."""
 LAST = "[-1]"
-"""The last extent of the tensor as it is."""
+"""The last extent of the tensor, unchanged."""
 
 
 class Step(Protocol):
     """One layout change."""
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """The tensor as PyTorch wants it. Raises ModelError where the fields do not allow that."""
+        """Convert a tensor to PyTorch's layout. Raises ModelError if the fields do not allow it."""
         ...
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """The opposite: PyTorch's tensor as Lua has it, where the Lua tensor had the sizes `before`."""
+        """Convert PyTorch's tensor to Lua's layout, for a Lua tensor with the sizes `before`."""
         ...
 
 
@@ -52,18 +52,18 @@ Layout = tuple[Step, ...]
 
 
 def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
-    """The same elements in another shape as a view of the same storage, or `None` where no view can express it.
+    """Return the same elements in another shape as a view of the same storage, or `None` if impossible.
 
     Args:
         tensor: of any strides, with elements.
         size: as many elements as the tensor has.
 
     Source: the rule of torch7 `TensorUtils`/PyTorch `computeStride`: only dimensions whose strides follow one another
-    can be joined.
+    can be merged.
     """
     if size == tensor.size:
         return tensor
-    # Dimensions of one element have no say; the others form runs of memory that can be cut in any way.
+    # Dimensions of one element do not matter; the others form runs of memory that can be split in any way.
     runs: list[tuple[int, int]] = []
     for extent, step in zip(tensor.size, tensor.stride):
         if extent == 1:
@@ -88,10 +88,10 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
 
 
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
-    """The same elements in another shape: a view where possible, else a copy.
+    """Return the same elements in another shape: a view where possible, else a copy.
 
     Raises:
-        ModelError: another number of elements.
+        ModelError: the number of elements differs.
     """
     if prod(size) != tensor.numel:
         raise ModelError("a tensor cannot have this shape", expected=f"{list(size)}", found=f"{list(tensor.shape)}")
@@ -100,10 +100,10 @@ def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def elements(tensor: Tensor) -> np.ndarray:
-    """The elements of a tensor that is about to be copied.
+    """Return the elements of a tensor that is about to be copied.
 
     Raises:
-        ModelError: a small storage is shown as a huge tensor, by strides of 0.
+        ModelError: a small storage is viewed as a huge tensor, by strides of 0.
     """
     held = tensor.storage.count if tensor.storage is not None else 0
     if tensor.numel > max(held, _REPEATED):
@@ -116,7 +116,7 @@ def elements(tensor: Tensor) -> np.ndarray:
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
-    """A tensor of new memory with the element type, device and marks of another."""
+    """Return a tensor in new memory with the element type, device and flags of another."""
     import numpy as np
 
     fresh = Tensor.from_numpy(np.ascontiguousarray(array))
@@ -127,10 +127,10 @@ def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
 
 
 def permute(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The dimensions in another order: always a view.
+    """Return the dimensions in another order: always a view.
 
     Raises:
-        ModelError: another number of dimensions.
+        ModelError: the number of dimensions differs.
     """
     if len(order) != len(tensor.size):
         raise ModelError(
@@ -141,10 +141,10 @@ def permute(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
 
 def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A part along one dimension: always a view.
+    """Return a part along one dimension: always a view.
 
     Raises:
-        ModelError: it does not lie inside.
+        ModelError: it is out of range.
     """
     if dim >= len(tensor.size) or start < 0 or length < 0 or start + length > tensor.size[dim]:
         raise ModelError(
@@ -172,7 +172,7 @@ def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
 
 @define(frozen=True)
 class Reshape:
-    """Another shape. A tensor that already has as many dimensions stays as it is.
+    """Another shape. A tensor that already has as many dimensions is unchanged.
 
     Attributes:
         extents: one of each new dimension; at most one is `REST`.
@@ -199,7 +199,7 @@ class Permute:
     """The dimensions in another order.
 
     Attributes:
-        order: which old dimension each new one is.
+        order: the old dimension for each new one.
     """
 
     order: tuple[int, ...]
@@ -215,10 +215,10 @@ class Permute:
 
 @define(frozen=True)
 class Merge:
-    """Dimensions in another order, then a shape: what `Permute` and `Reshape` say where the rank does not tell.
+    """Dimensions in another order, then a shape: `Permute` and `Reshape` combined where the rank is ambiguous.
 
     Attributes:
-        order: which old dimension each new one is.
+        order: the old dimension for each new one.
         extents: the shape after that.
     """
 
@@ -244,8 +244,8 @@ class Narrow:
 
     Attributes:
         dim: the dimension.
-        start: its first element, a number or the field that tells.
-        length: how many; `REST` for all that follow.
+        start: its first element, a number or a field name.
+        length: its length; `REST` for all that follow.
     """
 
     dim: int
@@ -270,7 +270,7 @@ class Blocks:
     """Equal blocks along the first dimension in another order: the gates of a recurrent layer.
 
     Attributes:
-        order: which old block each new one is.
+        order: the old block for each new one.
     """
 
     order: tuple[int, ...]
@@ -290,16 +290,18 @@ def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
     Args:
         tensor: any.
-        order: which old block each new one is.
+        order: the old block for each new one.
 
     Raises:
-        ModelError: it is not made of so many blocks.
+        ModelError: it does not consist of that many blocks.
     """
     import numpy as np
 
     array = elements(tensor)
     if not array.ndim or array.shape[0] % len(order):
-        raise ModelError("a tensor is not made of equal gates", expected=f"{len(order)} blocks", found=f"{array.shape}")
+        raise ModelError(
+            "a tensor does not consist of equal gates", expected=f"{len(order)} blocks", found=f"{array.shape}"
+        )
     parts = np.split(array, len(order))
     return copied(tensor, np.concatenate([parts[block] for block in order]))
 
@@ -336,10 +338,10 @@ class DeviationToVariance:
 
 
 def apply_layout(layout: Layout, tensor: Tensor, fields: Fields) -> Tensor:
-    """A Lua tensor as PyTorch wants it.
+    """Return a Lua tensor in PyTorch's layout.
 
     Raises:
-        ModelError: the tensor and the fields of its object do not fit each other.
+        ModelError: the tensor and the fields of its object are inconsistent.
     """
     for step in layout:
         tensor = step.apply(tensor, fields)
@@ -347,12 +349,12 @@ def apply_layout(layout: Layout, tensor: Tensor, fields: Fields) -> Tensor:
 
 
 def undo_layout(layout: Layout, tensor: Tensor, template: Tensor, fields: Fields) -> Tensor:
-    """PyTorch's tensor as Lua has it.
+    """Return PyTorch's tensor in Lua's layout.
 
     Args:
         layout: the steps from Lua to PyTorch.
         tensor: PyTorch's.
-        template: the Lua tensor that was converted; its sizes tell what the steps left.
+        template: the Lua tensor that was converted; its sizes determine the result.
         fields: of the Lua object.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Fields that a state dict leaves out of a model: gradients, outputs, buffers of single computations.
+"""Fields of a model that a state dict leaves out: gradients, outputs, temporary buffers.
 
 May import graph and report.
 """
@@ -17,11 +17,11 @@ _NAMED = 6
 
 
 def note_left_out(models: list[tuple[TorchObject, StateDict]], report: Report) -> None:
-    """Say in one note how many tensors of models are in no state dict, and in which fields they are.
+    """Note how many tensors of models are in no state dict, and in which fields they are.
 
     Args:
         models: modules and their state dicts.
-        report: takes the note.
+        report: receives the note.
     """
     kept = {
         _view(tensor)
@@ -51,7 +51,7 @@ def note_left_out(models: list[tuple[TorchObject, StateDict]], report: Report) -
     more = f", others {rest}" if rest else ""
     report.note(
         "info",
-        f"{fields.total()} tensors ({stored} bytes) that a state dict has no place for are left out: "
+        f"{fields.total()} tensors ({stored} bytes) are not part of a state dict and are left out: "
         f"{', '.join(named)}{more}; --mode tree keeps them",
         code="left-out",
         count=fields.total(),
@@ -63,7 +63,7 @@ def _view(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _field(visit: Visit) -> str:
-    """The name of the field that a tensor is in, also in a table there."""
+    """Return the name of the field that contains a tensor, also inside a table."""
     step: Visit | None = visit
     while step is not None:
         if step.step.startswith("."):

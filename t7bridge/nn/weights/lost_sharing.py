@@ -1,4 +1,4 @@
-"""Memory that a Lua model shares between tensors, and a state dict of its modules cannot: layouts differ.
+"""Memory shared by tensors in a Lua model but not in its state dict, because their layouts differ.
 
 May import graph, errors, limits and report.
 """
@@ -15,11 +15,11 @@ _SHOWN = 8
 
 
 def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
-    """Note the tensors that were copied into another layout, and are on memory that others of the result are on.
+    """Note the tensors that were copied into another layout, and share their original memory with others of the result.
 
     Args:
         models: the state dicts of the result.
-        report: takes the note.
+        report: receives the note.
     """
     places: dict[int, list[tuple[int, int, str, Tensor]]] = {}
     for model in models:
@@ -39,12 +39,12 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
                 reach, last = place[1], place
     if lost:
         names = ", ".join(list(lost)[:_SHOWN]) + (f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
-        message = f"memory that Lua shares between tensors of different layouts is not shared any more: {names}"
+        message = f"memory that Lua shares between tensors of different layouts is no longer shared: {names}"
         report.notes.append(Note("info", "", message, "sharing", code="unshared"))
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    """The first element of its storage that a tensor shows, and the one behind the last."""
+    """Return the first element of its storage that a tensor covers, and the one after the last."""
     steps = [(extent - 1) * step for extent, step in zip(tensor.size, tensor.stride)]
     first = tensor.offset + sum(step for step in steps if step < 0)
     return first, tensor.offset + sum(step for step in steps if step > 0) + 1

@@ -1,7 +1,7 @@
-"""The PyTorch state dict that a Lua model records: which of its tensors each module holds.
+"""The PyTorch state dict recorded in a Lua model: which of its tensors each module holds.
 
 `save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/record.py`.
-Here they are read back: a state dict of the model as it stands becomes the recorded one, and the other way.
+They are read back here: the model's current state dict becomes the recorded one, and vice versa.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece:
         key: of the model's own state dict; its elements are a run of the tensor's.
         start: of the run, in elements, 0-based.
         count: elements of the run.
-        transposed: whether the model holds the two dimensions of the tensor exchanged.
+        transposed: whether the model holds the transpose of the tensor.
     """
 
     key: str
@@ -45,11 +45,11 @@ class Recorded:
 
     Attributes:
         keys: in order.
-        sizes: of the tensors that modules hold, by key.
-        pieces: where they are.
-        copies: parts that other pieces hold as well, as the cells of an unrolled layer do.
+        sizes: of the tensors held by modules, by key.
+        pieces: their locations.
+        copies: parts that other pieces hold as well, as in the cells of an unrolled layer.
         tied: other keys of a tensor → its first key.
-        other: tensors that no module holds, or of which modules hold parts only.
+        other: tensors that no module holds, or holds only in part.
         scalars: outputs without dimensions, counted from 1.
     """
 
@@ -62,7 +62,7 @@ class Recorded:
     scalars: list[int] = field(factory=list)
 
     def outer(self, found: StateDict) -> dict[str, Tensor]:
-        """Return the recorded state dict of a model's own: views of the same memory where that is possible."""
+        """Convert a model's own state dict to the recorded one: views of the same memory where possible."""
         made = {key: self._joined(key, found) for key in self.pieces}
         result: dict[str, Tensor] = {}
         for key in self.keys:
@@ -92,7 +92,7 @@ class Recorded:
         return Tensor.from_numpy(whole.reshape(size))
 
     def inner(self, state: dict[Any, Any], found: StateDict) -> dict[Any, Any]:
-        """Return a model's own state dict of a recorded one; tensors that no module holds are left out."""
+        """Convert a recorded state dict to the model's own; tensors that no module holds are left out."""
         result: dict[Any, Any] = {}
         for key in self.pieces:
             names = [key, *(other for other, first in self.tied.items() if first == key)]
@@ -112,12 +112,12 @@ class Recorded:
         return {**result, **kept}
 
     def places(self, key: str) -> list[Piece]:
-        """Return all pieces that hold parts of a tensor, copies too."""
+        """Return all pieces that hold parts of a tensor, including copies."""
         return [*self.pieces[key], *self.copies.get(key, [])]
 
 
 def recorded(root: TorchObject, found: StateDict) -> Recorded | None:
-    """Return the state dict that a model records, `None` where it records none, or one that does not fit it.
+    """Return the state dict recorded in a model, `None` if there is none, or it does not match.
 
     Args:
         root: the model.
@@ -159,11 +159,11 @@ def _add(result: Recorded, own: str, entry: Table, count: int) -> None:
 
 
 def _whole(result: Recorded, key: str) -> bool:
-    """Return whether the pieces of a tensor are all of it, in order and without overlap."""
+    """Return whether the pieces of a tensor cover all of it, in order and without overlap."""
     pieces = sorted(result.pieces[key], key=lambda piece: piece.start)
     total = prod(result.sizes[key])
     for piece in pieces:
-        if (piece.start, piece.count) == (0, total):  # one holds all: parts beside it share its memory
+        if (piece.start, piece.count) == (0, total):  # one holds all: further parts share its memory
             result.copies.setdefault(key, []).extend(other for other in pieces if other is not piece)
             result.pieces[key] = [piece]
             return not piece.transposed or len(result.sizes[key]) == 2

@@ -21,7 +21,7 @@ from .recorded import ROOT_FIELD, recorded
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
 _USUAL = ("weight", "bias", "running_mean", "running_var")
-"""The tensors that most layers have, under the names that PyTorch has for them too."""
+"""The tensors of most layers, whose names are the same in PyTorch."""
 
 
 def state_dict(
@@ -32,18 +32,18 @@ def state_dict(
     compact: bool = False,
     own_keys: bool = False,
 ) -> StateDict:
-    """Turn a Lua module into a state dict under PyTorch's names, shapes and order.
+    """Convert a Lua module to a state dict with PyTorch's names, shapes and order.
 
     The children of a container are named by their position, from 0: `0.weight`, `1.0.bias`. A layer whose class has no
-    entry keeps its tensors under Lua's names, with a note. A model that `save_module` wrote has the names that it
-    had in PyTorch.
+    entry keeps its tensors under Lua's names, with a note. A model written by `save_module` has its original
+    PyTorch names.
 
     Args:
-        value: the module, as `T7Reader` returns it.
+        value: the module, as returned by `T7Reader`.
         path: its path, for notes.
         limits: resource limits.
         compact: whether the tensors get storages that hold no more than they use.
-        own_keys: whether the names are those of the Lua model, whatever `save_module` recorded in it.
+        own_keys: whether to use the names of the Lua model, whatever `save_module` recorded in it.
 
     Returns:
         Tensors that are views of the file's storages wherever a view can express PyTorch's layout.
@@ -66,12 +66,12 @@ def state_dict(
 
 
 def _rename(value: TorchObject, path: str, result: StateDict) -> None:
-    """Rename the entries of a state dict to the names that the model records, where it does and they fit."""
+    """Rename the entries of a state dict to the names recorded in the model, if any, and if they match."""
     if ROOT_FIELD not in value:
         return
     record = recorded(value, result)
     if record is None:
-        message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
+        message = "the record of PyTorch's names does not match the model: names are those of the Lua model"
         result.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.outer(result)
@@ -87,32 +87,32 @@ def _rename(value: TorchObject, path: str, result: StateDict) -> None:
 
 
 class _Collector:
-    """Walks over the places of modules and gathers what each keeps."""
+    """Visits the places of modules and collects the tensors of each."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._result = StateDict()
         self._budget = Budget()
         self._made: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
-        """Tensors of each object under each name, so that a module at two places has the same tensors twice."""
+        """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}
-        """Tensors that had to be copied, by what they were copied from, so that tied weights stay tied."""
+        """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], list[object]] = {}
-        """Level and message of each note → its first path and how often it occurred."""
+        """Level and message of each note → its first path and number of occurrences."""
         self._about: dict[tuple[str, str], tuple[str, str]] = {}
-        """Level and message of notes with a code → it and the class that they are about."""
+        """Level and message of notes with a code → the code and the class concerned."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
 
     def run(self) -> StateDict:
-        """Gather everything."""
+        """Collect everything."""
         for place in self._places:
             if place.layer is None:
                 self._take_unknown(place)
             else:
                 self._take_known(place, place.layer)
         for place, child in self._places.cycles:
-            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: taken once")
+            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once")
         for place, child in self._places.strangers:
             found = type(child.value).__name__
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
@@ -127,7 +127,7 @@ class _Collector:
         return self._result
 
     def _note(self, level: str, place: Place, step: str, message: str, code: str = "") -> None:
-        """Add a note once, with the first place it is about and the number of places."""
+        """Add a note once, with the first place and the number of places."""
         if code:
             self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
@@ -148,7 +148,7 @@ class _Collector:
         try:
             params = layer.params_of(fields)
         except ModelError as error:
-            self._note("warning", place, error.path, f"{place.obj.class_name}: {error.message}: taken as a new class")
+            self._note("warning", place, error.path, f"{place.obj.class_name}: {error.message}: treated as a new class")
             self._take_unknown(place)
             return
         accounted: set[str] = set()
@@ -161,7 +161,7 @@ class _Collector:
         self._see_left(place, layer, accounted)
 
     def _make(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """The tensor of an entry, and where it comes from; `None` where the object has none."""
+        """Return the tensor of an entry, and its origin; `None` if the object has none."""
         obj = place.obj
         for source in param.sources:
             found = fields.find_tensor(source.path)
@@ -195,7 +195,7 @@ class _Collector:
         try:
             with np.errstate(all="ignore"):
                 made = param.make(fields)
-        # The errors of fields, and those of numpy where fields do not fit together.
+        # The errors of fields, and those of numpy for inconsistent fields.
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message = error.message if isinstance(error, ModelError) else str(error)
             self._note("warning", place, "", f"{param.name} of {obj.class_name} cannot be computed: {message}")
@@ -205,7 +205,7 @@ class _Collector:
         return None if made is None else (made, Origin(obj, param, None, None))
 
     def _same_copy(self, key: object, tensor: Tensor) -> Tensor:
-        """The copy that was made of the same memory before, if it is equal; else this one."""
+        """Return the earlier copy of the same memory, if it is equal; else this one."""
         import numpy as np
 
         copies = self._copies.setdefault(key, [])
@@ -225,7 +225,7 @@ class _Collector:
             wanted, number = key, 2
             while key in tensors:
                 key, number = f"{wanted}_{number}", number + 1
-            self._note("warning", place, "", f"two tensors are called {wanted}; this one is {key}")
+            self._note("warning", place, "", f"two tensors are named {wanted}; this one is {key}")
         tensors[key] = tensor
         self._result.origins[key] = origin
 
@@ -251,7 +251,7 @@ class _Collector:
     # What is left out
 
     def _see_left(self, place: Place, layer: Layer, accounted: set[str]) -> None:
-        """Remember fields with tensors or modules that the entry does not name."""
+        """Record fields with tensors or modules that the entry does not name."""
         obj = place.obj
         if obj.fields is None:
             return
@@ -266,7 +266,7 @@ class _Collector:
             self._left.append((place, name, value, True))
 
     def _report_left(self) -> None:
-        """Add a note on what was left out and is not in the state dict under another name."""
+        """Note content that was left out and is not in the state dict under another name."""
         stored = {id(origin.tensor.storage) for origin in self._result.origins.values() if origin.tensor is not None}
         searcher, reached = self._places.searcher, self._places.last
         for place, name, value, known in self._left:
