@@ -1,4 +1,4 @@
-"""From ATen calls to steps of Lua layers: values, constants, parameters, and what operations may ask for."""
+"""From ATen calls to steps of Lua layers: values, constants, parameters, and services for operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import OPERATIONS
 from .trace import Call, Extent, Program, Ref, fold, is_tensor, to_array, to_tensor
 
 Shape = tuple[Any, ...]
-"""Extents: integers, and text for what depends on the size of the batch."""
+"""Extents: integers, and text for those that depend on the batch size."""
 
 
 TAKES_SCALED = frozenset(
@@ -23,7 +23,7 @@ TAKES_SCALED = frozenset(
         *("mul", "div"),
     )
 )
-"""Operations that have a place for a `Scaled`."""
+"""Operations that accept a `Scaled`."""
 
 
 class CannotError(Exception):
@@ -32,7 +32,7 @@ class CannotError(Exception):
 
 @define(eq=False)
 class Wire:
-    """A value that is computed when the model runs."""
+    """A value computed when the model runs."""
 
     step: Step
     shape: Shape
@@ -40,13 +40,13 @@ class Wire:
 
 @define(eq=False)
 class Const:
-    """A value known now. Its tensor is broadcast to `shape`."""
+    """A value known at build time. Its tensor is broadcast to `shape`."""
 
     value: Any
     shape: Shape
 
     def array(self) -> Any:
-        """Return the elements as numpy has them, not broadcast."""
+        """The elements as a numpy array, not broadcast."""
         return to_array(self.value)
 
 
@@ -65,7 +65,7 @@ class Scaled:
     Attributes:
         param: the learned tensor.
         scale: a number, or a wire of one number or of one for each index of a dimension.
-        place: that dimension; `None` where the scale is one number.
+        place: that dimension; `None` if the scale is one number.
         shape: of the result.
     """
 
@@ -84,10 +84,10 @@ class Missing:
 
 @define(eq=False)
 class Absent:
-    """A part of an operation's result that Lua does not have: an error where it is used.
+    """A part of an operation's result that Lua does not have: an error if it is used.
 
     Attributes:
-        reason: why.
+        reason: the reason.
     """
 
     reason: str
@@ -99,13 +99,13 @@ class Builder:
     """Runs the calls of a program on values that are wires of a Lua graph.
 
     Attributes:
-        program: what is built.
-        on_change: lets later uses of a tensor see that a call changed it in place; see `inplace.changed`.
-        steps: what was emitted, in order.
-        problems: what cannot be expressed: place in the user's source, operation and reason.
+        program: the traced program.
+        on_change: makes in-place changes by a call visible to later uses of a tensor; see `inplace.changed`.
+        steps: the emitted steps, in order.
+        problems: inexpressible operations: line in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
-        notes: what the user should know.
-        scalars: the outputs without dimensions, counted from 1, which Lua has with one of extent 1.
+        notes: notes for the user.
+        scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
     """
 
     program: Program
@@ -165,7 +165,7 @@ class Builder:
         )
 
     def value_of(self, call: Call) -> Any:
-        """Build a call; what cannot be expressed is added to the problems."""
+        """Build a call; failures are added to the problems."""
         missing: list[bool] = []
         args = self._resolve(call.args, missing)
         kwargs = {name: self._resolve(value, missing) for name, value in call.kwargs.items()}
@@ -185,7 +185,7 @@ class Builder:
                 return folded
             operation = OPERATIONS.get(call.op)
             if operation is None:
-                raise CannotError("Lua has no such operation, and no composition of it is known")
+                raise CannotError("Lua has no such operation, and no composition is known")
             value = operation.build(self, *args, **kwargs)
             if is_inplace(call.op):
                 self.on_change(self, call, value)
@@ -200,7 +200,7 @@ class Builder:
         return value
 
     def _unscaled(self, value: Any) -> Any:
-        """Compute what an operation takes that has no place for a scale."""
+        """Compute the argument of an operation that does not accept a scale."""
         if isinstance(value, (list, tuple)):
             return type(value)(self._unscaled(item) for item in value)
         return self.wire(value) if isinstance(value, Scaled) else value
@@ -219,7 +219,7 @@ class Builder:
         return value
 
     def _fold(self, call: Call, args: Any, kwargs: Any) -> Any:
-        """Compute a call on constants now; `None` where its arguments are not constants."""
+        """Compute a call on constants now; `None` if its arguments are not constants."""
         values = list(_leaves((args, kwargs)))
         if any(isinstance(value, (Wire, Param, Scaled, Extent)) for value in values):
             return None
@@ -228,16 +228,18 @@ class Builder:
         result = fold(call, _tensors(args), _tensors(kwargs))
         return _constants(result)
 
-    # What operations use
+    # Used by operations
 
     def remark(self, text: str) -> None:
-        """Tell the user something, once."""
+        """Add a note for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def remark_unrolled(self, length: Any) -> None:
-        """Tell the user that recurrent layers have a fixed number of steps."""
-        self.remark(f"recurrent layers are unrolled for {length} steps: the model takes sequences of that length only")
+        """Note that recurrent layers have a fixed number of steps."""
+        self.remark(
+            f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only"
+        )
 
     @staticmethod
     def tensor(array: Any) -> Any:
@@ -245,15 +247,15 @@ class Builder:
         return to_tensor(array)
 
     def compute(self, *args: Any) -> Any:
-        """Run the operation that is being built on constants."""
+        """Run the current operation on constants."""
         return _constants(fold(self.call, args, {}))
 
     def argument(self, place: int, name: str) -> Any:
-        """Return an argument of the call as it was traced: a `Ref` or a plain value."""
+        """Return an argument of the call as traced: a `Ref` or a plain value."""
         return self.call.args[place] if len(self.call.args) > place else self.call.kwargs.get(name)
 
     def dtype_of(self, ref: Any) -> str:
-        """Return the element type of an argument of the call, `float32`; empty where that is not known."""
+        """Return the element type of an argument of the call, `float32`; empty if unknown."""
         if not isinstance(ref, Ref):
             return ""
         value = self.env.get(ref.name)
@@ -264,23 +266,23 @@ class Builder:
         return types.get(ref.name, "")
 
     def dropout_of(self, kind: str) -> float:
-        """Return the probability of dropout of the module that the call is in, where it acts in training only."""
+        """Return the dropout probability of the module that contains the call, if it acts in training only."""
         path = self.call.stack[-1].partition("|")[2] if self.call.stack else ""
         found = self.program.dropouts.get(path)
         return found[1] if found and found[0].startswith(kind) else 0.0
 
     @property
     def shape(self) -> Any:
-        """The shape of the value of the call that is being built."""
+        """The shape of the value of the current call."""
         return self.call.shape
 
     def emit(self, layer: Layer, *values: Any, shape: Shape | None = None) -> Wire:
         """Apply a layer to values.
 
         Args:
-            layer: what is applied.
+            layer: the layer.
             values: wires, constants or parameters, in the order of Lua's table.
-            shape: of the result; that of the first value where not given.
+            shape: of the result; by default that of the first value.
         """
         wires = [self.wire(value) for value in values]
         stack = self.call.stack if self.call is not None else ()
@@ -295,19 +297,19 @@ class Builder:
 
         Args:
             value: a wire, a constant or a parameter.
-            like: a value with the batch in its first dimension, where the result has it too.
+            like: a value with the batch in its first dimension, if the result has it too.
         """
         if isinstance(value, Wire):
             return value
         if isinstance(value, Scaled):
             return self._product(value)
-        if isinstance(value, Param) and value.ref.transposed:  # layers other than nn.Linear want their weight in order
+        if isinstance(value, Param) and value.ref.transposed:  # layers other than nn.Linear need a contiguous weight
             straight = value.ref.size[::-1]
             turned = self._perm(Param(WeightRef(value.ref.key, value.ref.start, straight), straight), (1, 0))
             wide: Wire = self.expand(turned, value.shape, like)
             return wide
         if isinstance(value, (int, float)):
-            raise CannotError("a number stands where a tensor is needed")
+            raise CannotError("a number where a tensor is needed")
         import numpy as np
 
         source = like or self._any_input(value.shape)
@@ -316,7 +318,7 @@ class Builder:
         if batched and (isinstance(inner[0], int) or any(isinstance(extent, str) for extent in inner[1:])):
             raise CannotError("a constant grows with the batch in a dimension that is not the first")
         if batched and inner[0] != source.shape[0]:
-            raise CannotError("a constant needs the batch of a value that does not have it")
+            raise CannotError("a constant needs the batch of a value without one")
         sizes = inner[1:] if batched else inner
         if not sizes and batched:
             sizes, batched_scalar = (1,), True
@@ -361,7 +363,7 @@ class Builder:
         return self.emit(make("nn.CMulTable"), made, self.expand(scale, value.shape))
 
     def _any_input(self, shape: Shape) -> Wire:
-        """Return a wire to hang a constant on: with the batch in its first dimension where there is one."""
+        """Return a wire to attach a constant to: with the batch in its first dimension if there is one."""
         step = next((step for step in self.steps if step.layer is not None and step.layer.name == "nn.Copy"), None)
         if step is not None:
             return Wire(step, step.shape)
@@ -382,7 +384,7 @@ class Builder:
         return WeightRef(ref.key, ref.start, tuple(size), ref.transposed)
 
     def reshape(self, value: Any, shape: Shape) -> Any:
-        """Reshape a value to another shape of as many elements."""
+        """Reshape a value to another shape with equally many elements."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
@@ -406,7 +408,7 @@ class Builder:
         return self.emit(sequential(*layers), wire, shape=shape)
 
     def permute(self, value: Any, order: tuple[int, ...]) -> Any:
-        """Permute dimensions; `order` names, 0-based, where each dimension of the result comes from."""
+        """Permute dimensions; `order` is the source, 0-based, of each dimension of the result."""
         shape = tuple(value.shape[place] for place in order)
         if list(order) == sorted(order):
             return value
@@ -441,7 +443,7 @@ class Builder:
         Args:
             value: a wire, a constant or a parameter.
             shape: of the result.
-            like: a value with the batch of the result in its first dimension, where the value does not have it.
+            like: a value with the batch of the result in its first dimension, if the value does not have it.
         """
         shape = tuple(shape)
         if value.shape == shape:
@@ -464,14 +466,14 @@ class Builder:
                 raise CannotError("a value is repeated for each example of the batch")
             result = (*value.shape[:place], extent, *value.shape[place + 1 :])
             layers = [make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)]
-            if len(value.shape) == 1:  # the element of a vector is no tensor in Lua
+            if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
                 layers = [make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)]
             layer = sequential(*layers)
             value = self.emit(layer, value, shape=result)
         return value
 
     def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
-        """Repeat a value for each example: the product of a column of ones, one for each, and the value as a row."""
+        """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row."""
         import numpy as np
 
         source = like or self._any_input(shape)
@@ -539,5 +541,5 @@ def _constants(value: Any) -> Any:
 
 
 def mentions(call: Call, name: str) -> bool:
-    """Return whether a call takes a value."""
+    """Return whether a call uses a value."""
     return any(isinstance(item, Ref) and item.name == name for item in _leaves((call.args, call.kwargs)))

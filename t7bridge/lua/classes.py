@@ -1,7 +1,7 @@
-"""The fields that a freshly constructed module of each nn class has: one row a class.
+"""The fields of a freshly constructed module of each nn class: one row a class.
 
-A row names the arguments of the constructor, which are stored under the same names, then the other fields. Sources: the
-`__init` functions of nn 8726825 and nngraph 3ed3b9b.
+A row names the arguments of the constructor, stored under the same names, then the other fields. Sources: the `__init`
+functions of nn 8726825 and nngraph 3ed3b9b.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ EMPTY, INT_EMPTY, LONG_EMPTY, TABLE, SIZES, SIZES_4 = (
 
 @define(frozen=True)
 class LuaClass:
-    """Fields that a constructor stores.
+    """Fields stored by a constructor.
 
     Attributes:
         args: names of its arguments; `None` for one that is not stored.
         defaults: of the last arguments, for shorter source.
-        fields: other fields with their values; markers like `EMPTY` are made anew for each module.
+        fields: other fields with their values; markers like `EMPTY` are created anew for each module.
         version: of the class in files.
-        special: makes the fields where a row cannot say it.
+        special: sets the fields that a row cannot express.
     """
 
     args: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def _bottle(args: tuple[Any, ...]) -> dict[str, Value]:
 
 
 def _row(args: str = "", version: int = 1, /, **fields: Any) -> LuaClass:
-    """Read a row: `kW kH dW=1` names arguments with defaults."""
+    """Parse a row: `kW kH dW=1` names arguments with defaults."""
     names, defaults = [], []
     for word in args.split():
         name, _, default = word.partition("=")
@@ -265,12 +265,12 @@ def class_of(name: str) -> LuaClass:
     """
     row = CLASSES.get(name.partition(".")[2])
     if row is None:
-        raise UnsupportedError(f"no fields are known of a new {name}")
+        raise UnsupportedError(f"the fields of a new {name} are not known")
     return row
 
 
 def fields_of(layer: Layer, element: ElementType) -> dict[str, Value]:
-    """Return the fields that a constructor call and the methods called after it set.
+    """Return the fields set by a constructor call and the methods called after it.
 
     Args:
         layer: the call.
@@ -295,7 +295,7 @@ def fields_of(layer: Layer, element: ElementType) -> dict[str, Value]:
 
 
 def fresh(value: Any, element: ElementType) -> Value:
-    """Return a new value for a marker, anything else as it is."""
+    """Return a new value for a marker, anything else unchanged."""
 
     makers: dict[Any, Callable[[], Value]] = {
         EMPTY: lambda: Tensor(element, None),

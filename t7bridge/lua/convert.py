@@ -1,4 +1,4 @@
-"""A whole module: traced, built, structured, and made a Torch object."""
+"""Conversion of a whole module: traced, built, structured, and turned into a Torch object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .structure import structured
 from .trace import Program, state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
-_ = _operations  # fills the table
+_ = _operations  # registers the operations
 
 
 @define(eq=False)
@@ -33,8 +33,8 @@ class LuaModel:
     Attributes:
         layer: the whole model, as constructor calls.
         root: the same as a Torch object, with its weights.
-        program: what was traced.
-        notes: what the user should know.
+        program: the traced program.
+        notes: notes for the user.
         tensors: number of tensors of the state dict.
     """
 
@@ -52,7 +52,7 @@ class LuaModel:
 
 
 def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] = ()) -> LuaModel:
-    """Turn a PyTorch module into a Lua model.
+    """Convert a PyTorch module to a Lua model.
 
     Raises:
         UnsupportedError: see `save_module`.
@@ -64,7 +64,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     except UnsupportedError as error:
         if program.static:
             raise
-        # The first dimension may not be the batch, as of sequences with the time in front.
+        # The first dimension may not be the batch, as in sequences with time first.
         program = trace(module, inputs, fixed=True)
         builder = Builder(program, changed, allow)
         try:
@@ -129,7 +129,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
 
 
 def _state_record(layer: Layer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
-    """Return the root's record: order of the keys, tied keys, tensors that no layer holds, outputs that are numbers."""
+    """Return the root's record: order of the keys, tied keys, tensors that no layer holds, scalar outputs."""
     held = _held_whole(layer, arrays)
     keys = [*program.state, *program.aliases]
     order = [key for key in program.order if key in keys]
@@ -145,7 +145,7 @@ def _state_record(layer: Layer, program: Program, arrays: dict[str, Any], scalar
 
 
 def _held_whole(layer: Layer, arrays: dict[str, Any]) -> set[str]:
-    """Return the keys of the tensors of which layers hold all elements."""
+    """Return the keys of the tensors all of whose elements are held by layers."""
     parts: dict[str, set[tuple[int, int]]] = {}
     for inner in walk(layer):
         for ref in inner.weights.values():
@@ -161,7 +161,7 @@ def _held_whole(layer: Layer, arrays: dict[str, Any]) -> set[str]:
 
 
 def _kept(array: Any) -> Tensor | Table:
-    """Return a tensor for the record; Lua has none without dimensions, so that a table says it."""
+    """Return a tensor for the record; Lua has none without dimensions, so a table represents it."""
     if array.ndim:
         return Tensor.from_numpy(array)
     return Table.of({"scalar": Tensor.from_numpy(array.reshape(1))})

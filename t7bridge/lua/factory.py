@@ -1,4 +1,4 @@
-"""Modules by the name of what makes them, their weights, and example inputs: what the command line is given as text."""
+"""Modules by the name of their factory, their weights, and example inputs: the text arguments of the command line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..errors import ModelError
 
 
 def make_module(name: str) -> nn.Module:
-    """Import what makes a module, and call it. The folder of the process is searched first, as Python does for scripts.
+    """Import a factory, and call it. The current folder is searched first, as Python does for scripts.
 
     Args:
         name: `package.module:factory` or `path/to/net.py:factory`, a class or a function without required arguments;
             arguments may follow in parentheses, as Python literals: `nets:ResNet(18, num_classes=5)`.
 
     Raises:
-        ModelError: there is no such name, or what it makes is not a module.
+        ModelError: the name does not exist, or its result is not a module.
     """
     match = re.fullmatch(r"(?P<home>.+?):(?P<attribute>[\w.]+)(?:\((?P<arguments>.*)\))?", name, re.DOTALL)
     if match is None:
@@ -45,7 +45,7 @@ def make_module(name: str) -> nn.Module:
             sys.path.remove(here)
     made = value if isinstance(value, nn.Module) else value(*args, **kwargs)
     if not isinstance(made, nn.Module):
-        raise ModelError(f"{name} does not make a torch.nn.Module", found=type(made).__name__)
+        raise ModelError(f"{name} does not return a torch.nn.Module", found=type(made).__name__)
     return made
 
 
@@ -60,7 +60,7 @@ def _file(path: str) -> Any:
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """Read arguments that are literals."""
+    """Parse arguments that are literals."""
     import ast
 
     try:
@@ -76,21 +76,21 @@ def fill(module: nn.Module, state: dict[str, Any], path: str) -> None:
     """Load a state dict into a module, strictly.
 
     Args:
-        module: gets the weights.
+        module: receives the weights.
         state: tensors by key.
-        path: of the file that they are from, for the error.
+        path: of their file, for the error.
 
     Raises:
-        ModelError: it is that of another module.
+        ModelError: it belongs to another module.
     """
     try:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:
-        raise ModelError(f"the weights do not fit the module: {error}", file=path) from error
+        raise ModelError(f"the weights do not match the module: {error}", file=path) from error
 
 
 def example(text: str) -> torch.Tensor:
-    """Make an example input: `1x3x224x224` of random numbers, `2x7:int64` of zeros.
+    """Return an example input: `1x3x224x224` of random numbers, `2x7:int64` of zeros.
 
     Raises:
         ModelError: the text is not sizes and an element type.
@@ -98,7 +98,7 @@ def example(text: str) -> torch.Tensor:
     match = re.fullmatch(r"(\d+(?:x\d+)*)(?::(\w+))?", text)
     dtype = getattr(torch, match[2] or "float32", None) if match else None
     if match is None or not isinstance(dtype, torch.dtype):
-        raise ModelError("an input is given by its sizes", expected="1x3x224x224 or 2x7:int64", found=text)
+        raise ModelError("an input is described by its sizes", expected="1x3x224x224 or 2x7:int64", found=text)
     sizes = [int(extent) for extent in match[1].split("x")]
     generator = torch.Generator().manual_seed(0)
     return (

@@ -1,4 +1,4 @@
-"""The objects of an `nn.gModule`, as its constructor leaves them.
+"""The objects of an `nn.gModule`, as left by its constructor.
 
 Source: nngraph 3ed3b9b `gmodule.lua`, `node.lua`, `JustElement.lua`; graph 37dac07 `init.lua`, `Node.lua`.
 """
@@ -21,7 +21,7 @@ class Node:
 
     Attributes:
         data: Lua's table of the node.
-        children: the nodes that the edges lead to, each once.
+        children: the targets of its edges, each once.
         id: its number in its graph, 1-based.
     """
 
@@ -37,7 +37,7 @@ class Node:
 
 @define(eq=False)
 class DirectedGraph:
-    """A `graph.Graph`: nodes in the order in which edges met them, and the edges."""
+    """A `graph.Graph`: nodes in the order of their first edge, and the edges."""
 
     nodes: list[Node] = field(factory=list)
     edges: list[tuple[Node, Node]] = field(factory=list)
@@ -54,7 +54,7 @@ class DirectedGraph:
         start.add(end)
 
     def reverse(self) -> tuple[DirectedGraph, dict[int, Node]]:
-        """Return the graph with all edges turned, of new nodes, and the new node of each old one by id."""
+        """Return the graph with all edges reversed, of new nodes, and the new node of each old one by id."""
         made = DirectedGraph()
         twins: dict[int, Node] = {}
         for start, end in self.edges:
@@ -96,7 +96,7 @@ def _data(name: str, **fields: Value) -> Table:
 
 
 def _link(node: Node, source: Node) -> None:
-    """Make a node take the value of another: `Node:add(child, true)`."""
+    """Connect a node to the value of another: `Node:add(child, true)`."""
     node.add(source)
     index: Any = node.data["mapindex"]
     number = float(len(index) // 2 + 1)
@@ -109,7 +109,7 @@ def make_gmodule(layer: Layer, obj: TorchObject, module_of: Callable[[Layer], To
 
     Args:
         layer: with `inputs`, `steps` and `outputs`. Each input is used, and every step leads to an output.
-        obj: has the fields of every module already.
+        obj: already has the fields of every module.
         module_of: returns the object of a layer.
     """
     nodes: dict[int, Node] = {}
@@ -151,13 +151,13 @@ def make_gmodule(layer: Layer, obj: TorchObject, module_of: Callable[[Layer], To
     obj["nInputs"] = float(layer.inputs)
     obj["forwardnodes"] = Table.from_list([writer.node(node) for node in order])
     obj["backwardnodes"] = Table.from_list([writer.node(node) for node in back_order])
-    # The constructor leaves no output, but with several outputs it is the list that the last node is given.
+    # The constructor leaves no output, but with several outputs it is the list passed to the last node.
     if len(layer.outputs) > 1:
         obj["output"] = outnode.data["input"]
 
 
 def _graph_from(root: Node) -> DirectedGraph:
-    """Return the graph of the nodes that a node leads to, breadth first: `Node:graph()`."""
+    """Return the graph of the nodes reachable from a node, breadth first: `Node:graph()`."""
     made = DirectedGraph()
     queue, marked = [root], {id(root)}
     for node in queue:
@@ -171,13 +171,13 @@ def _graph_from(root: Node) -> DirectedGraph:
 
 
 class _Objects:
-    """Turns nodes and graphs into Torch objects, one a node."""
+    """Converts nodes and graphs to Torch objects, one a node."""
 
     def __init__(self) -> None:
         self._made: dict[int, TorchObject] = {}
 
     def node(self, node: Node) -> TorchObject:
-        """Return the object of a node, and make those of all nodes that it leads to."""
+        """Return the object of a node, and create those of all nodes reachable from it."""
         waiting = [node]
         while waiting:
             item = waiting.pop()
@@ -204,7 +204,7 @@ class _Objects:
 
     @staticmethod
     def _fill(table: Table, items: list[TorchObject]) -> None:
-        """Fill a table that counts its items and has the number of each."""
+        """Fill a table that counts its items and maps each to its number."""
         for number, item in enumerate(items, 1):
             table[float(number)] = item
         for number, item in enumerate(items, 1):
@@ -221,5 +221,5 @@ class _Objects:
         return TorchObject("graph.Graph", fields=Table.of({"nodes": nodes, "edges": edges}))
 
     def node_of(self, node: Node) -> TorchObject:
-        """Return the object of a node that was made before, or make it."""
+        """Return the object of a node, creating it if necessary."""
         return self._made.get(id(node)) or self.node(node)

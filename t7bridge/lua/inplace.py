@@ -1,4 +1,4 @@
-"""Tensors that are changed in place: later uses see the change, and so do those of which they are a part."""
+"""Tensors changed in place: later uses see the change, and so do uses of tensors of which they are a part."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ VIEWS = PARTS | RESHAPES | PERMUTATIONS | SAME | {"operator.getitem", "aten.expa
 
 
 def changed(b: Builder, call: Call, value: Any) -> None:
-    """Let later uses of a tensor that a call changed see the change.
+    """Make the change of a tensor by a call visible to its later uses.
 
     Args:
         b: the builder, which has built the call.
         call: the operation that changes its first argument.
-        value: what the argument is now.
+        value: the new value of the argument.
 
     Raises:
-        CannotError: the tensor is a part of another in a way that is not followed.
+        CannotError: the tensor is a part of another in an unsupported way.
     """
     if not isinstance(call.args[0], Ref):
         return
@@ -63,7 +63,7 @@ def changed(b: Builder, call: Call, value: Any) -> None:
 
 
 def _refresh(b: Builder, call: Call, root: str, chain: set[str]) -> None:
-    """Compute the other views of a changed tensor again, where they are used later."""
+    """Recompute the other views of a changed tensor, if they are used later."""
     calls = b.program.calls
     position = next(place for place, other in enumerate(calls) if other is call)
     later = calls[position + 1 :]
@@ -85,7 +85,7 @@ def _written(b: Builder, place: Call, made_by: Call, base: Any, value: Any) -> A
 
     Args:
         b: the builder.
-        place: the operation that cuts the part out; for a list of parts that of the list.
+        place: the operation that selects the part; for a list of parts that of the list.
         made_by: the operation that returned the part.
         base: the tensor.
         value: of the part.
@@ -124,7 +124,7 @@ def _order(call: Call, rank: int) -> list[int]:
 
 
 def _range(place: Call, made_by: Call, shape: Any) -> tuple[int, int, int]:
-    """Return the dimension of a part, 0-based, its first element there and how many it has."""
+    """Return the dimension of a part, 0-based, its first index there and its length."""
     args: tuple[Any, ...] = (*place.args, *(None,) * 5)
     if place.op in SPLITS:
         number = made_by.args[1]
@@ -142,7 +142,7 @@ def _range(place: Call, made_by: Call, shape: Any) -> tuple[int, int, int]:
     if place.op == "aten.narrow.default":
         return dim, args[2] % extent, args[3]
     if (args[4] or 1) != 1:
-        raise CannotError("every so many elements of a tensor are changed in place")
+        raise CannotError("strided elements of a tensor are changed in place")
     start = args[2] or 0
     start = max(start + extent, 0) if start < 0 else min(start, extent)
     return dim, start, place.shape[dim]

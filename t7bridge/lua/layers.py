@@ -1,4 +1,4 @@
-"""Lua modules as data: constructor calls, weights, children and graphs. Objects and source are made of them."""
+"""Lua modules as data: constructor calls, weights, children and graphs, from which objects and source are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WeightRef:
     Attributes:
         key: the key in the state dict.
         start: of the first element in the tensor, in elements, 0-based.
-        size: the shape that Lua has; the elements are a contiguous run.
+        size: the shape in Lua; the elements are a contiguous run.
         transposed: whether the last two dimensions of the tensor are exchanged in Lua.
     """
 
@@ -58,11 +58,11 @@ class Step:
     """A node of a graph: a layer applied to the values of other nodes.
 
     Attributes:
-        layer: what is applied; `None` for an input of the graph.
-        inputs: the nodes whose values it takes, in order.
+        layer: the layer; `None` for an input of the graph.
+        inputs: the nodes whose values it uses, in order.
         shape: of its value: integers, and text for the extent of the batch.
         stack: the PyTorch module calls it belongs to, outermost first.
-        index: of an input node, which input it is, 0-based.
+        index: of an input node, its index among the inputs, 0-based.
     """
 
     layer: Layer | None
@@ -73,17 +73,17 @@ class Step:
 
 
 def make(name: str, *args: Any, calls: Any = (), **weights: Any) -> Layer:
-    """Make a layer without children; `calls` are methods with their arguments, `weights` fields of the state dict."""
+    """Return a layer without children; `calls` are methods with their arguments, `weights` fields of the state dict."""
     return Layer(name, args, calls, weights)
 
 
 def sequential(*layers: Layer) -> Layer:
-    """Make an `nn.Sequential`; a single layer stays itself."""
+    """Return an `nn.Sequential`; a single layer is returned unchanged."""
     return layers[0] if len(layers) == 1 else Layer("nn.Sequential", children=list(layers))
 
 
 def branches(join: Layer, *layers: Layer) -> Layer:
-    """Make a Sequential that applies layers to the same input and joins their outputs."""
+    """Return a Sequential that applies layers to the same input and joins their outputs."""
     return sequential(Layer("nn.ConcatTable", children=list(layers)), join)
 
 

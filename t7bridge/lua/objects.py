@@ -24,7 +24,7 @@ GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
 
 @define(eq=False)
 class ObjectMaker:
-    """Makes the objects of layers.
+    """Creates the objects of layers.
 
     Attributes:
         element: of all tensors of the model.

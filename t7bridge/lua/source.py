@@ -1,4 +1,4 @@
-"""`model.lua`: readable source that builds a model and takes its weights."""
+"""`model.lua`: readable source that builds a model and loads its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
 PREFIX = "\1"
-"""Marks the parameter of a function until the source is finished: no name of a user has this character."""
+"""Marks the parameter of a function until the source is finished: no user's name has this character."""
 _WORDS = frozenset(
     (
         *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local"),
@@ -161,7 +161,7 @@ def lua_source(layer: Layer, program: Program, name: str, double: bool = False) 
 
     Args:
         layer: the model.
-        program: what was traced, for shapes and names.
+        program: the traced program, for shapes and names.
         name: of the model, for the first line.
         double: whether its tensors are doubles.
     """
@@ -207,14 +207,14 @@ class _Writer:
     _inline: set[int] = field(factory=set)
 
     def expression(self, layer: Layer, prefix: str, depth: int, root: bool = True) -> str:
-        """Return the expression that makes a layer, its keys after a prefix."""
+        """Return the expression that creates a layer, its keys after a prefix."""
         graph = layer.name == "nn.gModule"
         if graph or (not root and len(_keys_and_layers(layer)[1]) >= 3):
             return self._call(layer, prefix, graph)
         return self._plain(layer, prefix, depth)
 
     def _call(self, layer: Layer, prefix: str, graph: bool) -> str:
-        """Return the call of a function that makes a layer."""
+        """Return the call of a function that creates a layer."""
         keys, _ = _keys_and_layers(layer)
         own = _common(keys)
         body = self._graph(layer, own) if graph else self._plain(layer, own, 1)
@@ -238,7 +238,7 @@ class _Writer:
         return name
 
     def _plain(self, layer: Layer, prefix: str, depth: int) -> str:
-        """Return a constructor call with what is added to it."""
+        """Return a constructor call with its additions."""
         indent = "   " * (depth + 1)
         if layer.name == "nn.Bottle":
             inner = self.expression(layer.children[0], prefix, depth, False)
@@ -274,7 +274,7 @@ class _Writer:
         return "{" + ", ".join(parts) + "}"
 
     def _graph(self, layer: Layer, prefix: str) -> str:
-        """Return the statements that make an nn.gModule."""
+        """Return the statements that create an nn.gModule."""
         many = len(layer.steps) > MOST_LOCALS
         names: dict[int, str] = {}
         lines = ["local x = {}"] if many else []
@@ -295,7 +295,7 @@ class _Writer:
         return "\n   ".join([*lines, f"return nn.gModule({{{inputs}}}, {{{returned}}})"])
 
     def inline_single(self) -> None:
-        """Write blocks that are used once where they are used, unless they are statements."""
+        """Inline blocks that are used once, unless they are statements."""
         uses: Counter[int] = Counter()
         for block in self.blocks:
             uses.update(int(number) for number in re.findall(r"@(\d+)@", block.text))
@@ -330,7 +330,7 @@ class _Writer:
 
 
 def _moved(body: str, argument: str) -> str:
-    """Return a body whose prefix is given by an expression: a string, the prefix itself, or it and a string."""
+    """Return a body whose prefix is an expression: a string, the prefix itself, or the prefix and a string."""
     start = argument[:-1]  # without the closing quote, so that the strings after it continue
     marked = body.replace(f"{PREFIX} .. '", "\0").replace(PREFIX, argument)
     return marked.replace("\0", f"{PREFIX} .. '" if argument == PREFIX else start)
@@ -344,7 +344,7 @@ def _keys_and_layers(layer: Layer) -> tuple[list[str], list[Layer]]:
 
 
 def _common(keys: list[str]) -> str:
-    """Return the longest common beginning of keys that ends before a dot."""
+    """Return the longest common prefix of keys that ends before a dot."""
     if not keys:
         return ""
     parts = [key.split(".")[:-1] for key in keys]
@@ -357,7 +357,7 @@ def _common(keys: list[str]) -> str:
 
 
 def _key(key: str, prefix: str) -> str:
-    """Return a key as an expression: a string, after the parameter `prefix` where there is one."""
+    """Return a key as an expression: a string, after the parameter `prefix` if there is one."""
     if not prefix:
         return lua_string(key)
     rest = key[len(prefix) :]
@@ -365,7 +365,7 @@ def _key(key: str, prefix: str) -> str:
 
 
 def lua_string(text: str) -> str:
-    """Return text as a Lua string literal; whatever is not plain is escaped byte by byte."""
+    """Return text as a Lua string literal; special characters are escaped byte by byte."""
     plain = "".join(
         chr(byte) if (chr(byte).isalnum() and byte < 128) or chr(byte) in "._-/ :" else f"\\{byte:03d}"
         for byte in text.encode("utf-8", "surrogatepass")
@@ -374,7 +374,7 @@ def lua_string(text: str) -> str:
 
 
 def _arguments(layer: Layer) -> list[str]:
-    """Return the constructor's arguments, without the last ones that are defaults."""
+    """Return the constructor's arguments, without trailing defaults."""
     args = list(layer.args)
     row = CLASSES.get(layer.name.partition(".")[2])
     if row is not None and row.special is None:
@@ -385,7 +385,7 @@ def _arguments(layer: Layer) -> list[str]:
             known = defaults[word]
             if last != known or isinstance(last, bool) != isinstance(known, bool):
                 break
-            if word.startswith("pad") and any(pads):  # Lua takes a missing height for the width
+            if word.startswith("pad") and any(pads):  # in Lua a missing height means the width
                 break
             args.pop()
     return [_value(value) for value in args]
@@ -417,7 +417,7 @@ def _number(value: float) -> str:
 
 
 def _tensor(array: Any) -> str:
-    """Return a constant tensor: filled where all elements are one number, else listed with repetitions."""
+    """Return a constant tensor: filled if all elements are equal, else listed with repetitions."""
     sizes = ", ".join(map(str, array.shape))
     flat = array.reshape(-1)
     if (flat == flat[0]).all():

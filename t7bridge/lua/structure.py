@@ -1,4 +1,4 @@
-"""From steps in a row to nested modules: chains become nn.Sequential by PyTorch's modules, the rest nn.gModule."""
+"""From steps to nested modules: chains become nn.Sequential along PyTorch's modules, the rest nn.gModule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .layers import Layer, Step, make, sequential
 
 
 def structured(inputs: list[Step], steps: list[Step], outputs: list[Step]) -> Layer:
-    """Make one layer of a whole program.
+    """Combine a whole program into one layer.
 
     Args:
         inputs: the input steps.
@@ -22,7 +22,7 @@ def structured(inputs: list[Step], steps: list[Step], outputs: list[Step]) -> La
     steps = _needed(steps, outputs)
     unused = [step for step in inputs if step not in outputs and not any(step in other.inputs for other in steps)]
     if len(inputs) > 1:
-        for step in unused:  # nngraph refuses inputs that nobody takes
+        for step in unused:  # nngraph refuses unused inputs
             outputs[0] = Step(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
             steps.append(outputs[0])
     users = _users(steps, outputs)
@@ -42,7 +42,7 @@ def _needed(steps: list[Step], outputs: list[Step]) -> list[Step]:
 
 
 def _users(steps: list[Step], outputs: list[Step]) -> dict[int, list[int]]:
-    """Return for each step the ids of the steps that take its value; 0 is the caller."""
+    """Return for each step the ids of the steps that use its value; 0 is the caller."""
     users: dict[int, list[int]] = {}
     for step in steps:
         for source in step.inputs:
@@ -99,7 +99,7 @@ def _assemble(
     replaced: dict[int, Step],
     gates: dict[int, Step] | None = None,
 ) -> Layer:
-    """Make an nn.Sequential of steps that form a chain, else an nn.gModule."""
+    """Combine steps into an nn.Sequential if they form a chain, else into an nn.gModule."""
     gates = gates or {}
     inside = {id(step): step for step in steps}
 
@@ -138,7 +138,7 @@ def _rename(links: dict[int, list[Step]], outputs: list[Step], old: Step, new: S
 
 
 def _apart(sources: list[Step], nodes: list[Step]) -> list[Step]:
-    """Put an nn.Identity before each further use of a value by the same node, which nngraph refuses."""
+    """Insert an nn.Identity before each further use of a value by the same node, which nngraph refuses."""
     taken: list[Step] = []
     for source in sources:
         if any(source is known for known in taken):

@@ -1,4 +1,4 @@
-"""The table of operations: ATen operation → how it is built of Lua layers. `operations/` fills it."""
+"""The table of operations: ATen operation → its composition of Lua layers. `operations/` fills it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Operation:
     Attributes:
         names: the operations, `aten.relu.default`.
         lua: the Lua layers that it becomes, for the documentation.
-        build: builds it; takes the builder and the arguments by their names in ATen.
-        note: what the user should know.
+        build: builds it; receives the builder and the arguments by their names in ATen.
+        note: a note for the user.
     """
 
     names: tuple[str, ...]
@@ -29,12 +29,12 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def operation(names: str, lua: str, note: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what builds some operations.
+    """Register the builder of some operations.
 
     Args:
         names: ATen's names without `aten.`, separated by spaces: `relu.default relu_.default`.
         lua: the Lua layers, for the documentation.
-        note: what the user should know.
+        note: a note for the user.
     """
 
     def decorate(build: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""PyTorch modules as lists of ATen calls, by `torch.export`. The only module of this room that imports torch."""
+"""PyTorch modules as lists of ATen calls, by `torch.export`. The only module of this package that imports torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ref:
 
 @define(frozen=True)
 class Extent:
-    """An integer that depends on the inputs: the size of the batch, or what is computed from it."""
+    """An integer that depends on the inputs: the batch size, or a number computed from it."""
 
     text: str
 
@@ -75,7 +75,7 @@ class Program:
         constants: name of a value → tensor, of buffers and other constants.
         buffers: name of a value → key in the state dict, of the buffers among them.
         calls: in order.
-        outputs: names of the values returned; what is not a tensor is itself.
+        outputs: names of the values returned; anything but a tensor is stored itself.
         returns: how the outputs were packed: `one`, `list` or `dict`.
         output_names: keys of a returned dict.
         state: the state dict: key → array, in order; tied tensors under their first key.
@@ -111,7 +111,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Pr
 
     Args:
         module: any module that `torch.export` takes.
-        inputs: example inputs; their first dimension is taken for the batch where the module allows it.
+        inputs: example inputs; their first dimension is treated as the batch if the module allows it.
         fixed: whether all extents are those of the example.
 
     Raises:
@@ -140,7 +140,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Pr
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """Return a copy of a module, of which attributes may be tensors that were computed, as of an old `weight_norm`."""
+    """Return a copy of a module whose attributes may be computed tensors, as with an old `weight_norm`."""
     memo = {
         id(value): value.detach().clone()
         for inner in module.modules()
@@ -156,13 +156,13 @@ def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> Any:
         try:
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception:
-            with torch.no_grad():  # functions that say their own gradient may only export without one
+            with torch.no_grad():  # custom autograd functions may only export without gradients
                 return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Keep PyTorch from its fused kernels for attention, and from asking a mask's values whether it is causal."""
+    """Prevent PyTorch from using fused attention kernels, and from checking a mask's values for causality."""
     home = torch.nn.modules.transformer
     fast, detect = torch.backends.mha.get_fastpath_enabled(), home._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
@@ -205,7 +205,7 @@ def _shape(value: Any) -> Any:
 
 
 def _text(value: Any) -> int | str:
-    """Return a symbolic integer: an int where it is known."""
+    """Return a symbolic integer: an int if it is known."""
     known = value.node.maybe_as_int() if hasattr(value, "node") else None
     return known if isinstance(known, int) else str(value)
 
@@ -319,12 +319,12 @@ _REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def _is_region(node: Any) -> bool:
-    """Return whether a node is a block of the source, as that of `with torch.no_grad()`."""
+    """Return whether a node is a block of the source, such as `with torch.no_grad()`."""
     return getattr(node.target, "__name__", "") in _REGIONS
 
 
 def _inlined(node: Any, exported: Any) -> list[Call]:
-    """Return the calls of a block, and one that is the list of its results, without gradients where it keeps none."""
+    """Return the calls of a block, and one for the list of its results, detached if the block disables gradients."""
     place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
     graph = getattr(exported.graph_module, node.args[place].target).graph
     given = iter(node.args[place + 1 :])
@@ -407,7 +407,7 @@ def _branching_modules(module: nn.Module) -> list[tuple[str, str]]:
 
 @cache
 def _branches_on_training(forward: Any) -> bool:
-    """Return whether the source of a function has a condition that asks for `.training`, as far as it is known."""
+    """Return whether the source of a function, if available, has a condition on `.training`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
     except (OSError, TypeError, SyntaxError):
@@ -434,7 +434,7 @@ def state_arrays(program: Program) -> dict[str, Any]:
 
 
 def to_array(tensor: Any) -> Any:
-    """Return a tensor as a numpy array in memory of its own order."""
+    """Return a tensor as a contiguous numpy array in memory of its own."""
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()

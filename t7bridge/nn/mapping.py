@@ -1,7 +1,7 @@
 """The PyTorch equivalent of a Lua layer, as data: a module of PyTorch or of the runtime, and its arguments.
 
-A `Row` maps fields to arguments, so that it can be read backwards too; a function returns a `Call` if
-the fields affect more than values. May import graph and errors. Knows neither formats nor PyTorch.
+A `Row` maps fields to arguments, so that it can be read backwards too; a function returns a `Call` if the fields affect
+more than values. May import graph and errors. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Read:
     """Source of an argument.
 
     Attributes:
-        kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (1-based in Lua, 0-based in
-            PyTorch, from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor
-            of the state dict), `has` (whether the state dict has the tensor) or `base` (the first index).
+        kind: `number`, `integer`, `optional` (an integer or `None`), `flag`, `dim` (1-based in Lua, 0-based in PyTorch,
+            from -1 backwards in both), `sizes`, `pair` (a tuple, of several fields), `extent` (of a tensor of the state
+            dict), `has` (whether the state dict has the tensor) or `base` (the first index).
         fields: names of fields, or the tensor; older names of each may follow after `|`.
         default: the value of a missing field.
         dim: the dimension of an `extent`.

@@ -16,8 +16,8 @@ _loaded: dict[str, ModuleType] = {}
 def load_classes(path: PathLike) -> None:
     """Run a Python file that registers classes, once in a process.
 
-    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's
-    name, so that generated source can import it.
+    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's name, so that
+    generated source can import it.
 
     Args:
         path: of the file.

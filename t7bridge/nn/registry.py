@@ -43,8 +43,8 @@ class Param:
     Attributes:
         name: its name in PyTorch.
         sources: its places in Lua; the first that exists is used.
-        kind: `parameter` if learned, `buffer` if kept besides, `derived` if computed from other fields and
-            not written back, `unused` if Lua keeps it but never reads it: it is named in a note and left out.
+        kind: `parameter` if learned, `buffer` if kept besides, `derived` if computed from other fields and not written
+            back, `unused` if Lua keeps it but never reads it: it is named in a note and left out.
         make: computes it if it has no source; returns `None` if it is not wanted.
         note: a note for the user.
         adds_to: of a derived one, the parameter that it is added to on the way back, as Lua has one for the two.
@@ -263,8 +263,8 @@ def register_module(
         names: full Lua class names.
         params: the tensors of its state dict, by their names in the class.
         args: the sources of the constructor's positional arguments: results of `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping`, or plain values. None if there
-            are children, which come first.
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping`, or plain values. None if there are
+            children, which come first.
         kwargs: arguments by keyword, likewise.
         children: see `register_layer`; the modules are passed to the constructor, those with names by keyword.
         defaults: see `register_layer`.
@@ -272,8 +272,7 @@ def register_module(
         kind: see `register_layer`.
         note: see `register_layer`.
         traits: facts that do not follow from the arguments: whether it accepts or returns a list, whether its output
-            may share
-            memory with its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
+            may share memory with its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
 
     Returns:
         A decorator for a subclass of `torch.nn.Module` at the top level of a module, so that generated source can

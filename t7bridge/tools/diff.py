@@ -1,4 +1,4 @@
-"""Differences between two files: which weights differ, and by how much."""
+"""`diff`: report the values that differ between two files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .verify import hint_for, pairs_of, read_side
 
 @define
 class DiffReport:
-    """The answer of `diff`.
+    """The result of `diff`.
 
     Attributes:
         first: path of the first file.
         second: path of the second file.
-        tensors: how many pairs of tensors were compared.
-        differences: what differs; for tensors of one shape a `TensorDifference`, with numbers.
+        tensors: number of pairs of tensors compared.
+        differences: the differences; for tensors of one shape a `TensorDifference`, with numbers.
     """
 
     first: str
@@ -33,17 +33,17 @@ class DiffReport:
     tensors: int = 0
     differences: list[Difference] = field(factory=list)
     hint: str = ""
-    """A way to compare the files where their keys differ."""
+    """A hint on how to compare files whose keys differ."""
     drawn: dict[str, int] = field(factory=dict)
-    """Of a picture, numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`."""
+    """Numbers of differing blocks by kind: `only first`, `only second`, `shape`, `options`, `weights`."""
 
     @property
     def same(self) -> bool:
-        """Return whether no difference was found."""
+        """Whether no difference was found."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data for JSON, where infinity becomes `None`."""
+        """Return the report as data for JSON, in which infinity becomes `None`."""
         return {**asdict(self, value_serializer=_finite), "same": self.same}
 
 
@@ -61,27 +61,27 @@ def diff(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> DiffReport:
-    """Say which values of two files differ, and by how much.
+    """Report the values that differ between two files, and by how much.
 
-    Elements of tensors are compared as numbers; how they are stored is left alone, be it sharing, offsets, strides or
-    devices: whether these are the same too is what `verify` says. The files may be of both formats: what one holds is
-    put into the form that fits the other best, the state dicts of its modules included.
+    Elements of tensors are compared as numbers; their storage (sharing, offsets, strides, devices) is ignored, as
+    `verify` compares it. The files may have different formats: one is converted to the form that matches the other
+    best, including the state dicts of its modules.
 
     Args:
         a: a `.t7` or `.pt` file.
         b: another.
-        rtol: how far a number may be from the second file's, as a share of the second file's.
-        atol: how far it may be besides.
+        rtol: relative tolerance, as a fraction of the second file's element.
+        atol: absolute tolerance, added to the relative one.
         draw: a page to write, `.html`: both models side by side, differences in colour.
         force: whether an existing page is replaced.
         limits: resource limits.
 
     Raises:
-        FormatError: a file is damaged, or is something else.
+        FormatError: a file is damaged, or in no supported format.
     """
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
         pairs = pairs_of(read_side(first, limits), read_side(second, limits), limits)
-        # Which form fits best is told by structure and shapes, and no element is read twice.
+        # The best form is chosen by structure and shapes, so that no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)
         found = comparer.run(one, two)

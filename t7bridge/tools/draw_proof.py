@@ -1,4 +1,4 @@
-"""A picture of a proof: each layer coloured by how far it is from Lua Torch. May import tools/draw and tools/prove."""
+"""A picture of a proof: each layer coloured by its distance from Lua Torch. May import tools/draw and tools/prove."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def draw_proof(
     """Draw a model with the verdict on each layer.
 
     Layers that agree are green, or a paler green from a relative difference of `NEAR` on; stale ones are yellow, those
-    that differ red, and those that were not checked grey. The labels of
-    the others have the largest relative difference.
+    that differ red, and those that were not checked grey. The labels of the others show the largest relative
+    difference.
 
     Args:
         src: the file that was proved.
-        dst: the picture, of the kinds of `draw`.
+        dst: the picture, in any format of `draw`.
         proof: the proof.
-        at: the path of a model where the file holds several.
+        at: the path of a model if the file holds several.
         force: whether an existing file is replaced.
         limits: resource limits.
 
@@ -56,7 +56,7 @@ def draw_proof(
 
 
 def mark(drawing: Drawing, layers: Mapping[str, LayerProof]) -> None:
-    """Put verdicts into the blocks of a drawing, by path."""
+    """Set verdicts in the blocks of a drawing, by path."""
     for block in drawing.blocks:
         layer = layers.get(block.path)
         if layer is None or block.mark in ("unmapped", "again"):

@@ -1,4 +1,4 @@
-"""Lua models in formats that other programs run: `export`."""
+"""`export`: Lua models in formats for other programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
 _STEPS_PER_CALL = 2000
-"""Steps that tracing one call of a module is worth: about 5 ms."""
+"""Steps that tracing one call of a module costs: about 5 ms."""
 _CALLS, _BYTES_PER_CALL = 700, 1 << 10
-"""Calls that any model may have beside those of `Limits.work`, and bytes of the file that explain one more."""
+"""Calls that any model may have besides those of `Limits.work`, and bytes of the file that account for one more."""
 
 
 @define(frozen=True)
@@ -63,29 +63,29 @@ def export(
     hub: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ExportReport | HubReport:
-    """Write a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, through PyTorch's own exporters.
+    """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
 
-    With `hub`, write the folder that model hubs take instead, see `t7bridge.tools.hub.export_hub`. Otherwise the file
-    is run at once, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the given
-    shapes. A file that computes something else is not kept.
+    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.hub.export_hub`. Otherwise the file is run
+    immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the given shapes. A
+    file with different results is deleted.
 
     Args:
         path: the `.t7` file.
-        dst: the file to write; its suffix names the format. With `hub` the folder.
+        dst: the file to write; its suffix selects the format. With `hub` the folder.
         input: the shape of the input: `(1, 3, 224, 224)`, `"1x3x224x224"`, `"image=1x3x224x224"`, `"1x20:int64"`.
-            A list of such texts, or brackets, for a model that takes a table: `"[1x4,[1x4,hidden=1x8]]"`. Or a `.t7`
-            file that holds the input itself, a tensor or a table of tensors, where drawn numbers will not do.
+            A list of such texts, or brackets, for a model with a table as input: `"[1x4,[1x4,hidden=1x8]]"`. Or a `.t7`
+            file with the input itself, a tensor or a table of tensors, where random numbers are unsuitable.
         output: names for the outputs.
-        dynamic: `("batch",)` where the first dimension of every input may have any size.
-        at: the path of the module, where the file holds several.
-        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        dynamic: `("batch",)` if the first dimension of every input may have any size.
+        at: the path of the module, if the file holds several.
+        index_base: number of the first class, row or element: 1 as in Lua, or 0.
         force: replace an existing file.
         hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `dst`.
         limits: resource limits.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
-        ModelError: no input is given, a shape cannot be read or does not fit, or the exported model computes something
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: no input is given, a shape is invalid or does not fit, or the exported model computes something
             else.
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
@@ -99,9 +99,9 @@ def export(
     target = os.fspath(dst)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
-        raise ModelError("no known format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+        raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     if os.path.lexists(target) and not force:
-        raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
+        raise TargetExistsError("already exists", file=target, hint="Use --force (force=True) to replace it.")
     inputs = parse_inputs(input, limits=limits)
     try:
         from ..torchmodules.export import export_onnx, export_pt2
@@ -116,7 +116,7 @@ def export(
     except OSError as error:
         raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
     try:
-        # Under its own name, as ONNX's weights are found by the name of the file beside it.
+        # Under its own name, as ONNX finds the weights by the name of the file next to it.
         made = os.path.join(scratch, os.path.basename(target))
         with about_file(os.fspath(path)):
             if suffix == ".onnx":
@@ -128,7 +128,7 @@ def export(
         taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not force]
         if taken:
             raise TargetExistsError("exists already", file=os.path.join(folder, taken[0]))
-        for name in names:  # the file that names the others takes its place last
+        for name in names:  # the file that refers to the others is renamed last
             os.replace(os.path.join(scratch, name), os.path.join(folder, name))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -138,7 +138,7 @@ def export(
 
 
 def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
-    """Charge the call of each module, at each place where it stands, before the exporter follows them.
+    """Charge the call of each module, at each of its places, before the exporter traces them.
 
     A module without weights takes some 100 bytes of a file and 5 ms of the exporter, so that the size of the file
     bounds them: 1 200 calls, and one more for each KiB. The layers of real models have weights.
@@ -149,7 +149,7 @@ def _check_calls(module: Any, nbytes: int, limits: Limits) -> None:
         limits: resource limits.
 
     Raises:
-        LimitError: there are far more calls than the size of the file explains.
+        LimitError: there are far more calls than the size of the file accounts for.
     """
     budget = Budget(
         limits, "exporting a model of so many modules", _STEPS_PER_CALL * (_CALLS + nbytes // _BYTES_PER_CALL)

@@ -1,4 +1,4 @@
-"""A Lua model as two files of its own: `write_module` makes `model.py` and `model.pt`."""
+"""`write_module`: a Lua model as `model.py` and `model.pt`."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def write_module(
     """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
 
     `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
-    `model.pt` is its state dict, in PyTorch's order. The model takes and returns what the Lua module did: tensors in
+    `model.pt` is its state dict, in PyTorch's order. The model has the inputs and outputs of the Lua module: tensors in
     Lua's shapes, and lists for tables. Neither PyTorch nor Lua is needed to write them.
 
     Args:
         src: the `.t7` file.
-        directory: where the two files go; it is made if need be.
-        at: the path of the module where the file holds several: `root.protos.rnn`.
-        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        directory: the folder of the two files; created if missing.
+        at: the path of the module if the file holds several: `root.protos.rnn`.
+        index_base: number of the first class, row or element: 1 as in Lua, or 0.
         force: whether existing files are replaced.
-        strict: whether anything of which the report would warn is an error.
+        strict: whether to fail instead of warning in the report.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
-        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is run.
+        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is executed.
         limits: resource limits.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         TargetExistsError: a file exists and `force` is not set.
-        WriteError: the directory or a file cannot be written.
+        WriteError: the folder or a file cannot be written.
         StrictError: with `strict`: the model would lose something; the error has the notes.
     """
     from ..codegen.generate import generate
@@ -59,7 +59,7 @@ def write_module(
     from ..nn.weights.compact import compacted
 
     if index_base not in (0, 1):
-        raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     if classes is not None:
         from ..nn.own_classes import load_classes
 
@@ -78,7 +78,7 @@ def write_module(
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         check_strict(report, strict)
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
-        # The source takes its name last: a model.py is never there without its weights.
+        # The source is renamed last: a model.py never exists without its weights.
         with (
             new_folder(folder),
             FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
@@ -95,7 +95,7 @@ def write_module(
 
 @contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """Make a folder for what is written in the block; where that fails, the folders that were made are removed."""
+    """Create a folder for the outputs of the block; on failure, folders that were created are removed."""
     made: list[str] = []
     missing = os.path.abspath(path)
     while not os.path.lexists(missing):
@@ -106,7 +106,7 @@ def new_folder(path: str) -> Iterator[None]:
             os.makedirs(path, exist_ok=True)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise WriteError(f"the folder cannot be made: {reason}", file=path) from error
+            raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
         yield
     except BaseException:
         for folder in made:

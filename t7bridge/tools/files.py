@@ -1,4 +1,4 @@
-"""Reading, writing and describing whole files by path: what most users call."""
+"""Reading, writing and describing whole files by path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
-    """Load the value of a file, whose format is told by its content.
+    """Load the value of a file, whose format is detected by content.
 
-    Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights
-    are not read before they are asked for. An `IncompleteFileWarning` says that something stands behind the values
-    that is cut off or no value.
+    Of a `.t7` with several values it is the first, as in Lua's `torch.load`; `T7Reader` reads the others. Weights are
+    not read until they are used. An `IncompleteFileWarning` is issued if bytes after the values are truncated or not a
+    value.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -33,7 +33,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
 
     Raises:
         T7BridgeError: the file cannot be opened.
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
     """
     document = formats.open(source, limits=limits)
     document.warn()
@@ -42,7 +42,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
-    """Load all values of a file: of most there is one, a `.t7` may hold several.
+    """Load all values of a file: most have one, a `.t7` may hold several.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -50,7 +50,7 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 
     Raises:
         T7BridgeError: the file cannot be opened.
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
     """
     document = formats.open(source, limits=limits)
     document.warn()
@@ -60,21 +60,21 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:
     """Save a value in the format of the path's suffix.
 
-    A Lua value (`Table`, `TorchObject`, …) goes to a `.t7` as it is, and to a `.pt` in `tree` mode; builtins with
-    `Tensor` in them go to a `.pt` as they are, and to a `.t7` as tables. A `.safetensors`, `.h5` or `.npz` gets the
+    A Lua value (`Table`, `TorchObject`, …) is written to a `.t7` directly, and to a `.pt` in `tree` mode; builtins with
+    `Tensor` in them to a `.pt` directly, and to a `.t7` as tables. A `.safetensors`, `.h5` or `.npz` receives the
     tensors, under their paths; modules are their state dicts there.
 
     Args:
-        value: what `load` returns, numpy arrays, torch tensors, modules (their state dicts are saved), or builtins
-            of these. Tensors that share memory do so in the file.
+        value: the result of `load`, numpy arrays, torch tensors, modules (their state dicts are saved), or builtins of
+            these. Tensors that share memory do so in the file.
         path: of the file to write.
         force: whether an existing file is replaced.
         layout: encoding, byte order and size of `long` of a `.t7`.
 
     Raises:
         TargetExistsError: the file exists and `force` is not set.
-        WriteError: the value or the disk does not allow it.
-        UnsupportedError: the value holds something that the format does not have.
+        WriteError: the value cannot be stored, or the disk reports an error.
+        UnsupportedError: the format cannot hold part of the value.
     """
     from ..conversion.adopt import adopt
     from ..conversion.write_value import write_value
@@ -87,7 +87,7 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
 
 
 def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """Describe what a file holds, as data that becomes JSON: the same for every encoding of the same value.
+    """Describe a file's content, as data that becomes JSON: the same for every encoding of the same value.
 
     A description may be nested deeper than Python's recursion limit, where `==` and the `json` module fail;
     `t7bridge.values.describe_lua.json_pieces` writes it as JSON whatever its depth.
@@ -97,10 +97,10 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
         limits: resource limits.
 
     Returns:
-        See `t7bridge.values.describe_lua`. Of a `.t7` with several values `{"t": "values", "v": [...]}` of all.
+        See `t7bridge.values.describe_lua`. For a `.t7` with several values `{"t": "values", "v": [...]}` of all.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
     """
     document = formats.open(source, limits=limits)
     if document.spec.values == formats.LUA:

@@ -1,4 +1,4 @@
-"""The folder that model hubs take: weights, configuration, source and a card of a Lua model."""
+"""A folder for model hubs: weights, configuration, source and a card of a Lua model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HubReport:
         sha256: of the source file.
         checked: the result of `prove`, as a sentence.
         target_bytes: size of the files.
-        notes: what the user should know.
+        notes: notes for the user.
     """
 
     source: str
@@ -68,22 +68,22 @@ def export_hub(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> HubReport:
-    """Write a Lua model as the folder that model hubs take.
+    """Write a Lua model as a folder for model hubs.
 
     `model.safetensors` has the weights, `model.py` the model as source that needs only PyTorch and safetensors
-    (`from_pretrained(folder)` returns it in evaluation mode), `config.json` the facts for programs and `README.md` the
-    same for people: origin, classes, parameters, and what `prove` found. The licence is left to the user.
+    (`from_pretrained(folder)` returns it in evaluation mode), `config.json` metadata for programs and `README.md` the
+    same as a model card: origin, classes, parameters, and the result of `prove`. The licence is left to the user.
 
     Args:
         path: the `.t7` file.
-        directory: the folder; it is made if need be.
-        at: the path of the module, where the file holds several.
-        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
+        directory: the folder; created if missing.
+        at: the path of the module, if the file holds several.
+        index_base: number of the first class, row or element: 1 as in Lua, or 0.
         force: replace existing files.
         limits: resource limits.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: the file holds no module, or several and `at` names none of them.
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         UnsupportedError: safetensors cannot hold a tensor.
@@ -93,7 +93,7 @@ def export_hub(
     from ..nn.weights.compact import compacted
 
     if index_base not in (0, 1):
-        raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     folder = os.fspath(directory)
     with ByteSource.from_path(path) as source, ExitStack() as stack:
         inside, module = one_module(source, at, limits)
@@ -118,7 +118,7 @@ def export_hub(
             "converter": f"t7bridge {__version__}",
         }  # fmt: skip
         stack.enter_context(new_folder(folder))
-        # They take their names in the opposite order: the source is never there without its weights.
+        # Renamed in the opposite order: the source never exists without its weights.
         outputs = {
             each: stack.enter_context(FileOutput(os.path.join(folder, each), force=force, inputs=(source,)))
             for each in reversed(FILES)
@@ -150,13 +150,13 @@ def sha256(source: ByteSource) -> str:
 
 
 def count_parameters(tensors: dict[str, Tensor]) -> int:
-    """Return the number of elements of a state dict; of tensors that are one view of a storage one counts."""
+    """Return the number of elements of a state dict; tensors that are the same view of a storage count once."""
     views = {(id(each.storage), each.offset, each.size, each.stride): each.numel for each in tensors.values()}
     return sum(views.values())
 
 
 def _dtype(tensors: dict[str, Tensor]) -> str:
-    """The element type that most weights have."""
+    """Return the element type of most weights."""
     counts: dict[str, int] = {}
     for tensor in tensors.values():
         counts[tensor.element.name] = counts.get(tensor.element.name, 0) + tensor.numel
@@ -164,7 +164,7 @@ def _dtype(tensors: dict[str, Tensor]) -> str:
 
 
 def _checked(path: PathLike, inside: str, limits: Limits) -> str:
-    """The sentence of `prove`."""
+    """Return the verdict of `prove` as a sentence."""
     try:
         from .prove.prove import prove
 
@@ -174,7 +174,7 @@ def _checked(path: PathLike, inside: str, limits: Limits) -> str:
 
 
 def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> Iterator[str]:
-    """The lines of the model card."""
+    """Yield the lines of the model card."""
     origin = facts["origin"]
     yield from ("---", "library_name: pytorch", "tags:", "- lua-torch", "- t7bridge", "---", "")
     yield f"# {_plain(os.path.splitext(origin['file'])[0])}"
@@ -200,5 +200,5 @@ def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limit
 
 
 def _plain(text: str) -> str:
-    """A text from a file without anything that Markdown or HTML would take for more than text."""
+    """Return a text from a file without markup of Markdown or HTML."""
     return re.sub(r"[^\w .,:;()\[\]/+-]", "_", printable(text))[:200]

@@ -1,4 +1,4 @@
-"""A file in a screenful: `inspect`."""
+"""`inspect`: a one-screen summary of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .draw.structure import structure_blocks
 from .draw.view import shown
 
 ROWS, OTHERS = 60, 24
-"""Lines of layers and of other things that a summary has, at most."""
+"""Maximum lines of layers and of other content in a summary."""
 _STATISTICS = 2000
 _UNTYPED = "nn before March 2016"
 _TYPED = "nn since March 2016"
@@ -42,23 +42,23 @@ def inspect(
     input_shape: Sequence[int] | str | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Summary:
-    """Summarize a file: its header, its layers, and what else it holds. Weights are not read.
+    """Summarize a file: its header, its layers, and its other content. Weights are not read.
 
     Args:
         source: a path, bytes, or a binary file object, of any format.
         at: the path of a part: `root.model.modules[3]`.
-        statistics: whether weights are read, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
+        statistics: whether to read weights, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
         input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
-            meta device, and output shapes are those found there. `"guess"`: one that the layers take. Without it they
-            are those in the file, or follow from an input that the layers take, which is said to be a guess.
+            meta device to determine output shapes. `"guess"`: one that the layers accept. By default they are those in
+            the file, or follow from an input that the layers accept, which is marked as a guess.
         limits: resource limits.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
-        ModelError: nothing stands at `at`, or the model does not take `input_shape`.
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: there is nothing at `at`, or the model does not accept `input_shape`.
         UnsupportedError: `input_shape` is given, and PyTorch is not installed.
 
-    Source: the era of nn is told by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
+    Source: the age of nn is known by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
     """
     with formats.open(source, limits=limits) as document, about_file(document.path):
         document.warn()
@@ -69,7 +69,7 @@ def inspect(
         result.header.update(_counts(roots))
         blocks = _blocks(value, at or "root", limits)
         if input_shape is not None and not blocks:
-            raise ModelError("shapes are found by running one model", found="no layers")
+            raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
             shapes = _shapes(value, at or "root", input_shape, blocks, limits)
             result.shapes = shapes.source
@@ -82,10 +82,10 @@ def inspect(
 
 
 def value_at(roots: list[Value], path: str) -> Value:
-    """The value at a path of a file's first value, `root.protos.rnn`.
+    """Return the value at a path of a file's first value, `root.protos.rnn`.
 
     Raises:
-        ModelError: there is none.
+        ModelError: it does not exist.
     """
     value, rest = roots[0], path.removeprefix("root")
     while rest:
@@ -93,7 +93,7 @@ def value_at(roots: list[Value], path: str) -> Value:
         if not found:
             steps = ", ".join(step for step, _ in list(children(value))[:12])
             done = path[: len(path) - len(rest)] or "root"
-            raise ModelError(f"nothing stands at {path}", path=done, expected=steps or "no further step")
+            raise ModelError(f"there is nothing at {path}", path=done, expected=steps or "no further step")
         step, value = max(found, key=lambda pair: len(pair[0]))
         rest = rest[len(step) :]
     return value
@@ -117,7 +117,7 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _counts(roots: list[Value]) -> dict[str, Any]:
-    """Numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    """Return numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
     values = modules = tensors = 0
     typed: bool | None = None
     storages: dict[int, Storage] = {}
@@ -150,7 +150,7 @@ def _counts(roots: list[Value]) -> dict[str, Any]:
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
-    """Elements in a union of spans."""
+    """Return the number of elements in a union of spans."""
     total, end = 0, 0
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0)
@@ -159,7 +159,7 @@ def _covered(spans: list[tuple[int, int]]) -> int:
 
 
 def _blocks(value: Value, path: str, limits: Limits) -> list[Block]:
-    """The blocks of the models in a value; none where it has none, or too many."""
+    """Return the blocks of the models in a value; none if it has none, or too many."""
     found = [(path, value)] if is_module(value) else find_models(value, path)
     try:
         if not found:
@@ -178,7 +178,7 @@ def _blocks(value: Value, path: str, limits: Limits) -> list[Block]:
 
 
 def _rows(blocks: list[Block]) -> list[LayerRow]:
-    """The table of layers, repeated ones once."""
+    """Return the table of layers, repeated ones once."""
     rows: list[LayerRow] = []
     root = shown(blocks, ROWS)[0]
     stack = [(root, 0)]
@@ -219,7 +219,7 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
 
 
 def _weight_shape(block: Block) -> str:
-    """Of what is known by its weights only, the shape of the first."""
+    """Return the shape of the first weight, for a block without a class."""
     if block.target or not block.weights:
         return ""
     first = block.weights[0]
@@ -239,7 +239,7 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
 
 def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
-    """Return the content beside models: tables opened two levels deep, and how many more entries there are."""
+    """Return the content outside of models: tables opened two levels deep, and the number of further entries."""
     several = isinstance(value, list) and path == "root" and len(value) > 1
     start = value[0] if isinstance(value, list) and path == "root" and not several else value
     if _is_model(start):
@@ -271,7 +271,7 @@ def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str
 
 
 def _is_model(value: Value) -> bool:
-    """Return whether the table of layers has a value: a module of Lua's, or a pickled one."""
+    """Return whether the table of layers contains a value: a Lua module, or a pickled one."""
     return is_module(value) or (isinstance(value, PythonObject) and value.is_module)
 
 
@@ -283,7 +283,7 @@ def _entries(value: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _size(value: Value) -> int:
-    """Entries of a value that has some."""
+    """Return the number of entries of a value that has some."""
     value = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
     if isinstance(value, Table):
         return len(value.raw_keys)
@@ -302,7 +302,7 @@ _PLAIN = {"bytes", "str", "float", "int", "bool"}
 
 
 def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
-    """A value in a few words; a vocabulary with its first entries."""
+    """Return a value in a few words; a vocabulary with its first entries."""
     text = short_summary(value)
     if _is_list(value, inside):
         first = ", ".join(f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:4])
@@ -311,7 +311,7 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
 
 
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
-    """Input, output, parameters, skips and sharing, as the header states them."""
+    """Return input, output, parameters, skips and sharing for the header."""
     guess = " (a guess from the layers)" if "guess" in shapes.source else ""
     facts: dict[str, Any] = {"input": shapes.input and shapes.input + guess, "output": shapes.output}
     facts["parameters"] = blocks[0].parameters
@@ -321,12 +321,14 @@ def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
 
 
 def _shapes(value: Value, path: str, wanted: Sequence[int] | str | None, blocks: list[Block], limits: Limits) -> Shapes:
-    """Find the shapes of the models in a value, and put them into their blocks."""
+    """Determine the shapes of the models in a value, and set them in their blocks."""
     found = [(path, value)] if is_module(value) else find_models(value, path)
     if wanted is not None:
         if len(found) != 1:
             raise ModelError(
-                "shapes are found by running one model", found=counted(len(found), "model"), hint="Name it with --at."
+                "shapes are computed by running one model",
+                found=counted(len(found), "model"),
+                hint="Name it with --at.",
             )
         return run_for_shapes(found[0][1], found[0][0], wanted, blocks, limits)
     if len(found) == 1:

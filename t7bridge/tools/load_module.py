@@ -1,4 +1,4 @@
-"""Live PyTorch modules of the models in files: `load_module`."""
+"""`load_module`: live PyTorch modules from the models in files."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def load_module(
 ) -> nn.Module:
     """Load a model of a `.t7` file as a live PyTorch module, in evaluation mode.
 
-    The module takes and returns what the Lua module did: tensors in Lua's shapes, and lists for tables. It can be
+    The module has the inputs and outputs of the Lua module: tensors in Lua's shapes, and lists for tables. It can be
     trained, and its `state_dict()` has the keys that `convert` writes. A criterion is called with input and target.
 
     Args:
         source: a path, bytes, or a binary file object.
-        at: the path of the module, where the file holds several or one inside another is meant: `root.protos.rnn`,
+        at: the path of the module, if the file holds several or one inside another is requested: `root.protos.rnn`,
             `root.model.modules[3]`.
-        index_base: what the first class, row or element is called: 1 as in Lua, or 0.
-        map_location: the device of its parameters: `"cuda"`, a `torch.device`, a mapping such as
-            `{"cuda:0": "cuda:1"}`, or a function that is given the device in the file (`cuda:0` for Cuda tensors) and
-            returns one, or `None` for the CPU. The CPU where it is not given.
+        index_base: number of the first class, row or element: 1 as in Lua, or 0.
+        map_location: the device of its parameters: `"cuda"`, a `torch.device`, a mapping such as `{"cuda:0":
+            "cuda:1"}`, or a function that receives the device in the file (`cuda:0` for Cuda tensors) and returns one,
+            or `None` for the CPU. By default the CPU.
         limits: resource limits.
 
     Returns:
         A `torch.nn.Module`, its parameters in the element types of the file.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         UnsupportedError: the file is not a `.t7`, PyTorch is not installed, or has no such device.
@@ -61,7 +61,7 @@ def load_module(
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if index_base not in (0, 1):
-        raise ModelError("the first element is called 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
+        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
     place = None
     if map_location is not None:
         from ..formats.pt.locations import placed
@@ -75,26 +75,26 @@ def load_module(
 def one_module(
     source: Readable | ByteSource, at: str | None, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, TorchObject]:
-    """The module of a `.t7` file that is meant, with its path.
+    """Return the selected module of a `.t7` file, with its path.
 
     Args:
-        source: a path, bytes, a binary file object, or what is open already.
-        at: the path of the module where the file holds several.
+        source: a path, bytes, a binary file object, or an open document.
+        at: the path of the module if the file holds several.
         limits: resource limits.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
         UnsupportedError: the file is not a `.t7`.
     """
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
         raise UnsupportedError(
-            "modules are made of what .t7 files hold",
+            "modules are made from .t7 files",
             file=document.path,
             hint="A state dict in a .pt is loaded by torch.load(weights_only=True)."
             if document.format == "pt"
-            else f"A {document.spec.suffix} holds tensors without the layers that they are of.",
+            else f"A {document.spec.suffix} holds tensors, but not their layers.",
         )
     document.warn(4)
     value = document.first
@@ -110,5 +110,5 @@ def one_module(
         return found[0]
     module = module_at(value, at)
     if module is None:
-        raise ModelError(f"the file holds no module at {at}", file=document.path, hint=f"There are: {paths}.")
+        raise ModelError(f"the file holds no module at {at}", file=document.path, hint=f"It has {paths}.")
     return at, module

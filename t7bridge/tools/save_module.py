@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 PACKAGES = ("rnn",)
-"""Lua packages beside nn and nngraph that a model may need where that is allowed."""
+"""Lua packages besides nn and nngraph that a model may need if allowed."""
 
 
 def save_module(
@@ -32,14 +32,14 @@ def save_module(
 ) -> Report:
     """Save a PyTorch module as a `.t7` that stock Lua Torch loads, runs, trains and saves again.
 
-    The model is made of nn and nngraph only. It takes and returns what the module does: one tensor, or a table of
-    several. Means of batch normalization and dropout keep their meaning in training. `load_module` of the file computes
-    the same, with the same state dict keys.
+    The model consists of nn and nngraph only. It has the inputs and outputs of the module: one tensor, or a table of
+    several. Running means of batch normalization and dropout keep their meaning in training. `load_module` of the file
+    computes the same, with the same state dict keys.
 
     Args:
         module: the module; it is not changed.
         path: of the `.t7` to write.
-        example_inputs: a tensor, or a tuple of the inputs; the first dimension is taken for the batch where the module
+        example_inputs: a tensor, or a tuple of the inputs; the first dimension is treated as the batch if the module
             lets it vary, all other extents are fixed by the example.
         allow: other Lua packages that the model may need: `rnn`, Element-Research's, for `nn.SeqLSTM`; without it
             recurrent layers are unrolled.
@@ -47,7 +47,7 @@ def save_module(
         sync: whether to return only when the file is on the disk.
 
     Returns:
-        The report; its notes name what the user should know, as the fixed length of unrolled recurrent layers.
+        The report, with notes for the user, such as the fixed length of unrolled recurrent layers.
 
     Raises:
         UnsupportedError: operations that nn and nngraph cannot express, all of them with their lines; or PyTorch is not
@@ -81,17 +81,17 @@ def write_lua(
 
     Args:
         module: see `save_module`.
-        directory: where the two files go; it is made if need be.
+        directory: the folder of the two files; created if missing.
         example_inputs: see `save_module`.
         allow: see `save_module`.
         force: whether existing files are replaced.
         sync: whether to return only when the files are on the disk.
-        source: where the module comes from, for the first line of the source.
+        source: the origin of the module, for the first line of the source.
 
     Raises:
         UnsupportedError: see `save_module`.
         TargetExistsError: a file exists and `force` is not set.
-        WriteError: the directory or a file cannot be written.
+        WriteError: the folder or a file cannot be written.
     """
     model = lua_model(module, example_inputs, allow)
     folder = _made(directory)
@@ -109,7 +109,7 @@ def write_lua(
 
 
 def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = ()) -> LuaModel:
-    """Turn a PyTorch module into a Lua model in memory.
+    """Convert a PyTorch module to a Lua model in memory.
 
     Raises:
         ModelError: `module` is not a module, or there are no example inputs.
@@ -120,18 +120,18 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if not hasattr(module, "state_dict") or not callable(module):
-        raise ModelError("save_module takes a torch.nn.Module", found=type(module).__name__)
+        raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
     inputs = tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else (example_inputs,)
     if not inputs:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
-        raise ModelError("no such Lua package is used", expected=" or ".join(PACKAGES), found=", ".join(unknown))
+        raise ModelError("unknown Lua package", expected=" or ".join(PACKAGES), found=", ".join(unknown))
     return convert_module(module, inputs, allow)
 
 
 def loader_source() -> str:
-    """Return `loader.lua`: Lua source that puts a state dict into an nn or nngraph model that exists, by name."""
+    """Return `loader.lua`: Lua source that loads a state dict into an existing nn or nngraph model, by name."""
     from importlib.resources import files
 
     return (files("t7bridge.lua") / "loader.lua").read_text(encoding="utf-8")
@@ -140,18 +140,18 @@ def loader_source() -> str:
 def write_loader(
     directory: PathLike, weights: PathLike | None = None, *, force: bool = False, sync: bool = False
 ) -> Report:
-    """Write `loader.lua`, and a state dict as the table of tensors that it takes, `weights.t7`.
+    """Write `loader.lua`, and a state dict as its table of tensors, `weights.t7`.
 
     Args:
-        directory: where the files go; it is made if need be.
-        weights: a file with a state dict, of any format; the loader alone where not given.
+        directory: the folder of the files.
+        weights: a file with a state dict, of any format; by default only the loader is written.
         force: whether existing files are replaced.
         sync: whether to return only when the files are on the disk.
 
     Raises:
-        FormatError: the weights are damaged, or are something else.
+        FormatError: the weights are damaged, or in no supported format.
         TargetExistsError: a file exists and `force` is not set.
-        WriteError: the directory or a file cannot be written.
+        WriteError: the folder or a file cannot be written.
     """
     from ..conversion.convert import convert
 
@@ -169,7 +169,7 @@ def _made(directory: PathLike) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise WriteError(f"the folder cannot be made: {error.strerror}", file=folder) from error
+        raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Report what a file would do in a reader that trusts it: `scan`. Nothing of the file is executed."""
+"""`scan`: report what a file would import or execute in a reader that trusts it. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _OBJECTS = {
 
 @define(frozen=True)
 class Finding:
-    """Something that a reader which trusts the file would run, or look for and run.
+    """Something that a trusting reader would execute, or look up and execute.
 
     Attributes:
         kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
             that is not data; `foreign global`, one of another package, which would be imported and called; `function`,
             Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
-            whose own code would read it; `unread`, bytes behind the value and members that nothing refers to.
+            whose own code would read it; `unread`, bytes after the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
-        path: path inside the value, where it is known.
+        path: path inside the value, if known.
         upvalues: names of a function's upvalues.
         code_bytes: length of a function's bytecode.
     """
@@ -53,13 +53,13 @@ class Finding:
 
 @define
 class ScanReport:
-    """The answer of `scan` for one file.
+    """The result of `scan` for one file.
 
     Attributes:
         file: its name.
-        format: `t7` or `pt`; empty where it is neither.
-        findings: what was found, each global and class once, each function.
-        error: why the file could not be read to its end; empty where it could.
+        format: `t7` or `pt`; empty if it is neither.
+        findings: the findings, each global and class once, each function.
+        error: why the file could not be read to its end; empty if it could.
     """
 
     file: str
@@ -73,22 +73,22 @@ class ScanReport:
         return not self.findings and not self.error
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data for JSON."""
+        """Return the report as data for JSON."""
         return {**asdict(self), "clean": self.clean}
 
 
 def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
-    """Find what a file would do in a reader that trusts it, without doing it.
+    """Report what a file would import or execute in a reader that trusts it, without doing so.
 
     Of a `.pt`: the globals that are not part of PyTorch's data. Of a `.t7`: functions, and classes that no known
-    package has. Of both: the same in the record of the original that t7bridge keeps beside a value.
+    package has. Of both: the same in the record of the original that t7bridge stores next to a value.
 
     Args:
         path: a `.t7` or `.pt` file.
         limits: resource limits.
 
     Returns:
-        What was found. A damaged file raises nothing: the report has an `error`, beside what was found before it.
+        The findings. A damaged file raises no error: the report has an `error`, and the findings before it.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -115,9 +115,9 @@ def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     try:
         try:
             reader.read()
-        finally:  # pickles that other readers would load, whatever became of the value
+        finally:  # pickles that other readers would load, even if the value failed
             reader.read_others()
-    finally:  # what a damaged pickle names before its end would have been called
+    finally:  # names in a damaged pickle before the damage would have been called
         _add_globals(reader.judged, report)
         report.findings += [Finding("unread", note.message) for note in reader.notes if note.level == "warning"]
     restored, _ = original_t7(reader, limits)
@@ -139,7 +139,7 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:
-    """Read every value that Lua could read one after another; nil, too, which nobody writes behind a value."""
+    """Read every value that Lua could read one after another; also nil, which is never written after a value."""
     reader = T7Reader(source, limits=limits)
     roots = [reader.read_object()]
     nils = 0
@@ -148,18 +148,18 @@ def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[
         try:
             roots.append(reader.read_object())
         except T7BridgeError:
-            report.findings.append(Finding("unread", f"{source.size - start} bytes behind the values are none"))
+            report.findings.append(Finding("unread", f"{source.size - start} bytes after the values are not a value"))
             return roots
         nils = nils + 1 if roots[-1] is None else 0
     if not reader.at_end:
         report.findings.append(
-            Finding("unread", f"{source.size - reader.position} bytes behind {_MOST_NILS} nils are not read")
+            Finding("unread", f"{source.size - reader.position} bytes after {_MOST_NILS} nils are not read")
         )
     return roots
 
 
 def judge(names: list[str]) -> dict[str, str]:
-    """Tell the forbidden of some globals from the others, by their dotted names."""
+    """Return which of some globals are forbidden, by their dotted names."""
     parts = {name: name.rpartition(".") for name in names}
     return {name: standing(module, own) for name, (module, _, own) in parts.items()}
 

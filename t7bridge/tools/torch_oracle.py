@@ -1,6 +1,6 @@
-"""PyTorch as a second, independent reader of `.pt` files, where it is installed. Only its safe loader is used.
+"""PyTorch as a second, independent reader of `.pt` files, if it is installed. Only its safe loader is used.
 
-Imports torch inside the functions: verifying is the one thing here that it is asked for.
+Imports torch inside the functions, as it is needed only to verify.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..values.compare import Path, path_text
 
 
 def differences(path: PathLike, value: Any) -> list[str] | None:
-    """Read a file with `torch.load(weights_only=True)` and compare with what `PtReader` read from it.
+    """Read a file with `torch.load(weights_only=True)` and compare with the value from `PtReader`.
 
     Args:
         path: of the file.
-        value: what `PtReader` read.
+        value: the value from `PtReader`.
 
     Returns:
-        What differs, each with its path; `None` where PyTorch is not installed or does not read the file safely.
+        The differences, each with its path; `None` if PyTorch is not installed or does not read the file safely.
     """
     try:
         import torch
@@ -35,13 +35,13 @@ def differences(path: PathLike, value: Any) -> list[str] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # files that its safe loader refuses, in many ways; then it is no reference for this one
+    except Exception:  # its safe loader refuses files in many ways; then it is not a reference for this one
         return None
     return _Comparer(torch).run(value, other)
 
 
 class _Comparer:
-    """Compares the values of both readers side by side; kinds of values that are not plain data are skipped."""
+    """Compares the values of both readers side by side; values that are not plain data are skipped."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -98,6 +98,6 @@ class _Comparer:
             for chunk in a.chunks():
                 digest.update(chunk)
             if digest.digest() != hashlib.sha256(view).digest():
-                self._found.append(f"{path_text(path)}: PyTorch has other elements")
+                self._found.append(f"{path_text(path)}: PyTorch has different elements")
         elif known != b.data_ptr():
-            self._found.append(f"{path_text(path)}: memory that is shared here is not for PyTorch")
+            self._found.append(f"{path_text(path)}: memory shared here is not shared in PyTorch")

@@ -1,4 +1,4 @@
-"""Comparison of the content of two files, with independent readers where there are any."""
+"""`verify`: compare the content of two files, also with independent readers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..values.compare import Difference, closest
 
 @define
 class VerifyReport:
-    """The answer of `verify`.
+    """The result of `verify`.
 
     Attributes:
         first: path of the first file.
         second: path of the second file.
-        differences: what differs; empty where both hold the same.
-        readers: for each file, who read it beside t7bridge itself: `torchfile`, `torch`, or nobody.
+        differences: the differences; empty if both hold the same.
+        readers: for each file, its readers besides t7bridge itself: `torchfile`, `torch`, or none.
     """
 
     first: str
@@ -37,15 +37,15 @@ class VerifyReport:
     differences: list[Difference] = field(factory=list)
     readers: dict[str, list[str]] = field(factory=dict)
     hint: str = ""
-    """A way to compare the files where their keys differ."""
+    """A hint on how to compare files whose keys differ."""
 
     @property
     def same(self) -> bool:
-        """Return whether no difference was found."""
+        """Whether no difference was found."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data for JSON."""
+        """Return the report as data for JSON."""
         return {**asdict(self), "same": self.same}
 
 
@@ -54,11 +54,11 @@ class Side:
     """Content of one file.
 
     Attributes:
-        lua: its Lua value, where it is a `.t7`, or a `.pt` with the record of one.
-        python: its Python-side value, where it is a `.pt`, or a `.t7` with the record of one.
+        lua: its Lua value, if it is a `.t7`, or a `.pt` with the record of one.
+        python: its Python-side value, if it is a `.pt`, or a `.t7` with the record of one.
         is_lua: whether it is a `.t7`.
-        trailing: bytes behind the values of a `.t7` that are neither values nor a record.
-        content: all that the file holds, where it is a `.t7`.
+        trailing: bytes after the values of a `.t7` that are neither values nor a record.
+        content: the content of a `.t7`.
     """
 
     is_lua: bool
@@ -76,34 +76,34 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     """Check that two files hold the same values, sharing and views.
 
     Two `.t7` files are compared as Lua has them, whatever their encodings. A `.t7` is compared with a `.pt` as
-    `convert` would make one of the other: by the record that says what the other was, in `tree` mode, with state
-    dicts for modules, or as tables; what fits best counts. A file is read by other readers as well, where they can,
-    and their answers are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
+    `convert` would make one from the other: by the record of the original, in `tree` mode, with state dicts for
+    modules, or as tables; the best match counts. Each file is also read by independent readers if possible, and their
+    results are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
 
     Args:
         a: a `.t7` or `.pt` file.
         b: another.
-        independent: whether other readers are asked.
+        independent: whether to use independent readers.
         limits: resource limits.
 
     Raises:
-        FormatError: a file is damaged, a wrong CRC in an archive included, or is something else.
+        FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
     report = VerifyReport(str(a), str(b))
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
         one, two = read_side(first, limits), read_side(second, limits)
         for source, side in ((first, one), (second, two)):
-            if source.path not in report.readers:  # a file that is compared with itself is asked about once
+            if source.path not in report.readers:  # a file compared with itself is read once
                 report.readers[source.path] = _ask_others(source, side, report) if independent else []
         report.differences += closest(pairs_of(one, two, limits))[0].found
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
-            report.differences.append(Difference("", "other bytes stand behind the last value"))
+            report.differences.append(Difference("", "the bytes after the last value differ"))
     return report
 
 
 def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
-    """The forms in which two files can be compared."""
+    """Return the forms in which two files can be compared."""
     _without_modules(a, b, limits)
     if a.named or b.named:
         goal = a.named or b.named
@@ -132,7 +132,7 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
 
 
 def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
-    """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages, detached."""
+    """Yield the content of a file that a format of named tensors can hold: tensors by name, compacted, detached."""
     from ..conversion.named_tensors import fit_names, flatten
     from ..conversion.state_dicts import state_dict_of
     from ..nn.weights.compact import compacted
@@ -147,19 +147,19 @@ def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
         if len(dotted) < len(flat.tensors):  # `a.b` beside `b` in the group `a`
             dotted = {"/".join(steps): tensor for steps, tensor in flat.tensors.items()}
         tensors = sorted(compacted(dotted).items())
-        # An object for each name: what is shared is a storage, never a tensor.
+        # One object for each name: only storages are shared, never tensors.
         yield {name: evolve(tensor, requires_grad=False, is_parameter=False) for name, tensor in tensors}
 
 
 def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> Any:
-    """The Python-side value of a `.t7`, which is a list where the file holds several."""
+    """Return the Python-side value of a `.t7`, a list if the file holds several."""
     from ..conversion.tree import to_python
 
     return [to_python(root, replace) for root in value] if isinstance(value, list) else to_python(value, replace)
 
 
 def _without_modules(a: Side, b: Side, limits: Limits) -> None:
-    """Replace the whole modules of one file by their state dicts, as `convert` does, where the other has none."""
+    """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
     from ..conversion.pt_values import has_modules, with_state_dicts
 
     sides = [side for side in (a, b) if side.has_python and not side.named and has_modules(side.python)]
@@ -168,7 +168,7 @@ def _without_modules(a: Side, b: Side, limits: Limits) -> None:
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
-    """The state dict of the `model.pt` that `module` writes for a model, where a `.pt` has just its keys."""
+    """Return the state dict of the `model.pt` that `module` writes for a model, if a `.pt` has exactly its keys."""
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
     from ..codegen.generate import generate
@@ -180,18 +180,18 @@ def _as_model_file(lua: Value, python: Any) -> Any:
         return None
     try:
         made = generate(found[0][1], found[0][0]).tensors
-    except T7BridgeError:  # there is no model.py for it
+    except T7BridgeError:  # it has no model.py
         return None
     return OrderedDict(compacted(made)) if set(made) == set(python) else None
 
 
 def hint_for(differences: list[Difference], a: str, b: str) -> str:
-    """Say how two files can be compared whose keys differ; empty where they do not."""
+    """Return a hint on how to compare files whose keys differ; empty if they do not."""
     ends = {difference.message for difference in differences}
     if not {"is missing in the first", "is missing in the second"} <= ends:
         return ""
     return (
-        f"the files have different keys. `t7bridge match {a} {b} -o C.pt` finds out which is which, and writes the "
+        f"the files have different keys. `t7bridge match {a} {b} -o C.pt` maps them, and writes the "
         f"weights of the first under the keys of the second: then compare C.pt with {b}."
     )
 
@@ -205,16 +205,16 @@ def read_side(document: Document, limits: Limits) -> Side:
 
 
 _LONGEST_NAME = 1000
-"""Characters of a class or function in a pickle that PyTorch is shown."""
+"""Maximum length of a class or function name in a pickle passed to PyTorch."""
 
 
 def _ask_others(document: Document, side: Side, report: VerifyReport) -> list[str]:
-    """Let another reader read a file too, and compare; its name, where there is one that can."""
+    """Let another reader read a file too, and compare; return its name, if there is one."""
     name, found = "", None
     if document.format == "pt":
         from . import torch_oracle as torch
 
-        # PyTorch refuses names like these, and searches its own message for seconds.
+        # PyTorch refuses such names, but searches its own message for seconds.
         if all(len(each) <= _LONGEST_NAME for each in document.content.judged):
             name, found = "torch", torch.differences(document.path, side.python)
     elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
@@ -257,5 +257,5 @@ def _read_python(document: Document, limits: Limits) -> Side:
 
 
 def _value_of(content: T7File) -> Value:
-    """The value of a `.t7`, or the list of its values."""
+    """Return the value of a `.t7`, or the list of its values."""
     return content.roots[0] if len(content.roots) == 1 else content.roots

@@ -124,7 +124,7 @@ def test_instance_normalization():
         "info: root: nn.InstanceNormalization normalizes, as it did with nn before August 2017; later releases of nn "
         "take the running statistics of the batch normalization inside instead",
         "info: root.running_mean: running_mean of nn.InstanceNormalization: "
-        "the layer computes without it, so it is left out",
+        "the layer does not use it, so it is left out",
     ]
 
 

@@ -55,7 +55,7 @@ def test_other_sizes_are_refused(name, field, size, tmp_path):
     path = tmp_path / "model.t7"
     path.write_bytes(damaged(name, field, size))
     for action in (lambda: t7bridge.load_module(path), lambda: t7bridge.write_module(path, tmp_path / "out")):
-        with pytest.raises(ModelError, match="does not fit") as caught:
+        with pytest.raises(ModelError, match="does not match") as caught:
             action()
         assert f"root.{field}" in str(caught.value)
         assert f"[{size}]" in str(caught.value)

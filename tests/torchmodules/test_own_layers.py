@@ -122,7 +122,7 @@ def test_class_inside_a_function():
     class Inner(torch.nn.Module):
         """Of this function."""
 
-    with pytest.raises(ModelError, match="top of its module"):
+    with pytest.raises(ModelError, match="top level of its module"):
         register_module("my.Inner")(Inner)
 
 

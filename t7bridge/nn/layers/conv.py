@@ -154,8 +154,8 @@ register_layer(
     params=(param("weight", Permute((3, 0, 1, 2))), BIAS),
     defaults={**_NO_PADDING, "padding": 0.0},
 )
-# Kernels (mult, in, kH, kW) and bias (mult, in), with outputs ordered by input plane: Conv2d(groups=in), of
-# images with height and width exchanged.
+# Kernels (mult, in, kH, kW) and bias (mult, in), with outputs ordered by input plane: Conv2d(groups=in), of images with
+# height and width exchanged.
 register_layer(
     "nn.SpatialDepthWiseConvolution",
     params=(

@@ -1,7 +1,7 @@
 """cuDNN's recurrent layers: one flat vector holds all matrices, then all biases.
 
-Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of `cudnnGetRNNLinLayerMatrixParams`. PyTorch has cuDNN's
-order of the gates, so every tensor is a view of the vector.
+Sources: cudnn.torch `RNN.lua`; the cuDNN documentation of `cudnnGetRNNLinLayerMatrixParams`. PyTorch has cuDNN's order
+of the gates, so every tensor is a view of the vector.
 """
 
 from __future__ import annotations

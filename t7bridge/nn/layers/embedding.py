@@ -27,9 +27,9 @@ def _lookup_table(lua: Lua) -> Call:
     return Call(f"{LAYERS}embedding.LookupTable", lua.shape("weight"), {**kwargs, "index_base": base})
 
 
-# weight (n, dim): torch.nn.Embedding, with 0-based indices. LookupTableMaskZero has an extra first row, which
-# is zero and has index 0. Before 2015-06 the sizes were in the field size. `Embedding` is a class of many
-# programs of 2015, among them relatives of char-rnn.
+# weight (n, dim): torch.nn.Embedding, with 0-based indices. LookupTableMaskZero has an extra first row, which is zero
+# and has index 0. Before 2015-06 the sizes were in the field size. `Embedding` is a class of many programs of 2015,
+# among them relatives of char-rnn.
 register_layer(
     "nn.LookupTable",
     "nn.LookupTableGPU",

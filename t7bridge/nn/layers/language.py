@@ -87,8 +87,8 @@ register_layer(
 )
 register_layer("nn.BiRnnJoin", children=named_modules("joinUnit"), module=of_runtime("language.BiRnnJoin"))
 
-# OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops
-# over steps in Lua's code and have no entry; the network of one step is a module of its own, `….network`.
+# OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops over steps in
+# Lua's code and have no entry; the network of one step is a module of its own, `….network`.
 _NETWORKS = (
     "onmt.Network",
     "onmt.LSTM",

@@ -18,8 +18,8 @@ _TRANSPARENT = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.gModu
 _MOST = 200
 """Maximum number of modules searched in a cell; those of rnn have up to 70."""
 
-# The modules without children, in walk order. Of the LSTM: forget gate, input gate, cell candidate,
-# output gate; a gate that does not see the cell selects its inputs first and has no CMul.
+# The modules without children, in walk order. Of the LSTM: forget gate, input gate, cell candidate, output gate; a gate
+# that does not see the cell selects its inputs first and has no CMul.
 _GATE = "Linear Linear CMul CAddTable Sigmoid"
 _BLIND_GATE = "NarrowTable Linear Linear CAddTable Sigmoid"
 _LSTM = (

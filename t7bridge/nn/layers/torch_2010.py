@@ -1,7 +1,7 @@
 """Layers of 2010 to 2012. Sources: xLearn bfbe47b, nnx 1c28e23, torch7-distro 0f97e8a.
 
-The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that
-the memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
+The files of 2010 have images of (w, h, planes) with the first dimension contiguous; Torch 7 reversed both, so that the
+memory is the same. Modules made from them accept (planes, h, w), as those of all later files.
 """
 
 from __future__ import annotations

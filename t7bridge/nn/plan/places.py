@@ -201,8 +201,7 @@ class Searcher:
 
 def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]:
     """Return the modules in an object of a class without an entry: those in `modules` first, named by number; then
-    those in
-    any other field, named after the field.
+    those in any other field, named after the field.
     """
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):

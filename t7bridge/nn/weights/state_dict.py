@@ -35,8 +35,8 @@ def state_dict(
     """Convert a Lua module to a state dict with PyTorch's names, shapes and order.
 
     The children of a container are named by their position, from 0: `0.weight`, `1.0.bias`. A layer whose class has no
-    entry keeps its tensors under Lua's names, with a note. A model written by `save_module` has its original
-    PyTorch names.
+    entry keeps its tensors under Lua's names, with a note. A model written by `save_module` has its original PyTorch
+    names.
 
     Args:
         value: the module, as returned by `T7Reader`.

@@ -1,3 +1,3 @@
-"""A model as a picture: `blocks` and `structure` say what is drawn, `page` and others write it, `draw` is for users."""
+"""Drawing of models: `blocks` and `structure` build the picture, `page` and others write it; `draw` is public."""
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")

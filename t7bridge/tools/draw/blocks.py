@@ -1,4 +1,4 @@
-"""The drawn form of a model: blocks inside blocks, and the flows between them."""
+"""The drawn form of a model: nested blocks, and the flows between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...nn.weights.state_dict import StateDict, state_dict
 
 MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5
-"""Levels of nesting, summed over all modules, that one step of `Limits.work` allows: paths are as long as these."""
+"""Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
 _FIELDS, _FIELD_CHARS = 40, 80
 _FAN_OUT = {"nn.Concat", "nn.ConcatTable", "nn.DepthConcat", "nn.Inception"}
@@ -47,7 +47,7 @@ _DEFAULTS: Mapping[str, Literal] = {
     "batch_first": False,
     "plain": False,
 }
-"""Arguments of `torch.nn` that are left out of labels where they have their default."""
+"""Arguments of `torch.nn` that are omitted from labels if they have their default."""
 
 
 @define(frozen=True)
@@ -57,7 +57,7 @@ class Flow:
     Attributes:
         start: number of the block it leaves, from 0.
         end: number of the block it enters.
-        label: which elements of the output it carries, where not the whole.
+        label: the elements of the output that it carries, if not all.
     """
 
     start: int
@@ -74,7 +74,7 @@ class Weight:
         key: in the state dict, `0.weight`.
         tensor: the tensor itself.
         kind: `parameter` or `buffer`.
-        shared: key of the tensor met before with the same elements in memory.
+        shared: key of an earlier tensor with the same elements in memory.
     """
 
     name: str
@@ -90,11 +90,11 @@ class Block:
 
     Attributes:
         name: in the block around it, as in the state dict.
-        title: class in PyTorch; in Lua where there is none.
-        kind: `layer`; `chain` for containers whose blocks take each other's outputs, `side` for others; `graph`, whose
-            flows tell; `end` for input and output of a graph.
+        title: class in PyTorch; in Lua if there is none.
+        kind: `layer`; `chain` for containers whose blocks are called in sequence, `side` for others; `graph` with
+            explicit flows; `end` for input and output of a graph.
         mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
-            is drawn elsewhere already.
+            is already drawn elsewhere.
         lines: other text of the label: arguments, counts, notes.
         hint: class and path in the file.
         class_name: class in the file.
@@ -102,7 +102,7 @@ class Block:
         key: its name in the state dict.
         path: its path in the file.
         shape: recorded output: the sizes of each tensor.
-        arguments: how PyTorch's class is constructed, as text.
+        arguments: the constructor arguments of PyTorch's class, as text.
         call: the same as values: positional arguments, and others by name.
         fields: other fields of the object, as text.
         weights: its own tensors.
@@ -134,14 +134,14 @@ class Block:
 
     @property
     def arrows(self) -> list[Flow]:
-        """The flows between the blocks inside, those of a chain too."""
+        """Return the flows between the blocks inside, including those of a chain."""
         if self.kind == "chain":
             return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
         return self.flows
 
 
 def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
-    """All blocks of a module, each before those inside it; the first is the module itself.
+    """Return all blocks of a module, each before those inside it; the first is the module itself.
 
     Args:
         module: an nn module or criterion of Lua.
@@ -171,7 +171,7 @@ class _Sketcher:
     def __init__(self, state: StateDict, unmapped: set[str]) -> None:
         self._unmapped = unmapped
         self._drawn: dict[int, str] = {}
-        """The place of each module in the drawing."""
+        """The path of each module in the drawing."""
         kinds = {
             key: "buffer" if origin.param is not None and origin.param.kind != "parameter" else "parameter"
             for key, origin in state.origins.items()
@@ -179,7 +179,7 @@ class _Sketcher:
         self._weights = weights_by_block(dict(state.tensors), kinds)
 
     def run(self, root: ModuleSpec) -> list[Block]:
-        """Draw each module where it is met first."""
+        """Draw each module at its first occurrence."""
         first = self._block("", root, "")
         blocks, stack = [first], [(first, root, "")]
         while stack:
@@ -236,11 +236,11 @@ class _Sketcher:
 
 
 def weights_by_block(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> dict[str, list[Weight]]:
-    """The tensors of a state dict by the block that they are in; those of the same memory name the first.
+    """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
 
     Args:
         tensors: by key.
-        kinds: `parameter` or `buffer` by key; parameters where not given.
+        kinds: `parameter` or `buffer` by key; by default all are parameters.
     """
     found: dict[str, list[Weight]] = {}
     first: dict[object, tuple[str, str]] = {}
@@ -254,7 +254,7 @@ def weights_by_block(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) ->
 
 
 def mark_weights(block: Block) -> None:
-    """Say in a block's label which weights it has, and whose it shares."""
+    """Add a block's weights, and the blocks that it shares them with, to its label."""
     count = sum(prod(each.tensor.shape) for each in block.weights)
     if count:
         block.mark = block.mark or "weights"
@@ -290,7 +290,7 @@ def check_count(count: int) -> None:
 
 
 def output_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
-    """The sizes of what a module returned last, as its field `output` has them; of a table the first eight."""
+    """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
     value: Value = obj.get("output") if obj is not None else None
     if isinstance(value, Table):
         items = value.sequence() or []
@@ -299,19 +299,19 @@ def output_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
 
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
-    """`1×64×56×56`; of several tensors all, with commas between them."""
+    """Return `1×64×56×56`; of several tensors all, separated by commas."""
     return ", ".join("×".join(map(str, sizes[:8])) or "scalar" for sizes in shape)
 
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
-    """All arguments of the constructor, as text."""
+    """Return all arguments of the constructor, as text."""
     found = {str(number): clean(_shown(value), _FIELD_CHARS) for number, value in enumerate(spec.args)}
     found.update({name: clean(_shown(value), _FIELD_CHARS) for name, value in spec.kwargs.items() if value is not None})
     return found
 
 
 def _label(spec: ModuleSpec) -> list[str]:
-    """The arguments that are not defaults, on one line that is not too long."""
+    """Return the arguments that are not defaults, on one line of limited length."""
     shown = [_shown(value) for value in spec.args]
     conv = "Conv" in spec.target
     if len(shown) > 1 and (conv or spec.target.endswith("Linear")):
@@ -331,14 +331,14 @@ def _label(spec: ModuleSpec) -> list[str]:
 
 
 def _shown(value: Literal) -> str:
-    """A literal; one number for a tuple of the same."""
+    """Return a literal; one number for a tuple of the same."""
     if isinstance(value, tuple) and len(value) > 1 and len(set(map(repr, value))) == 1:
         return repr(value[0])
     return repr(value)
 
 
 def _fields(obj: TorchObject) -> dict[str, str]:
-    """The fields that say what the object is, as text: no modules, weights or scratch."""
+    """Return the descriptive fields of the object, as text: no modules, weights or scratch."""
     found: dict[str, str] = {}
     for key, value in obj.fields.raw_items() if obj.fields is not None else ():
         name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else short(key)
@@ -355,7 +355,7 @@ def _fields(obj: TorchObject) -> dict[str, str]:
 
 
 def _add_branch_ends(block: Block, spec: ModuleSpec) -> None:
-    """Draw a container of branches as the flow it is: apart at the input, together at the output."""
+    """Draw a container of branches as a flow: split at the input, joined at the output."""
     count = len(block.inside)
     each = spec.class_name in _EACH_ITS_OWN
     dimension = spec.obj.get("dimension") if spec.obj is not None else None
@@ -384,6 +384,6 @@ def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
 
 
 def _carried(link: Link, number: int) -> str:
-    """`[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
+    """Return `[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
     picked = "".join(f"[{step}]" for step in link[1][:8])
     return ": ".join(filter(None, (str(number) if number else "", picked)))

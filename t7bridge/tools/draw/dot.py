@@ -1,4 +1,4 @@
-"""A picture as text for Graphviz, which places everything itself."""
+"""Drawings as text for Graphviz, which does the layout itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLORS |= {"agrees": "#cdeccd", "near": "#eaf5d0", "stale": "#fff0b8", "differs
 
 
 def as_dot(blocks: list[Block]) -> str:
-    """The graph, a cluster for each container.
+    """Return the graph, with a cluster for each container.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -43,7 +43,7 @@ def as_dot(blocks: list[Block]) -> str:
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
-    """An arrow. Graphviz has none between clusters: it goes from a node to a node, and is cut at their borders."""
+    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters."""
     options = [f'label="{_quoted(label)}"'] if label else []
     options += [f"ltail=cluster_{numbers[id(start)]}"] if start.inside else []
     options += [f"lhead=cluster_{numbers[id(end)]}"] if end.inside else []

@@ -1,4 +1,4 @@
-"""A picture of the model in a file: `draw`."""
+"""`draw`: a picture of the model in a file."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from .view import MOST, shown
 
 _FACT_CHARS = 100
 _TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
-"""Blocks that a still picture may have, and the scale on one screen down to which it is read."""
+"""Maximum number of blocks of a still picture, and the minimum scale at which it is readable on one screen."""
 _CELL_HEIGHT = 640
 """Height of a picture in a notebook, in pixels."""
 
 
 @define(eq=False)
 class Drawing:
-    """A drawn model. Notebooks show it as a page that can be walked in.
+    """A drawn model. Notebooks show it as an interactive page.
 
     Attributes:
         blocks: all blocks, each before those inside it.
         file: name of the file, or of the value.
         path: of the model in it.
         weights: whether the page has histograms of weights.
-        prefix: in front of the model's keys in files made of the whole file, `model.`.
-        shapes: of the model's input and output, and where they are from.
+        prefix: prefix of the model's keys in files made of the whole file, `model.`.
+        shapes: of the model's input and output, and their origin.
     """
 
     blocks: list[Block]
@@ -67,19 +67,19 @@ class Drawing:
 
     @property
     def modules(self) -> int:
-        """Return the number of modules drawn; those at several places count as often."""
+        """Number of modules drawn; shared ones count at each place."""
         return sum(block.kind != "end" for block in self.blocks)
 
     def html(self) -> str:
-        """One self-contained page."""
+        """Return one self-contained page."""
         return page(self.blocks, self._source, weights=self.weights)
 
     def svg(self) -> str:
-        """A still picture."""
+        """Return a still picture."""
         return as_svg(self.layout(), f"{self.file}, {self.path}")
 
     def layout(self) -> Box:
-        """The still picture's boxes: as many levels as can be read on one screen."""
+        """Return the still picture's boxes: as many levels as are readable on one screen."""
         best: Box | None = None
         for most in _TRIED:
             box = lay_out(self._shown(most))
@@ -90,11 +90,11 @@ class Drawing:
         return best
 
     def dot(self) -> str:
-        """Text for Graphviz."""
+        """Return text for Graphviz."""
         return as_dot(self._shown())
 
     def _shown(self, most: int = MOST) -> list[Block]:
-        """The blocks of a still picture; the first says what the model takes and returns."""
+        """Return the blocks of a still picture; the first shows input and output of the model."""
         found = shown(self.blocks, most)
         facts = {"input": self.shapes.input, "output": self.shapes.output}
         found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
@@ -105,7 +105,7 @@ class Drawing:
         return found
 
     def graph(self) -> dict[str, Any]:
-        """The graph as data, see docs/graph-json.md."""
+        """Return the graph as data, see docs/graph-json.md."""
         return graph_of(self.blocks, self._source, statistics=self.weights)
 
     def _repr_html_(self) -> str:
@@ -131,20 +131,20 @@ def draw(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Drawing:
-    """Draw a model: what is in what, what flows where, and what each layer is in PyTorch.
+    """Draw a model: its structure, its data flow, and the PyTorch class of each layer.
 
-    Layers that have no PyTorch module are drawn too, in red. A module that Lua has at several places is drawn at the
-    first, and named at the others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
+    Layers without a PyTorch module are drawn too, in red. A shared module is drawn at its first place, and named at the
+    others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
 
     Args:
-        src: a file of any format, a value that `load` returned, or what `save` takes.
-        dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, where a converter is
-            installed; `.dot` for Graphviz; `.json`, the graph as data. Nothing is written where not given.
-        at: the path of a module where the file holds several: `root.protos.rnn`. All are drawn where not given.
+        src: a file of any format, a value returned by `load`, or one that `save` accepts.
+        dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, if a converter is installed;
+            `.dot` for Graphviz; `.json`, the graph as data. By default nothing is written.
+        at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
         weights: whether weights are read, for histograms in the page and statistics in the data.
-        input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device, and the
-            shapes are those found there. Without it shapes are those in the file, or follow from an input that the
-            layers take, which is said to be a guess.
+        input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device to
+            determine the shapes. By default shapes are those in the file, or follow from an input that the layers
+            accept, which is marked as a guess.
         force: whether an existing file is replaced.
         limits: resource limits.
 
@@ -152,10 +152,10 @@ def draw(
         The drawing, which notebooks show.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
         ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is not a picture.
         LimitError: the model is too large for a picture.
-        UnsupportedError: nothing that makes a `.png` is installed, or PyTorch is not and `input_shape` is given.
+        UnsupportedError: no converter to `.png` is installed, or PyTorch is not and `input_shape` is given.
         TargetExistsError: the picture exists and `force` is not set.
     """
     suffix = os.path.splitext(os.fspath(dst))[1].lower() if dst is not None else ""
@@ -171,7 +171,7 @@ def draw(
         if dst is not None:
             write_drawing(drawing, dst, suffix, force, ())
         return drawing
-    document = formats.open(src, limits=limits)  # stays open as long as the drawing may read weights
+    document = formats.open(src, limits=limits)  # open as long as the drawing may read weights
     document.warn()
     name = os.path.basename(os.path.normpath(document.path))
     with about_file(document.path):
@@ -190,8 +190,8 @@ def draw_pair(
         first: an open file.
         second: another.
         dst: the page, `.html`.
-        rtol: how far an element may be from the second's, as a share of the second's.
-        atol: how far it may be besides.
+        rtol: relative tolerance, as a fraction of the second's element.
+        atol: absolute tolerance, added to the relative one.
         force: whether an existing file is replaced.
         limits: resource limits.
 
@@ -199,7 +199,7 @@ def draw_pair(
         Numbers of differences by kind: `only first`, `only second`, `shape`, `options`, `weights`.
 
     Raises:
-        ModelError: a file holds no module and no tensors, or `dst` is no page.
+        ModelError: a file holds no module and no tensors, or `dst` is not a page.
         TargetExistsError: the page exists and `force` is not set.
     """
     if os.path.splitext(os.fspath(dst))[1].lower() != ".html":
@@ -225,20 +225,20 @@ def _drawn(
     limits: Limits,
     file: str = "",
 ) -> Drawing:
-    """The drawing of values: of the module at a path, of all modules, or of what else holds tensors."""
+    """Return the drawing of values: of the module at a path, of all modules, or of other content with tensors."""
     value = values[0]
     if at is not None:
         module = module_at(value, at)
         if module is None:
             paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
-            raise ModelError(f"the file holds no module at {at}", file=file, hint=f"There are: {paths}.")
+            raise ModelError(f"the file holds no module at {at}", file=file, hint=f"It has {paths}.")
         return _of_one(value, module, at, name, weights, wanted, limits)
     found = [("root", value)] if is_module(value) else find_models(value)
     try:
         if len(found) == 1 and isinstance(found[0][1], TorchObject):
             return _of_one(value, found[0][1], found[0][0], name, weights, wanted, limits)
         if wanted is not None:
-            raise ModelError("shapes are found by running one model", file=file, hint="Name it with --at.")
+            raise ModelError("shapes are computed by running one model", file=file, hint="Name it with --at.")
         if not found:
             return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
     except ModelError as error:
@@ -268,14 +268,14 @@ def _of_one(
     wanted: Sequence[int] | str | None,
     limits: Limits,
 ) -> Drawing:
-    """The drawing of one model in a value."""
+    """Return the drawing of one model in a value."""
     blocks = blocks_of(module, path, limits)
     shapes = infer(blocks) if wanted is None else run_for_shapes(module, path, wanted, blocks, limits)
     return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
 
 
 def _prefix(value: Any, path: str) -> str:
-    """The steps to a model as `convert` names them: entries of lists by number from 0, others by their key."""
+    """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
     prefix, rest = "", path.removeprefix("root")
     while rest:
         found = [(step, item) for step, item in children(value) if rest.startswith(step)]
@@ -290,7 +290,7 @@ def _prefix(value: Any, path: str) -> str:
 
 
 def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:
-    """Write a drawing as the kind of picture that a suffix names, to a file that is none of the inputs."""
+    """Write a drawing in the format of the path's suffix, to a file that is not one of the inputs."""
     if suffix == ".json":
         data = (json.dumps(drawing.graph(), indent=1) + "\n").encode()
     elif suffix == ".png":

@@ -1,4 +1,4 @@
-"""Repeated blocks: runs of equal ones, that a picture shows once with their number."""
+"""Repeated blocks: runs of equal ones, which a picture shows once with their number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...data import define
 from .blocks import Block
 
 _LONGEST = 12
-"""Blocks of the longest period that is looked for."""
+"""Maximum number of blocks of a period."""
 
 
 @define(frozen=True)
@@ -27,17 +27,17 @@ class Fold:
 
 
 def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> dict[int, list[Fold]]:
-    """The runs in each container, by the id of its block; blocks are equal that look the same, names apart.
+    """Return the runs in each container, by the id of its block; blocks are equal if they look the same but for names.
 
     Args:
         blocks: all of them, each before those inside it.
-        marks: what else must be equal, by the id of a block.
+        marks: further values that must be equal, by the id of a block.
     """
     marks = marks or {}
     numbers: dict[object, int] = {}
     looks: dict[int, int] = {}
     found: dict[int, list[Fold]] = {}
-    for block in reversed(blocks):  # what is inside first
+    for block in reversed(blocks):  # inner blocks first
         inside = [looks[id(each)] for each in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
         look = (
@@ -65,7 +65,7 @@ def folds_of(blocks: list[Block], marks: Mapping[int, object] | None = None) -> 
 
 
 def _same_flows(block: Block, fold: Fold) -> bool:
-    """Return whether all branches of a run lie between the same two ends."""
+    """Return whether all branches of a run are between the same two ends."""
     ends: dict[int, set[int]] = {}
     for flow in block.flows:
         ends.setdefault(flow.start, set()).add(flow.end)
@@ -75,7 +75,7 @@ def _same_flows(block: Block, fold: Fold) -> bool:
 
 
 def _runs(looks: list[int], nested: list[bool], longest: int = _LONGEST) -> list[Fold]:
-    """The runs in a sequence, from the left, each the one that covers most; linear in the length."""
+    """Return the runs in a sequence, from the left, each with maximum coverage; linear in the length."""
     found: list[Fold] = []
     place = 0
     while place < len(looks):

@@ -48,13 +48,13 @@ _CATEGORIES = (
 
 @define(frozen=True)
 class Source:
-    """The file and the part of it that a graph shows.
+    """The file and the part of it shown by a graph.
 
     Attributes:
         file: its name, without folders.
         path: of the model in it.
-        prefix: in front of the model's keys in files made of the whole file, `model.`.
-        shapes: of input and output, and where they are from.
+        prefix: prefix of the model's keys in files made of the whole file, `model.`.
+        shapes: of input and output, and their origin.
     """
 
     file: str
@@ -64,7 +64,7 @@ class Source:
 
 
 def category_of(block: Block) -> str:
-    """The family of a block's class, which decides its color: `conv`, `norm`, `pool`, …, or `other`."""
+    """Return the family of a block's class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
     if block.kind == "end" or block.inside:
         return "end" if block.kind == "end" else "container"
     if block.mark == "unmapped":
@@ -81,14 +81,14 @@ def graph_of(
     brief: bool = False,
     marks: Mapping[int, object] | None = None,
 ) -> dict[str, Any]:
-    """The model as data that becomes JSON. Every text is escaped for terminals and pages.
+    """Return the model as data that becomes JSON. Every text is escaped for terminals and pages.
 
     Args:
         blocks: all of them, each before those inside it.
         source: the file.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
         brief: whether fields of objects are left out, and long keys and paths cut.
-        marks: what else must be equal in repeated blocks, by the id of a block.
+        marks: further values that must be equal in repeated blocks, by the id of a block.
     """
     folds = folds_of(blocks, marks)
     numbers = {id(block): number for number, block in enumerate(blocks)}
@@ -142,7 +142,7 @@ def graph_of(
 
 
 _BRIEF = 60
-"""Letters of a key or path in a brief graph: the last ones."""
+"""Characters of a key or path in a brief graph: the last ones."""
 
 
 def _end(text: str, most: int | None) -> str:

@@ -1,6 +1,7 @@
-"""Shapes of a drawn model where the file records none: an input that its layers take, and what follows from it.
+"""Shapes of a drawn model if the file records none: an input that its layers accept, and the shapes that follow from
+it.
 
-Nothing is computed and PyTorch is not needed. An input is a guess, unless recorded outputs agree with it; layers
+Nothing is computed and PyTorch is not needed. An input is a guess, unless it agrees with recorded outputs; layers
 without a rule have unknown outputs.
 """
 
@@ -15,16 +16,16 @@ from .blocks import Block, shape_text
 from .shape_rules import RULES, Call, Mismatch, Shape, Value, joined
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
-"""Heights and widths that are tried for a convolution."""
+"""Heights and widths tried for a convolution."""
 _SMALL = (1, 4, 7, 8, 16)
-"""Those that are tried where an image is made of a few numbers."""
+"""Sizes tried if an image is made of a few numbers."""
 _LENGTHS = (16, 32, 64, 128, 8, 4)
-"""Steps of a sequence that are tried."""
+"""Sequence lengths tried."""
 _PADDED = {"nn.DepthConcat", "nn.Inception"}
 """Containers whose smaller branches are padded."""
 _DEEPEST, _REACHED = 150, 32
 _STEPS = 60_000
-"""Layers that are computed, in all tries together."""
+"""Maximum number of layers evaluated, over all attempts."""
 
 
 @define(frozen=True)
@@ -34,7 +35,7 @@ class Shapes:
     Attributes:
         input: of its input, as text; empty where unknown.
         output: of its output.
-        source: where they are from.
+        source: their origin.
     """
 
     input: str = ""
@@ -44,7 +45,7 @@ class Shapes:
 
 @define(eq=False)
 class _Run:
-    """One try: the shapes of all blocks for one input."""
+    """One attempt: the shapes of all blocks for one input."""
 
     blocks: dict[str, Block]
     left: int = _STEPS
@@ -53,10 +54,10 @@ class _Run:
     path: list[int] = field(factory=list)
 
     def run(self, block: Block, x: Value) -> Value:
-        """The output of a block.
+        """Return the output of a block.
 
         Raises:
-            Mismatch: a layer does not take its input.
+            Mismatch: a layer does not accept its input.
         """
         self.left -= 1
         if self.left < 0 or len(self.path) > _DEEPEST or x is None:
@@ -89,7 +90,7 @@ class _Run:
         return rule(Call(block.call[0], block.call[1]), x)
 
     def _graph(self, block: Block, x: Value) -> Value:
-        """A graph, or branches: what stands last in it is its input and its output."""
+        """Evaluate a graph, or branches: its last blocks are its input and its output."""
         count = len(block.inside)
         entering: list[list[Any]] = [[] for _ in range(count)]
         after: list[list[int]] = [[] for _ in range(count)]
@@ -129,7 +130,7 @@ class _Run:
 
 
 def _taken(flows: list[Any], values: list[Value]) -> Value:
-    """The value that enters a block: one, or a list where several do."""
+    """Return the value that enters a block: one, or a list if several do."""
     numbered: dict[int, Value] = {}
     plain: list[Value] = []
     for flow in flows:
@@ -152,7 +153,7 @@ def _taken(flows: list[Any], values: list[Value]) -> Value:
 
 
 def infer(blocks: list[Block]) -> Shapes:
-    """Find shapes for the blocks of one model, and put them where the file records none.
+    """Infer shapes for the blocks of one model, and set them where the file records none.
 
     Args:
         blocks: all of them, each before those inside it; the first is the model.
@@ -191,7 +192,7 @@ def infer(blocks: list[Block]) -> Shapes:
 
 
 def guessed_inputs(blocks: list[Block]) -> list[Shape]:
-    """Shapes of one input that the first layers may take, in the order in which they are tried; at most ten."""
+    """Return shapes of one input that the first layers may accept, in the order of attempts; at most ten."""
     by_key = {block.key: block for block in reversed(blocks) if block.mark != "again" and block.kind != "end"}
     shapes = [shape for shape in _inputs(blocks) if isinstance(shape, tuple)]
     likely = [shape for shape in shapes if not _try(blocks[0], shape, by_key, _STEPS).failed]
@@ -208,7 +209,7 @@ def _try(root: Block, given: Value, by_key: dict[str, Block], left: int) -> _Run
 
 
 def _keeps_batch(given: Value, output: Value) -> bool:
-    """Return whether what comes out is for as many examples as went in, as far as that is known."""
+    """Return whether the output is for as many examples as the input, as far as that is known."""
     first = given[0] if isinstance(given, list) else given
     last = output[-1] if isinstance(output, list) and output else output
     if not isinstance(first, tuple) or not isinstance(last, tuple) or len(last) < 2:
@@ -217,7 +218,7 @@ def _keeps_batch(given: Value, output: Value) -> bool:
 
 
 def _completed(root: Block, given: Value, trial: _Run) -> Value:
-    """The input with the shapes of its unknown elements, as they are added to or multiplied by known ones."""
+    """Return the input with the shapes of its unknown elements, inferred from sums and products with known ones."""
     while root.kind == "chain" and root.inside:
         root = root.inside[0]
     if root.kind != "graph" or not isinstance(given, list) or all(each is not None for each in given):
@@ -245,7 +246,7 @@ def _flows_by_start(block: Block) -> dict[int, list[Any]]:
 
 
 def _same_shape(block: Block, after: dict[int, list[Any]], start: int) -> list[int]:
-    """The nodes of a graph that a value reaches before a layer may change its shape, that layer included."""
+    """Return the nodes of a graph that a value reaches before a layer may change its shape, including that layer."""
     found, seen = [start], {start}
     for place in found:
         if len(found) > _REACHED:
@@ -274,14 +275,14 @@ def _text(value: Value) -> str:
 
 
 def _agrees(blocks: list[Block], trial: _Run) -> bool:
-    """Return whether the shapes found are those recorded, for all blocks that have both."""
+    """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both."""
     pairs = [(block.shape, trial.found.get(id(block))) for block in blocks if block.shape and block.mark != "again"]
     known = [(recorded, tuple(_tensors(value))) for recorded, value in pairs if value is not None]
     return bool(known) and all(one == two for one, two in known if two)
 
 
 def _inputs(blocks: list[Block]) -> list[Value]:
-    """Inputs that the first layers may take, the likeliest first."""
+    """Return inputs that the first layers may accept, the most likely first."""
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     by_key = {block.key: block for block in reversed(blocks) if block.mark != "again" and block.kind != "end"}
     found: list[Value] = []
@@ -294,7 +295,7 @@ def _inputs(blocks: list[Block]) -> list[Value]:
 
 
 def _input_of(block: Block, by_key: dict[str, Block], batch: int, number: int, depth: int) -> Value:
-    """The input that a block takes, by its first layers: the `number`-th guess where there are several."""
+    """Return the input of a block, by its first layers: the `number`-th guess if there are several."""
     if depth > _DEEPEST:
         return None
     if block.mark == "again":

@@ -13,24 +13,24 @@ from .ranks import Point, place, ranks_of
 from .skips import is_branching
 
 TITLE, SMALL = 13, 11
-"""Sizes of text, in pixels."""
+"""Text sizes, in pixels."""
 _CHAR = 0.6
-"""Width of a character, as a share of the size of text. Few fonts have wider ones."""
+"""Width of a character, as a fraction of the text size. Few fonts have wider ones."""
 LINE = 16
-"""From one line of text to the next."""
+"""Line height."""
 _PAD, _GAP, _PORT = 10, 30, 24
 _COLUMN = 900.0
-"""Height that a chain may have in one column, in pixels."""
+"""Maximum height of a chain in one column, in pixels."""
 SCREEN = (1880.0, 960.0)
-"""Width and height that pictures are made for, in pixels."""
+"""Intended width and height of pictures, in pixels."""
 
 
 @define(eq=False)
 class Box:
-    """A block with its place.
+    """A block with its position.
 
     Attributes:
-        block: what is drawn.
+        block: the block.
         x: left edge, in pixels from the picture's.
         y: upper edge.
         width: in pixels.
@@ -51,20 +51,20 @@ class Box:
 
 
 def texts_of(block: Block) -> list[tuple[str, int]]:
-    """The lines of text in a block, with their sizes in pixels."""
+    """Return the lines of text in a block, with their sizes in pixels."""
     head = f"{block.name}: {block.title}" if block.name and block.title else block.name or block.title
     return [(text, size) for text, size in [(head, TITLE), *((line, SMALL) for line in block.lines)] if text]
 
 
 def lay_out(blocks: list[Block]) -> Box:
-    """Place every block.
+    """Compute the position of every block.
 
     Args:
         blocks: all of them, each before those inside it.
 
     """
     boxes: dict[int, Box] = {}
-    for block in reversed(blocks):  # what is inside first
+    for block in reversed(blocks):  # inner blocks first
         box = boxes[id(block)] = Box(block, inside=[boxes[id(each)] for each in block.inside])
         _sized(box)
         if box.inside:
@@ -72,7 +72,7 @@ def lay_out(blocks: list[Block]) -> Box:
     root = boxes[id(blocks[0])]
     root.x = root.y = _PAD
     stack = [root]
-    while stack:  # places inside become places in the picture
+    while stack:  # relative positions become absolute
         box = stack.pop()
         for each in box.inside:
             each.x, each.y = each.x + box.x, each.y + box.y
@@ -82,7 +82,7 @@ def lay_out(blocks: list[Block]) -> Box:
 
 
 def _sized(box: Box) -> Box:
-    """A box as large as its text."""
+    """Return a box of the size of its text."""
     texts = texts_of(box.block)
     box.header = len(texts) * LINE + _PAD
     box.width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
@@ -91,17 +91,17 @@ def _sized(box: Box) -> Box:
 
 
 def readable(root: Box) -> float:
-    """The scale at which a picture fits on one screen."""
+    """Return the scale at which a picture fits on one screen."""
     return min(SCREEN[0] / (root.width + 2 * root.x), SCREEN[1] / (root.height + 2 * root.y), 1.0)
 
 
 _FAR, _MOST_COLUMNS = 6, 40
 _LABELLED = 600
-"""Arrows of a graph that are labelled; more would only hide each other."""
+"""Maximum number of labelled arrows of a graph; more would only hide each other."""
 
 
 def _around(box: Box, width: float, height: float) -> None:
-    """Make a box as large as what is in it, which is then put in its middle."""
+    """Return a box that encloses its content, which is centred in it."""
     spare = max(box.width - width - 2 * _PAD, 0) / 2
     for each in box.inside:
         each.x, each.y = each.x + _PAD + spare, each.y + box.header
@@ -112,7 +112,7 @@ def _around(box: Box, width: float, height: float) -> None:
 
 @define(frozen=True)
 class _Part:
-    """One thing of a column: its extent, and where arrows enter it from above, from its left edge."""
+    """One part of a column: its extent, and where arrows enter it from above, from its left edge."""
 
     width: float
     height: float
@@ -121,7 +121,7 @@ class _Part:
 
 @define(frozen=True)
 class _Columns:
-    """Left edge and top of each part, left edge of the column by the number of its first part, and the whole extent."""
+    """Left edge and top of each part, left edge of the column by the number of its first part, and the total extent."""
 
     places: list[Point]
     starts: dict[int, float]
@@ -130,7 +130,7 @@ class _Columns:
 
 
 def _columns(parts: list[_Part]) -> _Columns:
-    """Put parts one below the other, in as many columns as show them largest."""
+    """Arrange parts in the number of columns that shows them largest."""
     total = sum(part.height + _GAP for part in parts) - _GAP
     tallest = max(part.height for part in parts)
     best, found = 0.0, _packed(parts, inf)
@@ -173,13 +173,13 @@ def _packed(parts: list[_Part], limit: float) -> _Columns:
 
 
 def _turn(start: Point, end: Point, left: float) -> list[Point]:
-    """An arrow from the foot of a column to the head of the next, whose left edge is given."""
+    """Return an arrow from the bottom of a column to the top of the next, whose left edge is known."""
     foot, side, head = start[1] + _GAP / 3, left - _GAP, end[1] - _GAP / 3
     return [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
 
 
 def _chain(box: Box) -> None:
-    """One below the other, each with an arrow to the next; in columns where they would be too tall."""
+    """Stack blocks, each with an arrow to the next; in columns if they would be too tall."""
     found = _columns([_Part(each.width, each.height, each.width / 2) for each in box.inside])
     for number, each in enumerate(box.inside):
         each.x, each.y = found.places[number]
@@ -193,7 +193,7 @@ def _chain(box: Box) -> None:
 
 
 def _side(box: Box) -> None:
-    """One beside the other."""
+    """Arrange blocks side by side."""
     x = 0.0
     for number, each in enumerate(box.inside):
         x += _GAP if number else 0
@@ -203,9 +203,9 @@ def _side(box: Box) -> None:
 
 
 def _graph(box: Box) -> None:
-    """From input to output: branches side by side; other graphs cut where all their flow passes through one node.
+    """Lay a graph out from input to output: branches side by side; others cut at nodes that all flow passes through.
 
-    What branches between two such nodes hangs on the upper one; where only one arrow leads on, a new column may begin.
+    Branches between two such nodes are attached to the upper one; a new column may begin after a single arrow.
     """
     flows = _near(box, box.block.flows)
     if is_branching(box.block):
@@ -271,7 +271,7 @@ class _Group:
 
 
 def _near(box: Box, flows: list[Flow]) -> list[Flow]:
-    """The flows; a far end of the graph is named beside the node, instead of an arrow along the whole picture."""
+    """Return the flows; a distant end is named next to the node, instead of an arrow across the whole picture."""
     ranks = ranks_of(len(box.inside), [(flow.start, flow.end) for flow in flows])
     degree = Counter(number for flow in flows for number in (flow.start, flow.end))
     found: list[Flow] = []
@@ -290,7 +290,7 @@ def _near(box: Box, flows: list[Flow]) -> list[Flow]:
 
 
 def _hang(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
-    """Lay nodes out below one of the last group; in a new column, where the node is named again, if that is tall."""
+    """Lay nodes out below one of the last group; in a new column, with the node named again, if that is tall."""
     above = box.inside[top]
     if above.y > enough:
         again = Block(above.block.name, above.block.title, mark="again")
@@ -351,7 +351,7 @@ def _stretch_alone(box: Box, flows: list[Flow], *, keep_order: bool = False) -> 
 def _stretch(
     box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False
 ) -> list[tuple[list[Point], str]]:
-    """Lay some of the nodes of a graph out in layers; return the arrows between them."""
+    """Lay out a subset of the nodes of a graph in layers; return the arrows between them."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
             box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
@@ -373,10 +373,10 @@ def _stretch(
 
 
 def _ports(box: Box, flows: list[tuple[int, int]], bends: list[list[Point]]) -> list[float]:
-    """Return where each arrow meets its node: spread over the width, in the order of the other ends.
+    """Return the point where each arrow meets its node: spread over the width, in the order of the other ends.
 
     Args:
-        box: of the graph, whose nodes have their places.
+        box: of the graph, whose nodes have positions.
         flows: for each arrow the node that it meets, and the one at its other end.
         bends: its bend next to the node, if there is one.
     """

@@ -1,7 +1,7 @@
-"""The model as one page that needs nothing else: the graph as data, the program that draws it, and dagre.
+"""The model as a self-contained page: the graph as data, the program that draws it, and dagre.
 
-No text of a file becomes markup: the graph is JSON whose `<`, `>` and `&` are escaped, the program makes elements
-with `textContent` only, and the page forbids every script but its own two.
+No text of a file becomes markup: the graph is JSON with escaped `<`, `>` and `&`, the program sets `textContent` only,
+and the page forbids every script but its own two.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .graph_json import Source, graph_of
 from .pair import Pairing
 
 _ROOMY, MAX_CHARS = 1_700_000, 2_500_000
-"""Letters of the graph as JSON: from the first number on what is long is cut, more than the second is refused."""
+"""Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
 
 
 def pair_page(first: tuple[list[Block], Source], second: tuple[list[Block], Source], pairing: Pairing) -> str:
-    """HTML of two models side by side, differences in colour.
+    """Return HTML of two models side by side, differences in colour.
 
     Args:
         first: blocks and source of one model.
         second: those of the other.
-        pairing: of their blocks.
+        pairing: the pairing of their blocks.
 
     Raises:
-        LimitError: there is more than a page can hold.
+        LimitError: the content exceeds a page.
     """
     for brief in (False, True):
         graphs = [
@@ -48,7 +48,7 @@ def pair_page(first: tuple[list[Block], Source], second: tuple[list[Block], Sour
 def _marked(
     blocks: list[Block], source: Source, others: list[Block], pairing: Pairing, *, brief: bool
 ) -> dict[str, Any]:
-    """The graph of one side, with differences and counterparts."""
+    """Return the graph of one side, with differences and counterparts."""
     marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
     graph = graph_of(blocks, source, brief=brief, marks=marks)
     numbers = {id(block): number for number, block in enumerate(others)}
@@ -70,7 +70,7 @@ _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
 def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
-    """HTML of the picture.
+    """Return HTML of the picture.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -78,7 +78,7 @@ def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
         weights: whether the page shows histograms of the weights.
 
     Raises:
-        LimitError: there is more than a page can hold.
+        LimitError: the content exceeds a page.
     """
     text = _json(graph_of(blocks, source, statistics=weights))
     if len(text) > (MAX_CHARS if weights else _ROOMY):
@@ -93,7 +93,7 @@ def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
 
 
 def _html(text: str, title: str) -> str:
-    """The page around the data."""
+    """Return the page around the data."""
     web = files(__package__).joinpath("web")
     names = ("page.css", "dagre.LICENSE.txt", "dagre.min.js", "layout.js", "page.js")
     style, licence, *scripts = (web.joinpath(name).read_text("utf-8") for name in names)
@@ -112,13 +112,13 @@ def _html(text: str, title: str) -> str:
 
 
 def is_page(path: str) -> bool:
-    """Return whether a file is a page of ours."""
+    """Return whether a file is one of our pages."""
     with open(path, "rb") as file:
         return _GENERATOR.encode() in file.read(1000)
 
 
 def _json(graph: dict[str, Any]) -> str:
-    """JSON that stands in a page: ASCII, and no character that markup is made of."""
+    """Return JSON for a page: ASCII, without markup characters."""
     text = json.dumps(graph, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

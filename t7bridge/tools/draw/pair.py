@@ -1,4 +1,4 @@
-"""Two drawn models side by side: which block of one is which of the other, and how they differ."""
+"""Two drawn models side by side: the pairs of corresponding blocks, and their differences."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .blocks import Block, Weight
 
 ONLY, SHAPE, OPTIONS, WEIGHTS = "only", "shape", "options", "weights"
 _LEAST, _MOST_PRODUCT, _DEEPEST = -6.0, 4_000_000, 500
-"""Power of ten of a relative difference that is drawn palest; products of lengths from which children are paired by
-place; levels that are compared."""
+"""Power of ten of a relative difference drawn palest; product of lengths from which on children are paired by position;
+levels compared."""
 
 
 @define(frozen=True)
@@ -23,9 +23,9 @@ class Change:
     """A difference of a block from its counterpart.
 
     Attributes:
-        kind: `only`: there is none; `shape`: weights of other shapes; `options`: other class or arguments; `weights`.
+        text: the differences, a line each, the first model's side first.
         text: what differs, a line each, the first model's side first.
-        size: of weights, the largest difference as a share of the largest element.
+        size: of weights, the largest difference as a fraction of the largest element.
     """
 
     kind: str
@@ -44,8 +44,8 @@ class Pairing:
     """Counterparts and differences of the blocks of two models.
 
     Attributes:
-        rtol: how far an element may be from the second's, as a share of the second's.
-        atol: how far it may be besides.
+        rtol: relative tolerance, as a fraction of the second's element.
+        atol: absolute tolerance, added to the relative one.
         other: counterpart by the id of a block.
         changes: difference by the id of a block, of both models.
         counts: differences by kind; those only in one model count for it: `only first`, `only second`.
@@ -78,7 +78,7 @@ class Pairing:
                     self._alone(b, "second")
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
-        """Count of the blocks inside of each that differ, by its id."""
+        """Return the number of differing blocks inside each, by its id."""
         found: dict[int, int] = {}
         for block in reversed(blocks):
             found[id(block)] = sum(found[id(each)] + (id(each) in self.changes) for each in block.inside)
@@ -125,7 +125,7 @@ class Pairing:
             self._add(Change(kind, (*shapes, *options, *weights), size), one, two)
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
-        """The kind of difference of two tensors of one shape, and its share; equal pairs of memory are read once."""
+        """Return kind and fraction of the difference of two tensors of one shape; equal pairs of memory are read once."""
         from ...values.compare import TensorDifference
         from ...values.deviation import deviation
 
@@ -147,7 +147,7 @@ class Pairing:
 
 
 def _pair(first: list[Block], second: list[Block], *, by_name: bool) -> list[tuple[Block | None, Block | None]]:
-    """The children of two containers, side by side: equal classes in their order, or equal names."""
+    """Pair the children of two containers: equal classes in their order, or equal names."""
     if by_name:
         names = {each.name: each for each in second if each.kind != "end"}
         pairs: list[tuple[Block | None, Block | None]] = [

@@ -1,4 +1,4 @@
-"""Pictures as PNG, by whichever converter of SVG is installed."""
+"""Pictures as PNG, by any installed converter of SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import UnsupportedError
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LARGEST = 16_000
-"""Pixels of a side that browsers take."""
+"""Maximum pixels of a side in browsers."""
 _PATIENCE = 120
 
 
@@ -24,7 +24,7 @@ def as_png(svg: str, width: int, height: int) -> bytes:
         height: its height.
 
     Raises:
-        UnsupportedError: none of them is installed, or makes a picture of this one.
+        UnsupportedError: none of them is installed, or can convert this one.
     """
     data = svg.encode("utf-8", "replace")
     try:
@@ -41,16 +41,16 @@ def as_png(svg: str, width: int, height: int) -> bytes:
         found = _by_browser(browser, data, width, height)
     else:
         raise UnsupportedError(
-            "nothing that makes a .png of this picture is installed",
+            "no converter to .png is installed",
             hint="pip install 't7bridge[png]', install rsvg-convert (librsvg), or write .svg or .html.",
         )
     if not found.startswith(b"\x89PNG"):
-        raise UnsupportedError("no .png can be made of this picture", hint="Write .svg or .html.")
+        raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return found
 
 
 def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
-    """A screenshot of the picture, which holds no scripts; empty where the browser makes none."""
+    """Return a screenshot of the picture, which holds no scripts; empty if the browser fails."""
     with tempfile.TemporaryDirectory(prefix="t7bridge-", ignore_cleanup_errors=True) as folder:
         source, target = os.path.join(folder, "picture.svg"), os.path.join(folder, "picture.png")
         with open(source, "wb") as file:

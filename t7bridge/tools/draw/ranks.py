@@ -1,7 +1,7 @@
-"""A directed graph in layers, from its inputs down to its outputs, in time that follows its size.
+"""Layered layout of a directed graph, from its inputs down to its outputs, in time proportional to its size.
 
-Layers by longest path, order by the barycenters of neighbours, and places by isotonic regression: in each layer the
-order is kept and the squared distance from the neighbours is least.
+Layers by longest path, order by the barycenters of neighbours, and positions by isotonic regression: in each layer the
+order is kept and the squared distance from the neighbours is minimal.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 Point = tuple[float, float]
 
 _SWEEPS = 6
-"""Rounds of improving order and places within the layers."""
+"""Iterations to improve order and positions within the layers."""
 _MAX_BENDS = 30_000
-"""Bends of edges that pass through layers; where there would be more, edges are straight."""
+"""Maximum bends of edges that pass through layers; beyond, edges are straight."""
 _BEND_WIDTH = 8.0
 
 
 def place(
     sizes: list[tuple[float, float]], flows: list[tuple[int, int]], gap: float, *, keep_order: bool = False
 ) -> tuple[list[Point], list[list[Point]], float, float]:
-    """Find a place for each node.
+    """Compute a position for each node.
 
     Args:
         sizes: width and height of each node, in pixels.
@@ -27,7 +27,7 @@ def place(
         keep_order: whether the nodes of a layer stay in their order.
 
     Returns:
-        The upper left corner of each node, the bends of each edge on its way round nodes, and width and height of all.
+        The upper left corner of each node, the bends of each edge around nodes, and width and height of the whole.
     """
     count = len(sizes)
     ranks = ranks_of(count, flows)
@@ -72,7 +72,7 @@ def place(
 
 
 def ranks_of(count: int, flows: list[tuple[int, int]]) -> list[int]:
-    """The layer of each node: below all that it takes, and, without inputs, just above what takes it."""
+    """Return the layer of each node: below all its inputs, and, without inputs, just above its first user."""
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for start, end in flows:
@@ -103,7 +103,7 @@ def _places(
     *,
     keep_order: bool = False,
 ) -> list[float]:
-    """The middle of each node across its layer."""
+    """Return the centre of each node across its layer."""
     middle = [0.0] * len(widths)
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, gap, middle)
@@ -115,7 +115,7 @@ def _places(
                 sum(middle[other] for other in side) / len(side) if side else middle[node]
                 for node, side in zip(layer, sides)
             ]
-            if sweep < _SWEEPS - 2 and not keep_order:  # then places only, in an order that stays
+            if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
                 order = sorted(range(len(layer)), key=wanted.__getitem__)
                 layer[:] = [layer[place] for place in order]
                 wanted = [wanted[place] for place in order]
@@ -127,7 +127,7 @@ def _places(
 def _spread(
     layer: list[int], wanted: list[float], weights: list[float], widths: list[float], gap: float, middle: list[float]
 ) -> None:
-    """Put the nodes of a layer as near to where they want to be as their order and widths allow."""
+    """Move the nodes of a layer as near to their desired positions as order and widths allow."""
     offsets: list[float] = []
     at = 0.0
     for number, node in enumerate(layer):

@@ -1,4 +1,4 @@
-"""Shapes of a drawn model by running it on PyTorch's meta device, which computes nothing."""
+"""Shapes of a drawn model by running it on PyTorch's meta device, which allocates no memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .infer import Shapes, guessed_inputs
 def run_for_shapes(
     module: TorchObject, path: str, wanted: Sequence[int] | str, blocks: list[Block], limits: Limits
 ) -> Shapes:
-    """Run a model for one input and put the shapes found into its blocks.
+    """Run a model for one input and set the resulting shapes in its blocks.
 
     Args:
         module: the model.
-        path: of it in the file.
-        wanted: the shape of its input, or `"guess"`: one that its layers take.
+        path: its path in the file.
+        wanted: the shape of its input, or `"guess"`: one that its layers accept.
         blocks: the model's.
         limits: resource limits.
 
     Raises:
-        ModelError: the model does not take such an input, or none can be guessed.
+        ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: PyTorch is not installed.
     """
     try:

@@ -1,7 +1,7 @@
-"""Output shapes of PyTorch's modules by their arguments, without PyTorch: rules by the name of the class.
+"""Output shapes of PyTorch's modules from their arguments, without PyTorch: rules by class name.
 
-A value is the shape of a tensor, a list of values, or `None` where it is not known. Tests compare the rules with Lua's
-recorded outputs. Layers that have no rule have unknown outputs.
+A value is the shape of a tensor, a list of values, or `None` if unknown. Tests compare the rules with Lua's recorded
+outputs. Layers without a rule have unknown outputs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Shape = tuple[int, ...]
 Value = Any
 """A `Shape`, a list of values, or `None`."""
 _LONGEST = 64
-"""Elements of a list that are followed."""
+"""Maximum elements of a list."""
 
 
 class Mismatch(Exception):
-    """An input that a layer does not take."""
+    """An input that a layer does not accept."""
 
 
 @define(frozen=True)
@@ -36,12 +36,12 @@ class Call:
     kwargs: Mapping[str, Any]
 
     def get(self, name: str, place: int, otherwise: Any = None) -> Any:
-        """An argument, by name or place."""
+        """Return an argument, by name or position."""
         found = self.args[place] if 0 <= place < len(self.args) else self.kwargs.get(name)
         return otherwise if found is None else found
 
     def each(self, name: str, place: int, dims: int, otherwise: int) -> Shape:
-        """An argument that is one number or one for each dimension."""
+        """Return an argument that is one number or one for each dimension."""
         found = self.get(name, place, otherwise)
         numbers = tuple(found) if isinstance(found, (tuple, list)) else (found,) * dims
         if len(numbers) != dims or not all(isinstance(each, int) for each in numbers):
@@ -49,7 +49,7 @@ class Call:
         return numbers
 
     def number(self, name: str, place: int, otherwise: int) -> int:
-        """An argument that is an integer."""
+        """Return an argument that is an integer."""
         return self.each(name, place, 1, otherwise)[0]
 
 
@@ -82,7 +82,7 @@ def _convolution(dims: int) -> Rule:
 
 def _transposed(dims: int) -> Rule:
     def rule(call: Call, x: Value) -> Value:
-        if isinstance(x, list):  # with the size that is wanted
+        if isinstance(x, list):  # with the requested size
             return None
         shape = _tensor(x)
         kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
@@ -192,7 +192,7 @@ def _sizes(call: Call) -> Shape:
 
 
 def _filled(size: Shape, total: int) -> Shape:
-    """A shape whose -1 is what the others leave."""
+    """Return a shape with its -1 resolved."""
     known = prod(each for each in size if each >= 0)
     if sum(each < 0 for each in size) > 1 or not known or total % known:
         raise Mismatch
@@ -210,7 +210,7 @@ def _flatten(call: Call, x: Value) -> Value:
 
 
 def _dimension(call: Call, shape: Shape, place: int = 0) -> int:
-    """A dimension that is counted in one example."""
+    """Return a dimension counted in one example."""
     dim, example = call.number("dim", place, 0), call.get("n_input_dims", -1)
     if dim >= 0 and example is not None and len(shape) == example + 1:
         dim += 1
@@ -228,7 +228,7 @@ def _join(call: Call, x: Value) -> Value:
 
 
 def joined(shapes: list[Shape], dim: int) -> Shape:
-    """The shape of tensors joined along a dimension.
+    """Return the shape of tensors concatenated along a dimension.
 
     Raises:
         Mismatch: they differ in another.
@@ -253,7 +253,7 @@ def _split(call: Call, x: Value) -> Value:
 
 
 def _fold(call: Call, x: Value) -> Value:
-    """Element by element over a list: unknown ones are as the known."""
+    """Combine the elements of a list: unknown ones have the shape of the known."""
     if not isinstance(x, list) or not x:
         raise Mismatch
     known = [each for each in x if isinstance(each, tuple)]
@@ -396,7 +396,7 @@ def _temporal_pool(call: Call, x: Value) -> Value:
 
 
 def _pairs(call: Call, x: Value) -> Value:
-    """One number for each example of two lists of vectors."""
+    """Return one number for each example of two lists of vectors."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None
     if len(x[0]) != len(x[1]) or not x[0] or len(x[0]) > 2:
@@ -405,7 +405,7 @@ def _pairs(call: Call, x: Value) -> Value:
 
 
 def _product(call: Call, x: Value) -> Value:
-    """Matrices, one after the other, or batches of them."""
+    """Return the product of matrices, or of batches of them."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None
     first, second = x

@@ -1,4 +1,4 @@
-"""Places where a model's flow branches or skips layers, and where weights are shared, in a few words."""
+"""Places where a model's data flow branches or skips layers, and where weights are shared, in a few words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .blocks import Block
 from .ranks import ranks_of
 
 _NAMED = 4
-"""Places that are named; of more there is the number."""
+"""Number of places named; for more there is the count."""
 
 
 def skips_of(blocks: list[Block]) -> list[str]:
-    """The arrows of graphs that pass by other nodes, `3 → 9`; those from inputs and to outputs do not count."""
+    """Return the arrows of graphs that bypass other nodes, `3 → 9`; those from inputs and to outputs do not count."""
     found: list[str] = []
     for block in blocks:
         if block.kind != "graph" or is_branching(block):
@@ -31,13 +31,13 @@ def skips_of(blocks: list[Block]) -> list[str]:
 
 
 def branches_of(blocks: list[Block]) -> list[str]:
-    """The containers that pass their input to several branches: the key of each, and how many branches."""
+    """Return the containers that pass their input to several branches: the key of each, and the number of branches."""
     found = [block for block in blocks if is_branching(block) and len(block.inside) > 3]
     return [f"{block.key or '(model)'} {block.title} ({len(block.inside) - 2})" for block in found]
 
 
 def shared_of(blocks: list[Block]) -> list[str]:
-    """The layers that have the weights of another, or are the very module: `0.1.0 = 0.0.0`."""
+    """Return the layers that have the weights of another, or are the same module: `0.1.0 = 0.0.0`."""
     found: list[str] = []
     for block in blocks:
         owner = (
@@ -49,7 +49,7 @@ def shared_of(blocks: list[Block]) -> list[str]:
 
 
 def is_branching(block: Block) -> bool:
-    """Return whether a block is branches between one input and one output."""
+    """Return whether a block consists of branches between one input and one output."""
     count = len(block.inside) - 2
     if block.kind != "graph" or count < 1 or len(block.flows) != 2 * count:
         return False
@@ -57,6 +57,6 @@ def is_branching(block: Block) -> bool:
 
 
 def listed(found: list[str]) -> str:
-    """The number of places, and the first of them."""
+    """Return the number of places, and the first of them."""
     more = ", …" if len(found) > _NAMED else ""
     return f"{len(found)}: {', '.join(found[:_NAMED])}{more}"

@@ -1,4 +1,4 @@
-"""Models that a file holds as named tensors or as Python objects, drawn by the nesting of their names."""
+"""Models stored as named tensors or as Python objects, drawn by the nesting of their names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CHAIN = "torch.nn.modules.container.Sequential"
 
 
 def structure_blocks(value: Any, title: str) -> list[Block]:
-    """All blocks of a value that holds tensors, each before those inside it.
+    """Return all blocks of a value that holds tensors, each before those inside it.
 
     Args:
         value: a state dict, a checkpoint, an object of a pickled module, or a Lua table of tensors.
         title: of the whole.
 
     Raises:
-        ModelError: there are no tensors in it.
+        ModelError: it contains no tensors.
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors: dict[str, Tensor] = {}
@@ -34,7 +34,7 @@ def structure_blocks(value: Any, title: str) -> list[Block]:
     fields: dict[tuple[str, ...], dict[str, str]] = {}
     _gather(value, tensors, classes, fields)
     if not any(tensors):
-        raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows what it holds.")
+        raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     weights = weights_by_block(tensors, {key: "buffer" for key in tensors if key.rpartition(".")[2] in _BUFFERS})
     root = Block("", classes.get((), title), "side", class_name=classes.get((), ""))
     blocks = [root]
@@ -88,7 +88,7 @@ def _gather(
     classes: dict[tuple[str, ...], str],
     fields: dict[tuple[str, ...], dict[str, str]],
 ) -> None:
-    """Collect the tensors of a value under names, and the classes of the objects that they are in."""
+    """Collect the tensors of a value under names, and the classes of the objects that contain them."""
     seen: set[int] = set()
     stack = [_Visit("", value, 0)]
     steps = 0
@@ -119,7 +119,7 @@ def _gather(
 
 
 def _inside(value: Any) -> list[tuple[str, Any]] | None:
-    """The named values in a value; `None` for one that has none."""
+    """Return the named values in a value; `None` for one that has none."""
     if isinstance(value, PythonObject):
         found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
         listed = [
@@ -147,7 +147,7 @@ def _attributes(value: PythonObject) -> dict[str, Any]:
 
 
 def _plain(value: PythonObject | TorchObject) -> list[tuple[str, Any]]:
-    """The attributes of an object that are numbers, strings and the like."""
+    """Return the attributes of an object that are numbers, strings and the like."""
     if isinstance(value, TorchObject):
         return []
     kinds = (bool, int, float, str, tuple)

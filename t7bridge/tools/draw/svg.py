@@ -1,4 +1,4 @@
-"""A picture as SVG, which every browser shows."""
+"""Drawings as SVG, for any browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ path { fill: none; stroke: #7b8596; stroke-width: 1.2; marker-end: url(#arrow) }
 
 
 def as_svg(root: Box, title: str) -> str:
-    """The picture.
+    """Return the picture.
 
     Args:
         root: the model's box, with all the others in it.
@@ -90,7 +90,7 @@ def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
     lines = [f'<path d="{path}"/>']
     if label:
         (x, y), (u, _) = points[0], points[1]
-        if len(points) == 2 and abs(x - u) > 1:  # slanted: beside its start, as others may end where it does
+        if len(points) == 2 and abs(x - u) > 1:  # slanted: next to its start, as others may share its end
             place = f'x="{x + 4:.1f}" y="{y + 11:.1f}"'
         else:
             (x, y), (_, above) = (points[1], points[0]) if len(points) == 2 else (points[-1], points[-2])
@@ -100,5 +100,5 @@ def _arrow(points: list[tuple[float, float]], label: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text without what XML cannot hold, wherever a file has it from."""
+    """Return text without characters that XML cannot hold."""
     return printable(text)

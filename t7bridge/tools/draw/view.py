@@ -1,4 +1,4 @@
-"""The part of a model in a still picture: repeated blocks once, and containers closed where there is no room."""
+"""The part of a model shown in a still picture: repeated blocks once, and containers closed where room is short."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .folds import Fold, folds_of
 from .skips import is_branching
 
 MOST = 400
-"""Blocks that a picture shows, at most, where containers can be closed."""
+"""Maximum number of blocks shown, if containers can be closed."""
 _DEEPEST, _BRANCHES = 40, 10
 
 
 def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
-    """The blocks of a picture, each before those inside it: copies, with what is folded said in their text.
+    """Return the blocks of a picture, each before those inside it: copies, labelled with what is folded.
 
     Args:
         blocks: all of them, each before those inside it.
-        most: how many are shown before containers are closed; those nearer to the root are opened first.
+        most: maximum number shown before containers are closed; those nearer to the root are opened first.
     """
     folds = folds_of(blocks)
     opened = _opened(blocks[0], folds, most)
@@ -59,9 +59,9 @@ def shown(blocks: list[Block], most: int = MOST) -> list[Block]:
 
 
 def _opened(root: Block, folds: dict[int, list[Fold]], most: int) -> set[int]:
-    """The containers that are open, by id: level by level, as long as there is room for all of a level.
+    """Return the open containers, by id: level by level, as long as there is room for a whole level.
 
-    Branches open with the container they are in, so that skips are seen.
+    Branches open together with their container, so that skips are visible.
     """
     opened: set[int] = set()
     count, level = 1, [root]
@@ -94,7 +94,7 @@ def _blocks_inside(block: Block) -> str:
 
 
 def _kept(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, Fold | None]], list[Flow]]:
-    """The blocks of a container that are shown, with the run that each begins, and the flows between these."""
+    """Return the visible blocks of a container, with the run that each begins, and the flows between them."""
     starts = {run.start: run for run in runs}
     kept: list[tuple[Block, Fold | None]] = []
     numbers: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Whose key is whose: a state dict under the keys of another model, found by structure, order and shape.
+"""Mapping the keys of one state dict to another model's, by structure, order and shape.
 
-`parts` cuts state dicts into modules, `classes` says which modules look alike, `stretches` and `align` find which is
-which, `sides` opens files, `mapping` reads what the user settles, `matcher` puts the answer together.
+`parts` cuts state dicts into modules, `classes` determines which modules look alike, `stretches` and `align` pair them,
+`sides` opens files, `mapping` reads the user's pairs, `matcher` combines the results.
 """
 
 from .matcher import match

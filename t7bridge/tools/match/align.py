@@ -1,14 +1,14 @@
-"""Which part is which: by classes, by order, and by the containers that explain where the orders differ.
+"""Pairing of parts: by classes, by order, and by the containers that explain differences of order.
 
-Evidence, strongest first. What none of it decides is in doubt, and is never guessed.
+Evidence, strongest first. Whatever it does not decide is ambiguous, and never guessed.
 
-1. The classes follow one another in the same order on both sides: parts go in order.
+1. The classes follow one another in the same order on both sides: parts are paired in order.
 2. A class has one part on each side.
-3. Containers of one side, each taken as a whole, stand in another order on the other side; there is one way to place
-   them. This is how a shortcut is found that one model defines before the branch beside it and the other behind it.
-4. The layers of every kind are in the same order, and only the kinds are mixed in another way: all convolutions before
-   all normalizations, where the other side has them in turn.
-5. What remains in order when the parts that rule 2 has found elsewhere are taken out.
+3. Containers of one side, each as a whole, are in another order on the other side, and there is only one way to place
+   them. This finds a shortcut that one model defines before the parallel branch and the other after it.
+4. The layers of every kind are in the same order, and only the kinds are interleaved differently: all convolutions
+   before all normalizations, where the other side alternates.
+5. The remaining order when the parts that rule 2 has found elsewhere are removed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .stretches import Items, blocks, has_gap, in_order, mark_gaps, spans, stret
 
 _MAX_STEPS = 100_000
 _MAX_STEPS_IN_ALL = 2_000_000
-"""Budget of the search for ways to place containers, in parts looked at."""
+"""Budget of the search for ways to place containers, in parts visited."""
 _MAX_DEPTH = 40
-"""Most containers inside one another that may be out of order."""
+"""Maximum nesting of containers that may be out of order."""
 
 
 Solve = Callable[[Items, Items], "Finding"]
@@ -39,10 +39,10 @@ class Finding:
     """Conclusions from the evidence.
 
     Attributes:
-        pairs: for the number of each target part that is decided, the number of its source part and why: `shape` or
+        pairs: for the number of each paired target part, the number of its source part and the reason: `shape` or
             `order` or `containers`.
-        doubts: what is in doubt: numbers of source and target parts, and why.
-        disorder: how many parts are in stretches in which the orders differ.
+        doubts: the ambiguous parts: numbers of source and target parts, and the reason.
+        disorder: number of parts in stretches in which the orders differ.
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
@@ -50,14 +50,14 @@ class Finding:
     disorder: int = 0
 
     def add(self, other: Finding) -> None:
-        """Take over what was found elsewhere."""
+        """Add the conclusions of another finding."""
         self.pairs.update(other.pairs)
         self.doubts += other.doubts
         self.disorder += other.disorder
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Cost as an explanation: target parts in doubt, then parts out of order."""
+        """Cost as an explanation: ambiguous target parts, then parts out of order."""
         return sum(len(target) for _, target, _ in self.doubts), self.disorder
 
 
@@ -66,7 +66,7 @@ class _TooMuchError(Exception):
 
 
 def find(source: Items, target: Items) -> Finding:
-    """Find out which part is which. Parts whose class the other side does not have are in no pair and no doubt."""
+    """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt."""
     counts = Counter(item.cls for item in source), Counter(item.cls for item in target)
     even = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls]}
     mark_gaps(source, even)
@@ -83,16 +83,16 @@ def _of(items: Items, classes: set[Class]) -> Items:
 
 
 def _add_uneven(finding: Finding, source: Items, target: Items, uneven: set[Class]) -> None:
-    """Decide what stands between the same decided parts on both sides, of classes that one side has more of."""
+    """Pair parts between the same decided parts on both sides, of classes that one side has more of."""
     places = {number: place for place, (number, _) in finding.pairs.items()}
     decided: set[int] = set()
-    # Where containers have moved, what is missing may be missing from any of them.
+    # If containers have moved, missing parts may be missing from any of them.
     if not finding.disorder:
         sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
         rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
         even = [len(one) == len(other) and in_order(one, other) for one, other in rows]
         for at, (one, other) in enumerate(rows):
-            if all(even[max(0, at - 1) : at + 2]):  # an anchor may have moved from one stretch into the next
+            if all(even[max(0, at - 1) : at + 2]):  # an anchor may have moved to the next stretch
                 finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
                 decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
@@ -103,7 +103,7 @@ def _add_uneven(finding: Finding, source: Items, target: Items, uneven: set[Clas
 
 
 def _between(items: Items, classes: set[Class], anchors: Mapping[int, int]) -> dict[int, Items]:
-    """The parts of some classes before each anchor, by the anchor's number in the target; behind the last, by -1."""
+    """Return the parts of some classes before each anchor, by its number in the target; after the last, by -1."""
     found: dict[int, Items] = {}
     waiting: Items = []
     for item in items:
@@ -121,16 +121,16 @@ def _same(one: Finding, other: Finding) -> bool:
 
 
 class _Solver:
-    """Decides sequences that have the same classes, each as often on both sides.
+    """Pairs sequences that have the same classes, each equally often on both sides.
 
     Args:
-        counts: how many parts of each class there are in all.
+        counts: number of parts of each class in total.
     """
 
     def __init__(self, counts: Mapping[Class, int]) -> None:
         self._counts = counts
         self._left = [_MAX_STEPS_IN_ALL]
-        """Steps left: in all, and in each search for ways that is under way."""
+        """Steps left: in total, and in each nested search."""
         self._depth = 0
 
     def solve(self, source: Items, target: Items) -> Finding:
@@ -155,14 +155,14 @@ class _Solver:
         return finding
 
     def _lone_ones(self, source: Items, target: Items) -> Finding:
-        """Of a stretch beside which parts are missing, decide only those that no other part looks like.
+        """Of a stretch with missing neighbours, decide only the parts that no other part looks like.
 
-        What is missing may be what would show that something has moved.
+        The missing parts may be those that would show that something has moved.
         """
         finding = Finding(disorder=len(source))
         lone = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
         finding.pairs = {item.number: (lone[item.cls], "shape") for item in target if item.cls in lone}
-        _doubt(finding, source, target, "parts beside them are missing, and the order differs around them")
+        _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
         return finding
 
     def _explain(self, source: Items, target: Items) -> Finding:
@@ -183,10 +183,10 @@ class _Solver:
         return finding
 
     def _ways(self, source: Items, target: Items) -> list[Finding]:
-        """The best ways to place the containers of one side on the other; none where that explains nothing."""
+        """Return the best ways to place the containers of one side on the other; none if that explains nothing."""
         of_source, of_target = blocks(source), blocks(target)
         if not of_source:
-            return []  # its order may be that of a graph's nodes, in which branches take turns
+            return []  # its order may be that of a graph's nodes, in which branches alternate
         ways = self._best(self._placed(source, of_source, target, self.solve))
         others = self._best(self._placed(target, of_target, source, lambda one, other: self.solve(other, one)))
         if ways is None or others is None:
@@ -197,16 +197,16 @@ class _Solver:
 
     @staticmethod
     def _either(ways: list[Finding] | None, others: list[Finding] | None) -> list[Finding]:
-        """Return the findings of one side where the other has too many ways, if they leave nothing open."""
+        """Return the findings of one side if the other has too many ways, provided they leave nothing open."""
         for side in (ways, others):
             if side is not None and len(side) == 1 and not side[0].cost[0]:
                 return side
         raise _TooMuchError
 
     def _best(self, ways: Iterator[Finding]) -> list[Finding] | None:
-        """Of several ways to place containers, those that leave least in doubt, and least out of order.
+        """Of several ways to place containers, return those with the least ambiguity and disorder.
 
-        `None` where there are too many to tell.
+        `None` if there are too many to tell.
         """
         self._left.append(_MAX_STEPS)
         depth = self._depth
@@ -221,7 +221,7 @@ class _Solver:
         return [way for way in found if way.cost == least]
 
     def _placed(self, items: Items, blocks: list[tuple[int, int]], others: Items, solve: Solve) -> Iterator[Finding]:
-        """Every way to find the containers of one side in the sequence of the other, each as a whole.
+        """Yield every way to find the containers of one side in the sequence of the other, each as a whole.
 
         Args:
             items: the one side.
@@ -234,7 +234,7 @@ class _Solver:
         rows = [[item.cls for item in items[start:end]] for start, end in blocks]
         places = []
         for number, row in enumerate(rows):
-            # Containers that look the same stay in their order: so many of them stand before and behind this one.
+            # Containers that look the same keep their order: count those before and after this one.
             found = spans(row, others)
             places.append(found[rows[:number].count(row) : len(found) - rows[number + 1 :].count(row)])
         starts: list[int] = []
@@ -306,12 +306,12 @@ def _by_kinds(source: Items, target: Items) -> Finding:
     if in_order(left, right):
         for one, other in zip(left, right):
             finding.pairs.setdefault(other.number, (one.number, "order"))
-    _doubt(finding, source, target, "their order differs, and nothing says which is which")
+    _doubt(finding, source, target, "their order differs, and nothing distinguishes them")
     return finding
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:
-    """The places of one longest rising subsequence."""
+    """Return the positions of one longest rising subsequence."""
     tails: list[int] = []
     at: list[int] = []
     before: list[int] = []
@@ -339,7 +339,7 @@ def _kinds(items: Items) -> dict[Class, list[Class]]:
 
 
 def _doubt(finding: Finding, source: Items, target: Items, reason: str) -> None:
-    """Put what is not decided in doubt, class by class."""
+    """Mark everything undecided as ambiguous, class by class."""
     decided = {number for number, _ in finding.pairs.values()}
     groups: dict[Class, tuple[list[int], list[int]]] = {}
     for item in source:

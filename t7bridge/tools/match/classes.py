@@ -1,4 +1,4 @@
-"""Which parts look alike: by the names and shapes of what they keep, as strictly as both sides allow."""
+"""Classes of parts that look alike: by the names and shapes of their tensors, as strictly as both sides allow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from .parts import BATCHES, Part, Shape
 
 _USUAL = {"weight", "bias", "running_mean", "running_var", BATCHES}
-"""Names that mean the same on both sides."""
+"""A key that is equal for parts that may be paired: names and shapes."""
 
 Class = tuple[Any, ...]
-"""The same for parts that may be each other."""
+"""Maps parts to such keys."""
 
 
 def trimmed(shape: Shape) -> Shape:
-    """A shape without the ones that only say how it broadcasts: (n, c, 1, 1) is (n, c), and (1, n, 1, 1) is (n)."""
+    """Return a shape without broadcasting dimensions: (n, c, 1, 1) is (n, c), and (1, n, 1, 1) is (n)."""
     others = tuple(extent for extent in shape if extent != 1)
     if len(others) <= 1:
         return others or (1,)
@@ -27,13 +27,13 @@ def trimmed(shape: Shape) -> Shape:
 
 
 def _matrix(shape: Shape) -> Shape:
-    """A kernel as the matrix that its layer is on one patch: (n, c, h, w) is (n, c * h * w)."""
+    """Return a kernel as the matrix of its layer on one patch: (n, c, h, w) is (n, c * h * w)."""
     shape = trimmed(shape)
     return (shape[0], prod(shape[1:])) if len(shape) > 2 else shape
 
 
 def fits(shape: Shape, wanted: Shape) -> bool:
-    """Return whether elements of one shape fit another in the same order, by what layers compute."""
+    """Return whether elements of one shape are valid in another in the same order, by the layers' computation."""
     one, other = trimmed(shape), trimmed(wanted)
     if one == other:
         return True
@@ -61,7 +61,7 @@ def _flat(part: Part) -> Class:
 
 
 def _bare(part: Part) -> Class:
-    """Without what a module of the same kind may lack: a bias, or the statistics of a normalization."""
+    """Omit tensors that a module of the same kind may lack: a bias, or the statistics of a normalization."""
     needed = _needed(part)
     weight = needed.get("weight")
     if weight is not None:
@@ -71,7 +71,7 @@ def _bare(part: Part) -> Class:
 
 
 def _nameless(part: Part) -> Class:
-    """By shapes alone, where they tell the tensors of a part apart."""
+    """Use shapes alone, where they distinguish the tensors of a part."""
     shapes = sorted(trimmed(shape) for shape in _needed(part).values())
     return ("", *shapes) if len(set(shapes)) == len(shapes) else _bare(part)
 
@@ -80,10 +80,10 @@ _LEVELS: tuple[Callable[[Part], Class], ...] = (_strict, _without_derived, _trim
 
 
 def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[Class]]:
-    """The classes of the parts on both sides.
+    """Return the classes of the parts on both sides.
 
-    Parts are in one class as strictly as possible: looser ways to compare are tried only on what the stricter ones
-    leave in unequal numbers.
+    Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
+    ones leave in unequal numbers.
     """
     sides = (source, target)
     classes: list[list[Class]] = [[(0, *_LEVELS[0](part)) for part in side] for side in sides]
@@ -99,12 +99,12 @@ def classify(source: list[Part], target: list[Part]) -> tuple[list[Class], list[
 
 
 def kind_of(part: Part) -> Class:
-    """Return the kind of layer that a part is: two-dimensional convolutions of all sizes are one kind."""
+    """Return the kind of layer of a part: two-dimensional convolutions of all sizes are one kind."""
     return tuple(sorted((name, len(shape)) for name, shape in _needed(part).items() if name != "bias"))
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:
-    """Which tensor of one part is which of another: by name, or by shape where no name is the same."""
+    """Map the tensors of one part to those of another: by name, or by shape if no name is the same."""
     common = {name: name for name in target.shapes if name in source.shapes}
     if common or _USUAL.issuperset([*source.shapes, *target.shapes]):
         return common

@@ -1,4 +1,4 @@
-"""The order of a recurrent layer's gates, which shapes do not tell: PyTorch's is i f g o, char-rnn's i f o g."""
+"""The order of a recurrent layer's gates, which shapes do not show: i f g o in PyTorch, i f o g in char-rnn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z"
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
 _PASSED = {"nn.CAddTable", "nn.Reshape", "nn.View", "nn.Identity", "nn.Dropout"}
-"""Layers between a cell's matrices and where their sum is split into gates."""
+"""Maximum layers between a cell's matrices and the split of their sum into gates."""
 
 
 @define(frozen=True)
@@ -25,7 +25,7 @@ class Gates:
     """Reordering of the rows of a source into the order of the target.
 
     Attributes:
-        order: which block of the source each block of the target is.
+        order: the source block of each target block.
         words: the change in words.
     """
 
@@ -48,15 +48,15 @@ def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
-    """The change between an order of gates and PyTorch's.
+    """Return the reordering between an order of gates and PyTorch's.
 
     Args:
         words: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
-        count: how many gates there are.
+        count: number of gates.
         into_pytorch: whether the target is the side with PyTorch's order.
 
     Raises:
-        ModelError: the letters are not those of as many gates.
+        ModelError: the letters are not those of that many gates.
     """
     usual = ORDERS.get(count, "")
     if sorted(words) != sorted(usual) or not usual:
@@ -68,7 +68,7 @@ def reorder(words: str, count: int, into_pytorch: bool) -> Gates:
 
 
 def gate_orders(root: TorchObject) -> dict[str, str]:
-    """The orders of gates that the graphs of a model show.
+    """Return the orders of gates shown by the graphs of a model.
 
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
@@ -109,7 +109,7 @@ def _of_graph(graph: GraphSpec, classes: Mapping[str, str]) -> dict[str, str]:
 def _order(
     split: int, kinds: list[str], takers: list[list[tuple[int, tuple[int, ...]]]], graph: GraphSpec
 ) -> str | None:
-    """The gates of an LSTM in the order in which they are split, by what becomes of each."""
+    """Return the gates of an LSTM in the order in which they are split, by their use."""
     by_place = {picked[0]: number for number, picked in takers[split] if len(picked) == 1}
     if sorted(by_place) != [0, 1, 2, 3] or len(takers[split]) != 4:
         return None

@@ -1,4 +1,4 @@
-"""The mapping that users specify: which key, or which module, of the source is which of the target.
+"""The mapping that users specify: which key, or module, of the source corresponds to which of the target.
 
 A file has one pair a line, source first, with white space between; `#` begins a comment:
 
@@ -6,9 +6,8 @@ A file has one pair a line, source first, with white space between; `#` begins a
     classifier.1.weight         fc.weight
     # a module or a container   with all that is in it
     features.                   backbone.
-    # a key or module of the source that is left out
-    9.bias                      -
-    # a key or module of the target that keeps its own values
+    # a key or module of the source to leave out 9.bias                      - a key or module of the target that keeps
+    # its own values
     -                           head.
     # the order of the gates of a cell that is not PyTorch's, a letter a gate
     i2h.                        lstm.                           ifog
@@ -38,8 +37,8 @@ class Line:
     Attributes:
         source: a key; a prefix, which ends in a dot; or `-`.
         target: likewise.
-        place: where it stands, for messages.
-        gates: the order of the gates on the side that is not PyTorch's; empty where the pair does not say it.
+        place: its location, for messages.
+        gates: the order of the gates on the side that is not PyTorch's; empty if the pair does not state it.
     """
 
     source: str
@@ -49,13 +48,13 @@ class Line:
 
 
 def read_mapping(settled: Settled | None) -> list[Line]:
-    """The pairs of a mapping.
+    """Return the pairs of a mapping.
 
     Args:
         settled: pairs, or the path of a file.
 
     Raises:
-        ModelError: a pair is malformed, or there is no such file.
+        ModelError: a pair is malformed, or the file does not exist.
         FormatError: the file is not text.
     """
     if settled is None:
@@ -86,7 +85,7 @@ def _read_file(name: str) -> list[Line]:
             raise FormatError(
                 f"line {number} of the mapping is not a pair",
                 file=name,
-                expected="a key of the source and one of the target, and an order of gates if need be",
+                expected="a key of the source and one of the target, and optionally an order of gates",
                 found=f"{len(words)} words",
             )
         lines.append(_line(words[0], words[1], f"line {number}", *words[2:]))
@@ -105,7 +104,7 @@ def _line(source: str, target: str, place: str, gates: str = "") -> Line:
 
 
 def under(prefix: str, keys: Iterable[str]) -> list[str]:
-    """The keys that a key or a prefix of a mapping means."""
+    """Return the keys that a key or a prefix of a mapping refers to."""
     if prefix.endswith("."):
         return [key for key in keys if key.startswith(prefix)]
     return [key for key in keys if key == prefix]

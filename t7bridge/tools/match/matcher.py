@@ -1,4 +1,4 @@
-"""Which key of one state dict is which of another: `match`."""
+"""`match`: map the keys of one state dict to another's."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def match(
     target_at: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Match:
-    """Find out which key of one state dict is which of another, by structure, order and shape.
+    """Map the keys of one state dict to another's, by structure, order and shape.
 
-    Names say where containers begin and end, and what a tensor is in its module (`weight`, `bias`); names of modules
-    are not compared, and values are not read. What several answers would explain equally well is listed as ambiguous.
+    Names delimit containers, and identify a tensor in its module (`weight`, `bias`); names of modules are not compared,
+    and values are not read. If several answers are equally good, the keys are listed as ambiguous.
 
     Args:
         source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
-        target: likewise, of the model that is to get the tensors; live PyTorch state dicts and modules too.
-        mapping: what is settled: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a
-            line; see `t7bridge.tools.match.mapping`.
-        at: the path inside the source where it holds several models: `root.protos.rnn`.
-        target_at: likewise inside the target.
+        target: likewise, of the model to fill; live PyTorch state dicts and modules too.
+        mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
+            see `t7bridge.tools.match.mapping`.
+        at: the path inside the source if it holds several models: `root.protos.rnn`.
+        target_at: the path inside the target.
         limits: resource limits.
 
     Raises:
-        FormatError: a file is damaged, or is something else.
+        FormatError: a file is damaged, or in no supported format.
         ModelError: there is no state dict, or several; the mapping names keys that do not exist or cannot be paired.
 
     Example:
@@ -57,7 +57,7 @@ def match(
 
 
 class _Matching:
-    """One match: what is settled first, then what the rest says."""
+    """One match: the given pairs first, then the evidence."""
 
     def __init__(self, source: Side, target: Side) -> None:
         self._source, self._target = source, target
@@ -65,17 +65,17 @@ class _Matching:
         self._used: set[str] = set()
         """Keys of the source that are accounted for."""
         self._closed: tuple[set[str], set[str]] = (set(), set())
-        """Keys below settled prefixes, on each side: they go nowhere else."""
+        """Keys below mapped prefixes, on each side: they match nothing else."""
         self._ambiguous: list[Ambiguity] = []
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
-        """Do it."""
+        """Match."""
         for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
-            self._settle(line)  # single keys first, as modules take what they leave
+            self._settle(line)  # single keys first: modules use the rest
         for line in lines:
             self._settle_beside(line)
-        # What is settled takes no further part, on either side.
+        # Mapped keys take no further part, on either side.
         given = [key for key in self._source.tensors if key not in self._used | self._closed[0]]
         wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
         self._decide(given, wanted)
@@ -87,9 +87,9 @@ class _Matching:
         left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
         dropped = [key for key in left if key.rpartition(".")[2] == BATCHES or key in self._source.derived]
         if dropped:
-            self._note("info", f"{len(dropped)} tensors that follow from others have no place: {_listed(dropped)}")
+            self._note("info", f"{len(dropped)} derived tensors are left out: {_listed(dropped)}")
         if self._target.others:
-            self._note("info", f"no tensors, so the target keeps its own: {_listed(list(self._target.others))}")
+            self._note("info", f"not tensors; the target keeps its own values: {_listed(list(self._target.others))}")
         missing = [key for key in self._target.tensors if key not in self._pairs and key not in doubtful]
         ordered = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
         self._note_reshapes(ordered)
@@ -113,7 +113,7 @@ class _Matching:
         self._used.add(source)
 
     def _order_gates(self, lines: list[Line]) -> None:
-        """Put gates into the target's order where it is known; refuse what is settled, and leave open what is not."""
+        """Reorder gates to the target's order if it is known; else refuse mapped pairs and leave others open."""
         stated: dict[str, str] = {}
         for line in lines:
             if line.gates:
@@ -134,11 +134,11 @@ class _Matching:
                     raise ModelError(
                         f"the mapping pairs {pair.source} with {key}, and {reason}",
                         expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other}",
-                        hint=f"Say it behind the pair: `{pair.source} {key} ifog`.",
+                        hint=f"Add it after the pair: `{pair.source} {key} ifog`.",
                     )
                 del self._pairs[key]
                 self._used.discard(pair.source)
-                reason += "; a third word in the mapping says it: ifog"
+                reason += "; state it as a third word in the mapping: ifog"
                 self._ambiguous.append(Ambiguity((pair.source,), (key,), reason))
                 continue
             gates = reorder(words, count, counts[1] == count)
@@ -148,7 +148,7 @@ class _Matching:
         for gates, keys in orders.items():
             self._note("info", f"gates {gates.words} in {_listed(keys)}")
 
-    # What the user settles
+    # The user's mapping
 
     def _settle(self, line: Line) -> None:
         given = under(line.source, self._source.tensors) if line.source != NOTHING else []
@@ -165,7 +165,7 @@ class _Matching:
             return
         if not line.target.endswith("."):
             if line.target in self._pairs:
-                raise ModelError(f"{line.place} of the mapping: {line.target} of the target has something already")
+                raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
             self._settle_keys(line.source, line.target, line.place)
             return
         given = [key for key in given if key not in self._used] or given
@@ -182,7 +182,7 @@ class _Matching:
         self._decide(given, wanted)
 
     def _settle_beside(self, line: Line) -> None:
-        """Pair the other keys of the modules of a settled pair, where their names are the same."""
+        """Pair the other keys of the modules of a mapped pair, if their names are the same."""
         (above, _, name), (over, _, other) = line.source.rpartition("."), line.target.rpartition(".")
         if not name or name != other:
             return
@@ -198,16 +198,16 @@ class _Matching:
         one, other = self._source.tensors[source], self._target.tensors[target]
         if one.numel != other.numel:
             raise ModelError(
-                f"{place} of the mapping: {source} does not fit {target}",
+                f"{place} of the mapping: {source} does not match {target}",
                 expected=f"{list(other.shape)}",
                 found=f"{list(one.shape)}",
             )
         self._pair(source, target, "map")
 
-    # What the rest says
+    # Evidence
 
     def _decide(self, given: list[str], wanted: list[str]) -> None:
-        """Decide what is which among some keys, with tied modules once or as often as they stand there."""
+        """Pair some keys, with tied modules once or as often as they occur."""
         source, target = (
             parts_of({key: side.tensors[key] for key in keys}, side.derived)
             for side, keys in ((self._source, given), (self._target, wanted))
@@ -226,7 +226,7 @@ class _Matching:
             self._doubt(left, right, reason)
 
     def _once(self, side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
-        """The parts without those whose tensors are all tied to an earlier one's; for their keys, those of that one."""
+        """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
         first: dict[Any, Part] = {}
         kept, keys = [], {}
         for part in parts:
@@ -238,7 +238,7 @@ class _Matching:
         return kept, keys
 
     def _repeat(self, source: Mapping[str, str], target: Mapping[str, str]) -> None:
-        """Pair repeated keys as the first ones are."""
+        """Pair repeated keys like their first occurrences."""
         self._used.update(key for key, first in source.items() if first in self._used)
         for key, first in target.items():
             pair = self._pairs.get(first)
@@ -252,7 +252,7 @@ class _Matching:
                 self._pair(source.keys[other], target.keys[name], why)
 
     def _doubt(self, source: list[Part], target: list[Part], reason: str) -> None:
-        """List what is in doubt, tensor by tensor."""
+        """List ambiguous parts, tensor by tensor."""
         for name in target[0].keys:
             keys = tuple(part.keys[name] for part in source if name in part.keys)
             others = tuple(part.keys[name] for part in target if name in part.keys)
@@ -262,17 +262,17 @@ class _Matching:
                 self._used.update(keys)
 
     def _fill_counts(self) -> None:
-        """Let counts of batches begin at zero where the source has none, as Lua's always do."""
+        """Start batch counts at zero if the source has none, as always with Lua."""
         filled = []
         for key, tensor in self._target.tensors.items():
             if key not in self._pairs and key.rpartition(".")[2] == BATCHES:
                 self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
                 filled.append(key)
         if filled:
-            self._note("info", f"{len(filled)} counts of batches begin at zero: {_listed(filled)}")
+            self._note("info", f"{len(filled)} batch counts start at zero: {_listed(filled)}")
 
     def _fill_biases(self) -> None:
-        """Let the bias of a matrix or kernel be zero where its counterpart has none: both compute the same."""
+        """Set the bias of a matrix or kernel to zero if its counterpart has none: both compute the same."""
         filled = []
         for key, tensor in self._target.tensors.items():
             home, _, name = key.rpartition(".")
@@ -285,10 +285,10 @@ class _Matching:
                 self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
                 filled.append(key)
         if filled:
-            self._note("info", f"{len(filled)} biases are zero, as the source has none there: {_listed(filled)}")
+            self._note("info", f"{len(filled)} biases are zero, as the source has none: {_listed(filled)}")
 
     def _check_ties(self) -> None:
-        """List what the target ties and the source does not."""
+        """List tensors that the target ties and the source does not."""
         tied: dict[Any, list[Pair]] = {}
         for pair in list(self._pairs.values()):
             tensor = self._target.tensors[pair.target]
@@ -317,9 +317,9 @@ class _Attempt:
     Attributes:
         source: the parts of the source.
         target: the parts of the target.
-        pairs: those that are decided, and why.
-        doubts: those that are not, and why.
-        open: how many parts of both sides are not decided.
+        pairs: the paired ones, with the reason.
+        doubts: the ambiguous ones, with the reason.
+        open: number of undecided parts of both sides.
     """
 
     def __init__(self, source: list[Part], target: list[Part], side: Side) -> None:
@@ -333,7 +333,7 @@ class _Attempt:
         for numbers, places, reason in finding.doubts:
             left, right = [source[number] for number in numbers], [target[place] for place in places]
             if len(left) == len(right) and len({_memories(side, part) for part in left}) == 1:
-                self.pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are the same
+                self.pairs += [(one, other, "shape") for one, other in zip(left, right)]  # all answers are equal
             else:
                 self.doubts.append((left, right, reason))
         self.open = len(source) + len(target) - 2 * len(self.pairs)
@@ -350,12 +350,12 @@ def _found(source: list[Part], target: list[Part]) -> Finding:
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """The same for tensors that are the same view of the same memory."""
+    """Return a key that is equal for tensors that are the same view of the same memory."""
     return (id(tensor.storage), tensor.offset, tensor.size, tensor.stride, tensor.numel == 0 and id(tensor))
 
 
 def _memories(side: Side, part: Part) -> frozenset[Any]:
-    """The same for parts whose tensors are tied, all of them."""
+    """Return such a key for parts whose tensors are all tied."""
     return frozenset((name, _memory(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
 
 

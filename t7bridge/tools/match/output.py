@@ -25,24 +25,23 @@ def write_match(
     strict: bool = False,
     sync: bool = False,
 ) -> None:
-    """Write a `.pt` with exactly the target's keys, in its order and with its shapes; completes the report.
+    """Write a `.pt` with exactly the target's keys, in its order and with its shapes; complete the report.
 
-    Where the target is a model in a `.t7`, a `.t7` may be written: what that file holds, with the weights of
-    the source.
+    If the target is a model in a `.t7`, a `.t7` can be written: the target's file with the weights of the source.
 
     Args:
         found: the match.
         path: of the file to write.
-        inputs: files that it may not replace.
+        inputs: files that must not be replaced.
         partial: see `Match.state_dict`.
-        compact: whether only what tensors use of their storages is written.
+        compact: whether to write only the used part of each storage.
         force: whether an existing file is replaced.
-        strict: whether anything of which the report would warn is an error.
+        strict: whether to fail instead of warning in the report.
         sync: whether to return only when the file is on the disk, so that it survives a power cut; one that replaces
             another always is by then.
 
     Raises:
-        ModelError: the match is not complete; or the path names no `.pt`, nor a `.t7` of a target that is one.
+        ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
@@ -55,7 +54,7 @@ def write_match(
         return
     if goal.name != "pt":
         raise ModelError(
-            "a match is written as a .pt, or as a .t7 where the target is a model in a .t7",
+            "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
             file=str(path),
             found=f"a target that is {found.target_side.format or 'in memory'}",
         )

@@ -1,6 +1,6 @@
-"""State dicts as sequences of parts: what each module keeps, in order, and the containers it is in.
+"""State dicts as sequences of parts: the tensors of each module, in order, and its containers.
 
-May import graph, nn and errors. Names of modules say where containers begin and end, and nothing else.
+May import graph, nn and errors. Names of modules only delimit containers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...nn.plan.graph_spec import graphs_in
 from ...nn.plan.spec import GraphSpec
 
 BATCHES = "num_batches_tracked"
-"""PyTorch's count of batches, which no computation of a trained model reads."""
+"""PyTorch's batch counter, which is not used by trained models."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?\Z")
 """Names in `torch.nn.LSTM` of the parameters of one layer and direction."""
 
@@ -33,7 +33,7 @@ class Part:
         path: the steps to it; those that begin with `~` are runs of a graph's nodes.
         keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
         shapes: likewise.
-        optional: the names of its tensors that follow from others.
+        optional: the names of its derived tensors.
     """
 
     path: Path
@@ -43,11 +43,11 @@ class Part:
 
 
 def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list[Part]:
-    """Cut a state dict into parts, in the order in which each is met first.
+    """Cut a state dict into parts, in the order of first occurrence.
 
     Args:
         tensors: the state dict.
-        derived: its keys that follow from others, beside the counts of batches.
+        derived: its derived keys, besides the batch counters.
     """
     parts: dict[Path, Part] = {}
     optional = set(derived)
@@ -65,12 +65,12 @@ def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list
         part.shapes[name] = tensor.shape
         if name == BATCHES or key in optional:
             part.optional.add(name)
-    # A part of counts and derived tensors alone says nothing.
+    # A part of counters and derived tensors alone carries no information.
     return [part for part in parts.values() if len(part.optional) < len(part.keys)]
 
 
 def shared(x: Path, y: Path) -> int:
-    """Return the length of the common beginning of two paths, in steps."""
+    """Return the length of the common prefix of two paths, in steps."""
     count = 0
     for one, other in zip(x, y):
         if one != other:
@@ -80,10 +80,10 @@ def shared(x: Path, y: Path) -> int:
 
 
 def graph_runs(root: TorchObject) -> dict[Path, str]:
-    """The runs of nodes in the graphs of a model: a node whose output one other takes, and takes alone, and so on.
+    """Return the runs of nodes in the graphs of a model: chains of nodes whose output has exactly one use.
 
     Returns:
-        For the path of each module in a graph, the name of its run.
+        The name of the run for the path of each module in a graph.
     """
     runs: dict[Path, str] = {}
     for place, graph in graphs_in(root):
@@ -112,7 +112,7 @@ def _runs(graph: GraphSpec) -> dict[str, int]:
 
 
 def in_runs(parts: list[Part], runs: Mapping[Path, str]) -> list[Part]:
-    """The same parts with the runs of graphs as containers, each container in one piece."""
+    """Return the same parts with the runs of graphs as containers, each container contiguous."""
     changed = []
     for part in parts:
         steps: list[str] = []

@@ -21,16 +21,16 @@ from .sides import Side, in_target_order
 
 @define(frozen=True)
 class Pair:
-    """A key of the target and what it gets.
+    """A key of the target and its value.
 
     Attributes:
-        source: the key of the source; `None` where the target keeps its own value, or gets a count of zero.
+        source: the key of the source; `None` if the target keeps its own value, or a count of zero.
         target: the key of the target.
         source_shape: the shape there; `None` without a source.
         target_shape: the shape here.
-        why: what decided: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a
-            source, `kept` (the target's own value) or `zero` (counts of batches, and biases that the source lacks).
-        gates: how the gates of a recurrent layer are put into the target's order; `None` where they are as they were.
+        why: the reason: `shape` (no other module looks like this), `order`, `containers`, `map`, or, without a source,
+            `kept` (the target's own value) or `zero` (counts of batches, and biases that the source lacks).
+        gates: the reordering of a recurrent layer's gates; `None` if unchanged.
     """
 
     source: str | None
@@ -43,12 +43,12 @@ class Pair:
 
 @define(frozen=True)
 class Ambiguity:
-    """Keys that look alike, and nothing says which is which.
+    """Keys that look alike, without evidence to distinguish them.
 
     Attributes:
         source: keys of the source.
         target: keys of the target.
-        reason: why it is not decided.
+        reason: why they are ambiguous.
     """
 
     source: tuple[str, ...]
@@ -61,11 +61,11 @@ class Match:
     """The pairing of source and target.
 
     Attributes:
-        pairs: what is decided, in the target's order.
-        ambiguous: what is not, and is not guessed.
-        unmatched_source: keys of the source that the target has no place for.
-        unmatched_target: keys of the target that the source has nothing for.
-        report: what the user should know, every reshape among it.
+        pairs: the pairs, in the target's order.
+        ambiguous: ambiguous keys, which are not guessed.
+        unmatched_source: keys of the source without counterpart in the target.
+        unmatched_target: keys of the target without counterpart in the source.
+        report: notes for the user, including every reshape.
     """
 
     pairs: list[Pair] = field(factory=list)
@@ -78,7 +78,7 @@ class Match:
 
     @property
     def target_side(self) -> Side:
-        """The side that gets the tensors."""
+        """The side that receives the tensors."""
         return self._target
 
     @property
@@ -87,7 +87,7 @@ class Match:
         return not (self.ambiguous or self.unmatched_source or self.unmatched_target)
 
     def state_dict(self, partial: bool = False) -> OrderedDict[str, Any]:
-        """The source's tensors under the target's keys, in its order, with its shapes. Tied tensors are tied.
+        """Return the source's tensors under the target's keys, in its order, with its shapes. Tied tensors stay tied.
 
         Args:
             partial: whether keys of the source may be left out, and keys of the target without a source keep their
@@ -113,7 +113,7 @@ class Match:
         return in_target_order(self._target, result)
 
     def problems(self, partial: bool = False) -> str:
-        """Describe what is missing from a complete match, and what would settle it; a line for each."""
+        """Describe what is missing from a complete match, and how to resolve it; a line for each."""
         lines = []
         for group in self.ambiguous:
             lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
@@ -132,19 +132,19 @@ class Match:
         taken = {pair.target if is_source else pair.source for pair in self.pairs}
         if all(name in taken for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
             return f" {list(shape)}: those of the {other} that have this shape belong to others"
-        return f" {list(shape)}: the {other} has this shape, in a module that keeps other tensors or stands elsewhere"
+        return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
         if self.ambiguous:
             one = self.ambiguous[0]
-            yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, settles it"
+            yield f"a line `{one.source[0]} {one.target[0]}` in the mapping (--map FILE), or another pair, resolves it"
         if self.unmatched_source and not partial:
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"
         if self.unmatched_target and not partial:
             yield f"`- {self.unmatched_target[0]}` keeps the target's own value"
 
     def as_dict(self) -> dict[str, Any]:
-        """The match as data for JSON."""
+        """Return the match as data for JSON."""
         return {
             "complete": self.complete,
             "pairs": [

@@ -1,4 +1,4 @@
-"""The two sides of a match: state dicts out of files, models and dicts."""
+"""The two sides of a match: state dicts from files, models and dicts."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _T = TypeVar("_T")
 
 @define(eq=False)
 class Side:
-    """A state dict that takes part in a match.
+    """One state dict of a match.
 
     Attributes:
-        name: of the file, or what messages call it.
-        format: its name; empty for what is in memory.
+        name: of the file, or its name in messages.
+        format: its name; empty for a value in memory.
         tensors: its tensors by key, in order.
-        others: its entries that are not plain tensors, which take no part in the match.
+        others: its entries that are not plain tensors, which are not matched.
         keys: all keys, in order.
-        derived: keys that follow from others.
+        derived: keys of derived tensors.
         runs: see `graph_runs`.
         gates: see `gate_orders`.
-        metadata: PyTorch's `_metadata`, where there is one.
-        notes: those of making it.
+        metadata: PyTorch's `_metadata`, if any.
+        notes: notes of its construction.
         document: the file it comes from, open.
         module: the Lua module it comes from.
     """
@@ -67,13 +67,13 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
 
     Args:
         value: a path; a Lua module; a `StateDict`; a dict of tensors, t7bridge's or PyTorch's; a `torch.nn.Module`.
-        name: what messages call it where it is not a file.
-        at: the path inside the value where it holds several state dicts: `root.protos.rnn`.
+        name: its name in messages, if it is not a file.
+        at: the path inside the value if it holds several state dicts: `root.protos.rnn`.
         limits: resource limits.
 
     Raises:
         ModelError: there is no state dict, or there are several and `at` names none of them.
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
     if isinstance(value, (str, os.PathLike)):
@@ -115,7 +115,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
 
 
 def _from_torch(value: Any, known: dict[Any, Tensor]) -> Tensor | None:
-    """A live PyTorch tensor as one of ours; `None` for anything else. Tied ones stay the same tensor."""
+    """Convert a live PyTorch tensor; return `None` for anything else. Tied ones stay the same tensor."""
     if not (hasattr(value, "detach") and hasattr(value, "data_ptr")):
         return None
     key = (value.data_ptr(), tuple(value.shape), value.stride())
@@ -125,7 +125,7 @@ def _from_torch(value: Any, known: dict[Any, Tensor]) -> Tensor | None:
 
 
 def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
-    """The one module with tensors in a `.t7`, or that at a path."""
+    """Return the only module with tensors in a `.t7`, or that at a path."""
     found = [
         (path, module)
         for number, root in enumerate(roots)
@@ -137,7 +137,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
 
 
 def _state_in(value: Any, name: str, at: str | None, limits: Limits) -> Any:
-    """The one state dict in a `.pt`, or that at a path."""
+    """Return the only state dict in a `.pt`, or that at a path."""
     if at is None and (state := state_dict_in(value)):
         return state
     found: list[tuple[str, Any]] = []
@@ -160,14 +160,14 @@ def _chosen(found: list[tuple[str, _T]], name: str, at: str | None, what: str) -
     if not found:
         raise ModelError(f"the file holds no {what}", file=name)
     if not chosen:
-        raise ModelError(f"the file holds no {what} at {at}", file=name, hint=f"There are: {paths}.")
+        raise ModelError(f"the file holds no {what} at {at}", file=name, hint=f"It has {paths}.")
     if len(chosen) > 1:
         raise ModelError(f"the file holds several {what}s", file=name, hint=f"Name one: {paths}.")
     return chosen[0]
 
 
 def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """A state dict with exactly the keys of a side, in their order, and its metadata."""
+    """Return a state dict with exactly the keys of a side, in their order, and its metadata."""
     result = OrderedDict((key, tensors[key]) for key in side.keys)
     if side.metadata is not None:
         result._metadata = side.metadata  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The order of parts: where two sequences can be cut, and where containers lie in them."""
+"""The order of parts: where two sequences can be cut, and the ranges of containers in them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Item:
     Attributes:
         number: of the part on its side.
         cls: its class.
-        kind: what kind of layer it is.
-        path: the containers that it is in, and itself.
-        gap: how many containers it shares with a part beside it that the other side lacks; -1 where there is none.
+        kind: its kind of layer.
+        path: the containers around it, and itself.
+        gap: number of containers that it shares with a neighbour that the other side lacks; -1 if there is none.
     """
 
     number: int
@@ -33,7 +33,7 @@ Items = list[Item]
 
 
 def mark_gaps(items: Items, classes: set[Class]) -> None:
-    """Mark the parts of some classes that stand beside parts of others."""
+    """Mark the parts of some classes that are next to parts of others."""
     for step in (1, -1):
         last: Item | None = None
         for item in items[::step]:
@@ -56,16 +56,16 @@ def in_order(source: Items, target: Items) -> bool:
 
 
 def depth(items: Items) -> int:
-    """Return the number of containers that all the items are in."""
+    """Return the number of containers common to all items."""
     return min(shared(items[0].path[:-1], item.path[:-1]) for item in items)
 
 
 def stretches(source: Items, target: Items) -> list[tuple[Items, Items]]:
     """Cut both sequences into stretches that hold the same classes.
 
-    No container is cut. Where the order differs in a stretch, what has moved may belong to a stretch beside it too, if
-    that has the same classes and no wall is between: the end of a container on both sides, or a part that is the only
-    one of its class and in its place.
+    No container is cut. Where the order differs in a stretch, the moved part may belong to a neighbouring stretch too,
+    if that has the same classes and no wall is between: the end of a container on both sides, or a part that is the
+    only one of its class and in its place.
     """
     cuts = _cuts(source, target)
     counts = Counter(item.cls for item in source)
@@ -105,7 +105,7 @@ def _cuts(source: Items, target: Items) -> list[int]:
 
 
 def _joined(group: list[tuple[int, int]], source: Items, target: Items) -> list[tuple[int, int]]:
-    """Stretches between two walls, where those that may have to do with disorder are one."""
+    """Merge stretches between two walls that may be part of the same disorder."""
     first, last = len(group), -1
     classes: set[Class] = set()
     grown = True
@@ -126,7 +126,7 @@ def _joined(group: list[tuple[int, int]], source: Items, target: Items) -> list[
 
 
 def blocks(items: Items) -> list[tuple[int, int]]:
-    """Return the containers just below what all the items are in, as ranges; single parts are not containers."""
+    """Return the containers just below the common ones of all items, as ranges; single parts are not containers."""
     level = depth(items)
     found = []
     start = 0
@@ -139,7 +139,7 @@ def blocks(items: Items) -> list[tuple[int, int]]:
 
 
 def spans(classes: list[Class], others: Items) -> list[int]:
-    """Return the positions where the other side has the same classes in one piece, in any order."""
+    """Return the positions where the other side has the same classes contiguously, in any order."""
     length = len(classes)
     missing = Counter(classes)
     uneven = len(missing)
@@ -155,7 +155,7 @@ def spans(classes: list[Class], others: Items) -> list[int]:
 
 
 def _is_whole(items: Items, start: int, end: int) -> bool:
-    """Return whether every container that has parts in a range and beside it has all of the range."""
+    """Return whether every container with parts both inside and outside a range has all of the range."""
     inside = shared(items[start].path, items[end - 1].path)
     edges = [at for at in (start, end) if 0 < at < len(items)]
     return all(shared(items[at - 1].path, items[at].path) <= inside for at in edges)

@@ -81,7 +81,7 @@ def test_a_bias_that_pytorch_lacks_is_zero(tmp_path, capsys):
     t7bridge.save_module(lua, tmp_path / "model.t7", example_inputs=torch.randn(1, 3, 5, 5))
     net = randomized(nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)))
     check(tmp_path, str(tmp_path / "model.t7"), net, torch.randn(2, 3, 5, 5))
-    assert "1 biases are zero, as the source has none there: 0.bias" in capsys.readouterr().err
+    assert "1 biases are zero, as the source has none: 0.bias" in capsys.readouterr().err
 
 
 def test_gates_go_into_the_order_of_lua(tmp_path):

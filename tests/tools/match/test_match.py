@@ -204,8 +204,8 @@ def test_one_module_for_two():
         ("- -\n", "nothing with nothing"),
         ("nope q.weight\n", "the source has no nope"),
         ("x.weight nope\n", "the target has no nope"),
-        ("x.weight q.weight\n", "x.weight does not fit q.weight"),
-        ("a.weight q.weight\nb.weight q.weight\n", "q.weight of the target has something already"),
+        ("x.weight q.weight\n", "x.weight does not match q.weight"),
+        ("a.weight q.weight\nb.weight q.weight\n", "q.weight of the target is already paired"),
     ],
 )
 def test_wrong_mappings(tmp_path, text, message):
