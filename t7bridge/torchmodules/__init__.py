@@ -1,1 +1,1 @@
-"""Live PyTorch modules from plans. The only room that imports torch."""
+"""Live PyTorch modules from plans. The only package that imports torch for modules."""

@@ -33,19 +33,19 @@ def live_module(
     limits: Limits = DEFAULT_LIMITS,
     place: Callable[[str], str] | None = None,
 ) -> nn.Module:
-    """A live PyTorch module of a Lua module, in evaluation mode, with its weights.
+    """Return the live PyTorch module of a Lua module, in evaluation mode, with its weights.
 
     Args:
         value: the module or criterion.
         path: its path, for messages.
-        index_base: what the first element, class or row is called: 1 as in Lua, or 0.
+        index_base: number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        place: the device for tensors that were on a device; without it all are on the CPU.
+        place: the device for tensors that were on a device; by default all are on the CPU.
 
     Raises:
-        UnsupportedError: there is no such device.
+        UnsupportedError: the device does not exist.
         UnsupportedLayerError: there are layers without a PyTorch equivalent.
-        ModelError: the weights do not fit the layers' own fields.
+        ModelError: the weights do not match the layers' own fields.
     """
     state = state_dict(value, path, limits, own_keys=True)
     plan = build_plan(value, path, index_base, limits, state)
@@ -62,22 +62,22 @@ def live_module(
         raise UnsupportedError(
             "the modules of this model are nested too deep for PyTorch",
             path=path,
-            hint="A higher sys.setrecursionlimit may do; `t7bridge convert` converts the weights in any case.",
+            hint="A higher sys.setrecursionlimit may help; `t7bridge convert` converts the weights in any case.",
         ) from error
 
 
 class _Blank(TorchFunctionMode):
-    """Leave parameters as they are made: a file fills them. On the meta device, `normal_` imports half of PyTorch."""
+    """Skip random initialization, as a file fills the parameters; on meta, `normal_` imports half of PyTorch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass everything but random filling."""
+        """Pass everything through but random filling."""
         if getattr(func, "__name__", "") in ("normal_", "uniform_"):
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 
 def construct(root: ModuleSpec) -> nn.Module:
-    """Construct the modules of a plan, without memory for their weights. One spec makes one module."""
+    """Construct the modules of a plan, without memory for their weights. One spec becomes one module."""
     made: dict[int, nn.Module] = {}
     stack = [root]
     while stack:
@@ -113,7 +113,7 @@ def _call(spec: ModuleSpec, made: dict[int, nn.Module]) -> nn.Module:
 
 
 def _imported(spec: ModuleSpec) -> Any:
-    """The class that an entry names. Names come from entries, never from files."""
+    """Import the class that an entry names. Names come from entries, never from files."""
     home, _, name = spec.target.rpartition(".")
     try:
         return getattr(importlib.import_module(home), name)
@@ -128,22 +128,22 @@ def fill(
     path: str = "root",
     place: Callable[[str], str] | None = None,
 ) -> None:
-    """Load the tensors of a state dict into a module, strictly, and tie the parameters that are one in Lua."""
+    """Load the tensors of a state dict into a module, strictly, and tie the parameters that are shared in Lua."""
     values = materialize(tensors, place)
     try:
         module.load_state_dict(values, strict=True, assign=True)
     except RecursionError:
         raise
     except RuntimeError as error:
-        raise ModelError(f"the weights do not fit the layers: {error}", path=path) from error
+        raise ModelError(f"the weights do not match the layers: {error}", path=path) from error
     _tie(module, tensors, plan)
 
 
 def check_size(tensors: dict[str, Tensor], limits: Limits, task: str) -> None:
-    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats without end.
+    """Refuse tensors that are much larger than the storages they view: a stride of 0 repeats endlessly.
 
     Raises:
-        LimitError: together they are more bytes than the storages by more than the limit `work` allows.
+        LimitError: together they exceed the storages by more bytes than the limit `work` allows.
     """
     budget = Budget(limits, task)
     for key, tensor in tensors.items():
@@ -152,14 +152,14 @@ def check_size(tensors: dict[str, Tensor], limits: Limits, task: str) -> None:
 
 
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:
-    """Tensors of the graph as tensors of torch, in memory of their own; those that share memory here do so there.
+    """Convert tensors of the graph to tensors of torch, in memory of their own, with their sharing preserved.
 
     Args:
         tensors: by name.
-        place: the device for tensors that were on a device; without it all are on the CPU.
+        place: the device for tensors that were on a device; by default all are on the CPU.
 
     Raises:
-        UnsupportedError: there is no such device.
+        UnsupportedError: the device does not exist.
     """
     users: dict[int, int] = {}
     for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
@@ -181,7 +181,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
 
 
 def _moved(made: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
-    """A tensor on the device that it is to be on."""
+    """Return a tensor on its target device."""
     if place is None:
         return made
     device = place(storage.device if storage is not None else "cpu")
@@ -190,12 +190,12 @@ def _moved(made: torch.Tensor, storage: Storage | None, place: Callable[[str], s
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         raise UnsupportedError(
             f"this PyTorch has no device {device}: {str(error).splitlines()[0][:200]}",
-            hint="Choose another one with map_location.",
+            hint="Choose another device with map_location.",
         ) from error
 
 
 def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
-    """Make parameters that are the same view of the same memory one parameter, in whatever modules they are."""
+    """Merge parameters that are the same view of the same memory into one parameter, in any modules."""
     first: dict[Any, nn.Parameter] = {}
     for key, tensor in tensors.items():
         if key not in plan.parameters or tensor.storage is None:

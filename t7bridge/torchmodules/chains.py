@@ -1,4 +1,4 @@
-"""Layers between two recorded values, one behind the other, that can be run again with other weights.
+"""Sequences of layers between two recorded values that can be rerun with other weights.
 
 May import nn and below.
 """
@@ -18,7 +18,7 @@ from ..limits import Limits
 from .running import Layer, Values, flat, with_gradients
 
 MOST = 12
-"""Most layers of a chain."""
+"""Maximum number of layers of a chain."""
 
 
 @define(eq=False)
@@ -27,7 +27,7 @@ class Link:
 
     Attributes:
         layer: the layer.
-        wrap: puts the output of the layer before into the input, where that is one of several tensors.
+        wrap: inserts the output of the layer before into the input, if that is one of several tensors.
         in_place: whether it works elementwise in the memory of its input.
     """
 
@@ -38,7 +38,7 @@ class Link:
 
 @define(eq=False)
 class Chain:
-    """Layers one behind the other.
+    """Layers in sequence.
 
     Attributes:
         start: the input of the first.
@@ -50,13 +50,13 @@ class Chain:
 
     @property
     def has_head(self) -> bool:
-        """Return whether the first layer is a sum of products with weights and all others are elementwise."""
+        """Whether the first layer is a sum of products with weights and all others are elementwise."""
         first = self.links[0].layer
         weighted = next(first.module.parameters(), None) is not None
         return first.is_sum and weighted and all(link.in_place for link in self.links[1:])
 
     def tail(self) -> Callable[[Any], Any] | None:
-        """All layers but the first as one function; `None` where there are none."""
+        """Return all layers but the first as one function; `None` if there are none."""
         if len(self.links) == 1:
             return None
 
@@ -68,10 +68,10 @@ class Chain:
         return run
 
     def with_layer(self, place: int, layer: Layer) -> Values:
-        """Run all layers with another in place of one.
+        """Run all layers with one replaced.
 
         Raises:
-            NotRunError: a layer does not take its input.
+            NotRunError: a layer does not accept its input.
         """
         value = self.start
         for number, link in enumerate(self.links):
@@ -80,10 +80,10 @@ class Chain:
         return value
 
     def with_weight(self, name: str, index: tuple[int, ...], change: float) -> Values:
-        """Run all layers with one weight of the first moved by `change`.
+        """Run all layers with one weight of the first changed by `change`.
 
         Raises:
-            NotRunError: a layer does not take its input.
+            NotRunError: a layer does not accept its input.
         """
         first = self.links[0].layer
         moved = copy.deepcopy(first.module)
@@ -92,14 +92,14 @@ class Chain:
         return self.with_layer(0, Layer(first.obj, moved, first.unit))
 
     def tangent(self, names: list[tuple[int, str]], steps: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The change of the outputs, to first order, where weights move by `steps`.
+        """Return the first-order change of the outputs when weights change by `steps`.
 
         Args:
-            names: of the weights: the place of the layer, and the name there.
+            names: of the weights: the index of the layer, and the name there.
             steps: one for each.
 
         Raises:
-            NotRunError: a layer does not take its input.
+            NotRunError: a layer does not accept its input.
         """
         size = sum(float(self._parameter(place, name).square().sum()) for place, name in names) ** 0.5
         length = sum(float(step.square().sum()) for step in steps) ** 0.5
@@ -111,10 +111,10 @@ class Chain:
         return [(one - other) / (2 * rate) for one, other in zip(*both)]
 
     def adjoint(self, names: list[tuple[int, str]], pulls: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients of the weights, where those of the outputs are `pulls`.
+        """Return the gradients of the weights for output gradients `pulls`.
 
         Raises:
-            NotRunError: a layer does not take its input.
+            NotRunError: a layer does not accept its input.
         """
         parameters = [self._parameter(place, name) for place, name in names]
         try:
@@ -135,7 +135,7 @@ class Chain:
         return self.links[place].layer.module.get_parameter(name)
 
     def gradients(self, limits: Limits) -> list[dict[str, torch.Tensor]]:
-        """For each layer the recorded gradients of its weights, by name; empty where there are none."""
+        """Return for each layer the recorded gradients of its weights, by name; empty if there are none."""
         found: list[dict[str, torch.Tensor]] = []
         for link in self.links:
             slope = with_gradients(link.layer.obj)
@@ -147,16 +147,16 @@ class Chain:
         return found
 
     def unit_step(self, slopes: list[dict[str, torch.Tensor]]) -> float:
-        """A rate that changes the weights by about a ten-thousandth."""
+        """Return a rate that changes the weights by about a ten-thousandth."""
         size = sum(float(item.square().sum()) for link in self.links for item in link.layer.module.parameters())
         slope = sum(float(item.square().sum()) for named in slopes for item in named.values())
         return 1e-4 * (size / slope) ** 0.5 if size and slope else 1e-6
 
     def run(self, slopes: list[dict[str, torch.Tensor]], rate: float) -> Values:
-        """Run all layers with their weights moved by `rate` along `slopes`.
+        """Run all layers with their weights changed by `rate` along `slopes`.
 
         Raises:
-            NotRunError: a layer does not take its input.
+            NotRunError: a layer does not accept its input.
         """
         value = self.start
         for place, (link, named) in enumerate(zip(self.links, slopes)):
@@ -184,7 +184,7 @@ def extended(
     computed: bool,
     in_place: bool,
 ) -> Chain | None:
-    """The chain with one more layer, or a new one where the input is recorded.
+    """Return the chain with one more layer, or a new one if the input is recorded.
 
     Args:
         chain: the layers that computed the input.

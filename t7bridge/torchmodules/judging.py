@@ -19,17 +19,17 @@ from .running import TINY, Layer, NotRunError, Values, flat, mapped
 HEADROOM = 15.0
 """Largest rounding error, in standard deviations. Of a million normal errors the largest has five."""
 FLOOR, GROWTH, TAIL = 0.3, 4.0, 4.0
-"""Least standard deviation assumed; how far Lua's may exceed PyTorch's; how far its largest may."""
+"""Minimum standard deviation assumed; how far Lua's may exceed PyTorch's; how far its maximum may."""
 EXACT_HEADROOM = 20.0
-"""More room for double precision, where the reference has errors of the same size."""
+"""Extra tolerance for double precision, where the reference has errors of the same size."""
 COARSE_HEADROOM = 10.0
-"""More room for what ran on a GPU, whose libraries transform convolutions."""
+"""Extra tolerance for GPU results, as GPU libraries transform convolutions."""
 ROUNDS = 25
-"""Steps of conjugate gradients that look for the change of weights behind a difference."""
+"""Conjugate gradient steps to find the change of weights behind a difference."""
 DENSE = 0.5
-"""The share of outputs that must differ for all weights to have moved."""
+"""The fraction of outputs that must differ for all weights to have changed."""
 RTOL, ATOL = 1e-4, 1e-5
-"""The differences that a layer with approximate functions may have."""
+"""The differences allowed for a layer with approximate functions."""
 
 
 @define(eq=False)
@@ -39,13 +39,13 @@ class Difference:
     Attributes:
         max_abs: largest absolute difference.
         max_rel: the same, relative to the largest recorded absolute value.
-        cosine: cosine of the angle between the two; 1 where they point alike.
-        excess: the largest difference in units of what rounding may cause; 1 is the limit.
+        cosine: cosine of the angle between the two; 1 if they are parallel.
+        excess: the largest difference in units of the rounding limit; 1 is the limit.
         close: whether all are within `RTOL` and `ATOL`.
-        count: how many values were compared.
-        dense: the share of values whose difference is more than rounding, without those that are zero on both sides.
-        active: how many values are not.
-        reason: why the two cannot be compared element by element; empty where they can.
+        count: number of values compared.
+        dense: the fraction of values whose difference exceeds rounding, without those that are zero on both sides.
+        active: number of values that are not zero on both sides.
+        reason: why the two cannot be compared element by element; empty if they can.
     """
 
     max_abs: float = 0.0
@@ -73,8 +73,8 @@ def measure(
     Args:
         want: recorded tensors.
         got: computed in double precision.
-        scales: rounding errors to be expected in each element, as standard deviations.
-        narrow: computed in the precision of the recorded ones: how large such errors are here.
+        scales: expected rounding errors of each element, as standard deviations.
+        narrow: computed in the precision of the recorded ones, which shows the size of such errors.
         headroom: factor of the limit.
     """
     if len(want) != len(got):
@@ -94,7 +94,7 @@ def measure(
         both = torch.isfinite(one) & torch.isfinite(other)
         strange = ~both & ~((one == other) | (torch.isnan(one) & torch.isnan(other)))
         if bool(strange.any()):
-            # A sum beyond the largest float is infinite in Lua and not here.
+            # A sum beyond the largest float is infinite in Lua but not here.
             over = torch.isinf(one) & (other.abs() > 3e38)
             if bool((strange & ~over).any()):
                 return Difference(inf, inf, 0.0, inf, False, one.numel(), 1.0, "infinite or not a number at one side")
@@ -125,7 +125,7 @@ def measure(
     found.base = max(own, min(_bulk(z), GROWTH * own))
     limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
     found.excess = float(z.max()) / limit
-    # What an activation has set to zero on both sides says nothing.
+    # Elements that an activation has set to zero on both sides carry no information.
     found.active = z.numel() - quiet
     found.dense = int((z > 5 * own * headroom).sum()) / max(found.active, 1)
     return found
@@ -134,7 +134,7 @@ def measure(
 def close_enough(
     want: list[torch.Tensor], got: list[torch.Tensor], scales: list[torch.Tensor], headroom: float
 ) -> bool:
-    """Return whether computed values of a changed layer are recorded ones, but for rounding."""
+    """Return whether computed values of a changed layer equal recorded ones up to rounding."""
     if len(want) != len(got) or any(one.numel() != other.numel() for one, other in zip(want, got)):
         return False
     if len(scales) != len(got) or any(one.numel() != scale.numel() for one, scale in zip(got, scales)):
@@ -144,7 +144,7 @@ def close_enough(
 
 
 def same_in_rows(difference: Difference, most: float) -> bool:
-    """Return whether errors are the same in each row, as where a sum over it was approximated, and at most `most`."""
+    """Return whether errors are the same in each row, as when a sum over it was approximated, and at most `most`."""
     for error in difference.errors:
         # Classes are the last dimension of vectors and matrices, and the first of one image.
         rows = error if error.dim() < 3 else error.movedim(error.dim() - 3, -1)
@@ -155,7 +155,7 @@ def same_in_rows(difference: Difference, most: float) -> bool:
 
 
 def _bulk(z: torch.Tensor) -> float:
-    """The standard deviation of most elements, whatever a few of them are."""
+    """Return the standard deviation of most elements, ignoring outliers."""
     nonzero = z[z > 0]
     found = float(nonzero.median()) / 0.6745 if nonzero.numel() * 4 > z.numel() else 0.0
     return found if isfinite(found) else 0.0
@@ -163,13 +163,13 @@ def _bulk(z: torch.Tensor) -> float:
 
 @define(eq=False)
 class Weight:
-    """The one weight whose change explains a difference best.
+    """The single weight whose change explains a difference best.
 
     Attributes:
         name: of the parameter.
-        index: its place there, 0-based.
-        change: by how much the recorded outputs say it was different.
-        excess: how far beyond rounding that is; 1 is the limit.
+        index: its index there, 0-based.
+        change: the change suggested by the recorded outputs.
+        excess: its size in units of the rounding limit; 1 is the limit.
     """
 
     name: str
@@ -181,17 +181,17 @@ class Weight:
 def likeliest_weight(
     layer: Layer, value: Values, difference: Difference, scales: list[torch.Tensor], tail: Callable[[Any], Any] | None
 ) -> Weight | None:
-    """The weight of a layer that differs most from what recorded outputs say, where they say more than rounding.
+    """Find the weight of a layer that deviates most from recorded outputs, where these determine it beyond rounding.
 
     A change of weight k by d changes the outputs by d times column k of the Jacobian. The fit of d to all outputs finds
-    changes that no single output shows.
+    changes that no single output reveals.
 
     Args:
         layer: a layer that is a sum of products.
         value: its input.
         difference: of its output.
-        scales: rounding errors to be expected in the output.
-        tail: what was done with the output in place, elementwise.
+        scales: expected rounding errors of the output.
+        tail: elementwise operations applied in place to the output.
     """
     parameters = {name: item for name, item in layer.module.named_parameters() if item.is_floating_point()}
     if not layer.is_sum or not parameters or len(difference.errors) != 1 or not isinstance(value, torch.Tensor):
@@ -247,10 +247,10 @@ class Fit:
 
     Attributes:
         rate: the learning rate that fits best.
-        explained: the share of the squared difference that it explains, 0 to 1.
-        excess: what is left, in units of what rounding may cause.
-        cosine: of the angle between the gradient and the least change of the weights that explains the difference.
-        degrees: how many numbers that change has.
+        explained: the fraction of the squared difference that it explains, 0 to 1.
+        excess: the remainder, in units of the rounding limit.
+        cosine: of the angle between the gradient and the minimal change of the weights that explains the difference.
+        degrees: number of degrees of freedom of that change.
     """
 
     rate: float
@@ -261,24 +261,24 @@ class Fit:
 
     @property
     def score(self) -> float:
-        """The cosine in standard deviations of that of a change in any direction."""
+        """The cosine in standard deviations of that of a random change."""
         return self.cosine * sqrt(self.degrees)
 
 
 def fit_step(
     want: list[torch.Tensor], difference: Difference, chain: Chain, scales: list[torch.Tensor], limits: Limits
 ) -> Fit | None:
-    """Fit a learning rate: with weights + rate * gradient the layers should return what was recorded.
+    """Fit a learning rate: with weights + rate * gradient the layers should return the recorded values.
 
     Args:
         want: recorded outputs.
         difference: from those of the weights in the file.
         chain: the layers between the recorded values.
-        scales: rounding errors to be expected in the outputs.
+        scales: expected rounding errors of the outputs.
         limits: resource limits.
 
     Returns:
-        `None` where no gradients are recorded.
+        `None` if no gradients are recorded.
     """
     slopes = chain.gradients(limits)
     if not any(slopes):
@@ -286,7 +286,7 @@ def fit_step(
     weight = torch.cat([scale.reshape(-1) for scale in scales])
     target = torch.cat([item.double().reshape(-1) for item in want])
     error = torch.cat([item.reshape(-1) for item in difference.errors])
-    # What overflowed says nothing of a rate.
+    # Overflows carry no information about the rate.
     kept = torch.isfinite(target)
 
     def missing(rate: float) -> torch.Tensor:
@@ -321,7 +321,7 @@ def fit_step(
 
 
 def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Difference) -> float:
-    """Cosine of the angle between recorded gradients and the least change of weights that explains a difference.
+    """Return the cosine of the angle between recorded gradients and the minimal change of weights for a difference.
 
     The change is found by conjugate gradients on the normal equations, from zero.
     """
@@ -358,5 +358,5 @@ def _dot(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
 
 
 def squeezed(value: Values) -> list[torch.Tensor]:
-    """The tensors of a value in double precision."""
+    """Return the tensors of a value in double precision."""
     return [item.double() for item in flat(value)]

@@ -1,4 +1,4 @@
-"""Operations that PyTorch's ONNX exporter or onnxruntime lacks, said in ONNX's own or in other layers."""
+"""Operations that PyTorch's ONNX exporter or onnxruntime lacks, expressed in ONNX's own or by other layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT64 = 7
 
 
 def translations(op: Any) -> dict[Any, Callable[..., Any]]:
-    """The ONNX nodes of operations, for `torch.onnx.export`'s `custom_translation_table`.
+    """Return the ONNX nodes of operations, for `torch.onnx.export`'s `custom_translation_table`.
 
     Args:
         op: onnxscript's operators of one version.
@@ -36,7 +36,7 @@ def translations(op: Any) -> dict[Any, Callable[..., Any]]:
         return op.Compress(*flat)
 
     def adaptive_max_pool2d(self: Any, output_size: Any) -> Any:
-        """Take the largest of each window; window i of n from floor(i·size/n) to ceil((i+1)·size/n)."""
+        """Return the maximum of each window; window i of n from floor(i·size/n) to ceil((i+1)·size/n)."""
         windows = [
             [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
             for size, count in zip(self.shape[-2:], output_size)
@@ -48,7 +48,7 @@ def translations(op: Any) -> dict[Any, Callable[..., Any]]:
 
         made = [op.Concat(*(window(rows, columns) for columns in windows[1]), axis=-1) for rows in windows[0]]
         output = op.Concat(*made, axis=-2)
-        return output, op.Cast(output, to=_INT64)  # nobody asks for the places, which come second
+        return output, op.Cast(output, to=_INT64)  # the indices, the second output, are unused
 
     aten = torch.ops.aten
     return {
@@ -58,7 +58,7 @@ def translations(op: Any) -> dict[Any, Callable[..., Any]]:
 
 
 def replaced(module: nn.Module) -> nn.Module:
-    """Return a module for evaluation whose layers ONNX knows; the module itself stays as it is."""
+    """Return a module for evaluation with layers known to ONNX; the module itself is unchanged."""
     if not any(type(part) in _LAYERS for part in module.modules()):
         return module
     module = copy.deepcopy(module)
@@ -72,12 +72,12 @@ def replaced(module: nn.Module) -> nn.Module:
 
 
 def _leaky(layer: Any) -> nn.Module:
-    """In evaluation the slope is the mean of the bounds."""
+    """Replace RReLU: in evaluation the slope is the mean of the bounds."""
     return nn.LeakyReLU((layer.lower + layer.upper) / 2, inplace=layer.inplace).train(layer.training)
 
 
 def _stepped(layer: Any) -> nn.Module:
-    """ONNX's LSTM has no projection."""
+    """Replace projected LSTMs, which ONNX lacks, by steps."""
     if not layer.proj_size:
         return layer  # type: ignore[no-any-return]
     made = SteppedLSTM(
@@ -88,7 +88,7 @@ def _stepped(layer: Any) -> nn.Module:
 
 
 def _with_zeros(layer: Any) -> nn.Module:
-    """Row 0 is set to zero once, and not by each call."""
+    """Replace LookupTableMaskZero: row 0 is set to zero once, not by each call."""
     made = _Rows(layer.num_embeddings, layer.embedding_dim)
     made.weight = nn.Parameter(layer.weight.detach().clone())
     made.weight.data[0] = 0
@@ -96,7 +96,7 @@ def _with_zeros(layer: Any) -> nn.Module:
 
 
 class _Rows(nn.Embedding):
-    """torch.nn.Embedding whose rows are named by numbers of any type."""
+    """torch.nn.Embedding whose rows are indexed by numbers of any type."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input.long())

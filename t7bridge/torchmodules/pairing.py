@@ -1,6 +1,6 @@
-"""Two live modules on one input: what their layers return, where they correspond. May import nn and below.
+"""Two live modules on one input: outputs of their layers, and the pairs of layers. May import nn and below.
 
-The code of generated folders and of factories is the user's own, and is imported because the user asks for it.
+The code of generated folders and of factories is the user's own, and is imported on the user's request.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Row:
     Attributes:
         name: of the layer in the first model; empty for the whole.
         class_name: its class.
-        agrees: whether outputs are equal but for rounding.
+        agrees: whether outputs are equal up to rounding.
         max_abs: largest absolute difference.
         max_rel: the same relative to the largest value.
         cosine: of the angle between the outputs.
         excess: the largest difference in units of 1e-9 of the largest value, in double precision.
-        count: how many values were compared.
-        parameters: how many weights the layer has itself.
+        count: number of values compared.
+        parameters: number of the layer's own weights.
         reason: its name in the second model.
     """
 
@@ -55,12 +55,12 @@ class Row:
 
 
 def live(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> nn.Module:
-    """The live module of a Lua model, in evaluation mode and double precision."""
+    """Return the live module of a Lua model, in evaluation mode and double precision."""
     return live_module(model, path, limits=limits).double().eval()
 
 
 def from_folder(path: str) -> nn.Module:
-    """The model of a folder that `t7bridge module` wrote: its `model.py` is imported.
+    """Load the model of a folder written by `t7bridge module`: its `model.py` is imported.
 
     Raises:
         ModelError: there is no `model.py` with a `load`.
@@ -75,15 +75,15 @@ def from_folder(path: str) -> nn.Module:
 
 
 def from_factory(factory: str, weights: dict[str, Any], path: str) -> nn.Module:
-    """Call a factory and load weights into what it makes.
+    """Call a factory and load weights into its result.
 
     Args:
         factory: `package:name`.
         weights: tensors by key.
-        path: of the file that they are from, for the error.
+        path: of their file, for the error.
 
     Raises:
-        ModelError: the factory cannot be imported, or the weights do not fit.
+        ModelError: the factory cannot be imported, or the weights do not match.
     """
     package, _, name = factory.partition(":")
     sys.path.insert(0, os.getcwd())
@@ -96,7 +96,7 @@ def from_factory(factory: str, weights: dict[str, Any], path: str) -> nn.Module:
     try:
         made.load_state_dict(weights)
     except (RuntimeError, AttributeError, TypeError) as error:
-        raise ModelError(f"the weights do not fit: {str(error)[:300]}", file=path) from error
+        raise ModelError(f"the weights do not match: {str(error)[:300]}", file=path) from error
     return _as_module(made, factory)
 
 
@@ -109,24 +109,24 @@ def is_torchscript(path: str) -> bool:
 
 
 def from_torchscript(path: str) -> nn.Module:
-    """The model of a TorchScript archive."""
+    """Load the model of a TorchScript archive."""
     return _as_module(torch.jit.load(path), path)  # type: ignore[no-untyped-call]
 
 
 def _as_module(made: Any, where: str) -> nn.Module:
     if not isinstance(made, nn.Module):
-        raise ModelError("what was made is not a torch.nn.Module", file=where, found=type(made).__name__)
+        raise ModelError("the factory's result is not a torch.nn.Module", file=where, found=type(made).__name__)
     return made.double().eval()
 
 
 def compare(one: nn.Module, other: nn.Module, value: Any) -> list[Row]:
     """Run both modules and compare the outputs of the layers that have weights, in order, and of the whole.
 
-    Layers correspond where both models have the same sequence of weights' shapes; where they do not, the whole alone is
+    Layers correspond if both models have the same sequence of weight shapes; if they do not, only the whole is
     compared.
 
     Raises:
-        ModelError: a model does not take the input.
+        ModelError: a model does not accept the input.
     """
     mine, result = _outputs(one, value)
     theirs, answer = _outputs(other, value)
@@ -159,8 +159,8 @@ def _outputs(module: nn.Module, value: Any) -> tuple[list[tuple[str, Any, nn.Mod
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = module(mapped(value, torch.clone))
-    except Exception as error:  # whatever the user's code raises
-        raise ModelError(f"a model does not take the input: {type(error).__name__}: {str(error)[:300]}") from error
+    except Exception as error:  # the user's code may raise anything
+        raise ModelError(f"a model does not accept the input: {type(error).__name__}: {str(error)[:300]}") from error
     finally:
         for handle in handles:
             handle.remove()
@@ -170,7 +170,7 @@ def _outputs(module: nn.Module, value: Any) -> tuple[list[tuple[str, Any, nn.Mod
 def _row(name: str, class_name: str, left: Any, right: Any, parameters: int, partner: str) -> Row:
     want, got = list(flat(right)), list(flat(left))
     largest = max((float(item.double().abs().max()) for item in want if item.numel()), default=0.0)
-    # Both run in double precision: the order of sums is all that may differ.
+    # Both run in double precision: only the order of sums may differ.
     scales = [torch.full_like(item.double(), 1e-10 * largest + 1e-300) for item in got]
     found = measure([item.double() for item in want], [item.double() for item in got], scales)
     reason = "; ".join(filter(None, (partner, found.reason)))

@@ -1,4 +1,4 @@
-"""Live modules whose state dict has the keys that a Lua model records."""
+"""Live modules whose state dict has the keys recorded in a Lua model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..nn.weights.recorded import Recorded
 
 
 def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:
-    """Let a module's `state_dict` and `load_state_dict` have the recorded keys and shapes.
+    """Make a module's `state_dict` and `load_state_dict` use the recorded keys and shapes.
 
     Args:
         module: its parameters keep their own names.
-        record: which of its tensors each recorded one is made of.
-        other: recorded tensors that no layer holds, which are kept beside it.
+        record: the module's tensors from which each recorded one is composed.
+        other: recorded tensors that no layer holds, which are kept separately.
     """
 
     def rename(owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -46,12 +46,12 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     held = {piece.key for key in record.pieces for piece in record.places(key)}
 
     def unnamed(owner: nn.Module) -> dict[str, torch.Tensor]:
-        """Return what the layers keep under no recorded key, as the counters of batch normalization."""
+        """Return tensors of the layers without a recorded key, such as the counters of batch normalization."""
         own = {**dict(owner.named_parameters(remove_duplicate=False)), **dict(owner.named_buffers())}
         return {key: value.detach() for key, value in own.items() if key in shapes and key not in held}
 
     def without_dimensions(owner: nn.Module, given: Any, output: Any) -> Any:
-        """Return outputs as PyTorch had them: Lua has a number as a tensor of one element."""
+        """Return outputs as in PyTorch: Lua has a number as a tensor of one element."""
         several = isinstance(output, (list, tuple))
         flat = list(output) if several else [output]
         for place in record.scalars:
@@ -67,7 +67,7 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
 
 
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a recorded tensor of its pieces; `rest` has the elements that no layer holds."""
+    """Return a recorded tensor composed of its pieces; `rest` has the elements that no layer holds."""
     size, pieces = record.sizes[key], record.pieces[key]
     if rest is not None:
         whole = rest.detach().reshape(-1).clone()

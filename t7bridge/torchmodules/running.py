@@ -1,7 +1,7 @@
-"""Single layers of Lua models, run in double precision on recorded values, and how far float rounding reaches.
+"""Single layers of Lua models, run in double precision on recorded values, and estimates of float rounding.
 
-A layer's result in double precision is the reference. Lua computed in the element type of the file, so that its result
-may differ by rounding: for layers that are sums of products by about u * sqrt(n) * sqrt(sum (w x)²), for others by as
+A layer's result in double precision is the reference. Lua computed in the element type of the file, so its result may
+differ by rounding: for layers that are sums of products by about u * sqrt(n) * sqrt(sum (w x)²), for others by as
 much as the result changes when inputs and weights change in their last place (u is the unit roundoff, n the number of
 terms). May import nn and below.
 """
@@ -30,13 +30,13 @@ Values = Any
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 """Unit roundoff of the element types that Lua computes in."""
 UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
-"""The other way, for those that layers are run in."""
+"""Element types by unit roundoff, for those that layers are run in."""
 DRAWS = 6
-"""Disturbances of the last place that estimate the effect of rounding."""
+"""Number of last-place perturbations that estimate the effect of rounding."""
 TINY = 1e-300
-"""Keeps divisions by expected errors defined."""
+"""Avoids division by zero expected errors."""
 MAX_ELEMENTS = 1 << 28
-"""Most elements of an output."""
+"""Maximum number of elements of an output."""
 
 _SUMS_NAMES = """
 Linear LinearNoBias SpatialConvolution SpatialConvolutionMM SpatialConvolutionMap SpatialConvolutionLocal
@@ -48,7 +48,7 @@ SpatialConvolutionTable
 SUMS = frozenset(_SUMS_NAMES.split())
 """Layers whose output is a sum of products of weights and inputs."""
 _DRAWN = {"Dropout": "times", "SpatialDropout": "times", "VolumetricDropout": "times", "WhiteNoise": "plus"}
-"""Layers that keep in `noise` what they drew last, and what they do with it in training."""
+"""Layers that store their last random numbers in `noise`, and their use of them in training."""
 _NORMALIZING = frozenset(("BatchNormalization", "SpatialBatchNormalization", "VolumetricBatchNormalization"))
 """Layers that in newer releases use their running statistics for a batch of one, in training too.
 
@@ -60,20 +60,20 @@ class NotRunError(Exception):
     """A layer cannot be run on a recorded value; the message says why.
 
     Attributes:
-        refused: whether the layer does not take the value, in its shape or its range.
+        refused: whether the layer does not accept the value, by shape or range.
     """
 
     refused = False
 
 
 class RefusedError(NotRunError):
-    """A layer does not take a recorded value."""
+    """A layer does not accept a recorded value."""
 
     refused = True
 
 
 def to_torch(value: Any, dtype: torch.dtype | None = None) -> Values:
-    """Recorded values as tensors of torch; those of floating point in `dtype` where that is asked for."""
+    """Return recorded values as tensors of torch; floating point ones in `dtype` if given."""
     if isinstance(value, list):
         return [to_torch(item, dtype) for item in value]
     if isinstance(value, Tensor):
@@ -83,7 +83,7 @@ def to_torch(value: Any, dtype: torch.dtype | None = None) -> Values:
 
 
 def flat(value: Values) -> Iterator[torch.Tensor]:
-    """The tensors of a value, in order; numbers as tensors of one element."""
+    """Return the tensors of a value, in order; numbers as tensors of one element."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from flat(item)
@@ -94,7 +94,7 @@ def flat(value: Values) -> Iterator[torch.Tensor]:
 
 
 def mapped(value: Values, change: Callable[[torch.Tensor], torch.Tensor]) -> Values:
-    """A value with each of its tensors changed."""
+    """Return a value with a function applied to each of its tensors."""
     if isinstance(value, (list, tuple)):
         return [mapped(item, change) for item in value]
     return change(value) if isinstance(value, torch.Tensor) else value
@@ -106,7 +106,7 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
 
 @define(eq=False)
 class Layer:
-    """One Lua module, live, in double precision, in the mode that the file says.
+    """One Lua module, live, in double precision, in the mode stored in the file.
 
     Attributes:
         obj: the module in Lua.
@@ -121,10 +121,10 @@ class Layer:
 
     @classmethod
     def build(cls, obj: TorchObject, path: str, unit: float, limits: Limits = DEFAULT_LIMITS) -> Layer:
-        """Build a module for itself.
+        """Build a module on its own.
 
         Raises:
-            T7BridgeError: it has no PyTorch module, or its fields contradict one another.
+            T7BridgeError: it has no PyTorch module, or its fields are inconsistent.
         """
         module = live_module(obj, path, limits=limits)
         module.train(obj.get("train") is True)
@@ -137,10 +137,10 @@ class Layer:
 
     @classmethod
     def variant(cls, layer: Layer, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> Layer:
-        """A layer with some fields changed.
+        """Return a layer with some fields changed.
 
         Raises:
-            T7BridgeError: the fields contradict one another.
+            T7BridgeError: the fields are inconsistent.
         """
         return cls.build(with_fields(layer.obj, changes), "root", layer.unit, limits)
 
@@ -151,14 +151,14 @@ class Layer:
 
     @property
     def is_sum(self) -> bool:
-        """Return whether the output is a sum of products of weights and inputs."""
+        """Whether the output is a sum of products of weights and inputs."""
         return self.name in SUMS
 
     def run(self, value: Values, module: nn.Module | None = None) -> Values:
-        """Run the layer; the input stays as it is.
+        """Run the layer; the input is not modified.
 
         Raises:
-            NotRunError: the layer does not take the value.
+            NotRunError: the layer does not accept the value.
         """
         module = module or self.module
         for inside in module.modules():
@@ -174,7 +174,7 @@ class Layer:
                 warnings.simplefilter("ignore")
                 return module.train(not alone and module.training)(given)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-            raise RefusedError(f"does not take the recorded input: {str(e).strip().splitlines()[0][:200]}") from e
+            raise RefusedError(f"does not accept the recorded input: {str(e).strip().splitlines()[0][:200]}") from e
         finally:
             if alone:
                 module.train()
@@ -183,14 +183,14 @@ class Layer:
         """Run a criterion.
 
         Raises:
-            NotRunError: it does not take the values.
+            NotRunError: it does not accept the values.
         """
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self.module(value, target)
         except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise RefusedError(f"does not take the target: {str(error).strip().splitlines()[0][:200]}") from error
+            raise RefusedError(f"does not accept the target: {str(error).strip().splitlines()[0][:200]}") from error
 
     def _is_alone(self, value: Values) -> bool:
         """Return whether this is a batch of one whose own statistics were not used."""
@@ -204,7 +204,7 @@ class Layer:
         return bool(((own - to_torch(mean).double().reshape(-1)).abs() > size).any())
 
     def _drawn(self, value: Values, module: nn.Module) -> Values:
-        """The result with the recorded noise; `None` for layers that draw none."""
+        """Return the result with the recorded noise; `None` for layers without random numbers."""
         kind = _DRAWN.get(self.name)
         always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
         if not (module.training or always):
@@ -216,21 +216,21 @@ class Layer:
         if kind is None or not isinstance(value, torch.Tensor) or self.obj.get("p") == 0.0:
             return None
         if not isinstance(noise, Tensor) or not noise.numel:
-            raise NotRunError("drew at random, and what it drew is not recorded")
+            raise NotRunError("is random, and its random numbers are not recorded")
         mask = to_torch(noise, value.dtype)
         try:
             return value * mask if kind == "times" else value + mask
         except RuntimeError as error:
-            raise NotRunError("its recorded noise does not fit its input") from error
+            raise NotRunError("its recorded noise does not match its input") from error
 
     def run_narrow(self, value: Values) -> Values:
-        """Run the layer in the precision that Lua had, or in double precision where that was it; see `run`."""
+        """Run the layer in Lua's precision, or in double precision if that is Lua's; see `run`."""
         module = self.narrow()
         dtype = next((item.dtype for item in module.parameters()), None) or UNITS_BACK.get(self.unit, torch.float32)
         return self.run(mapped(value, lambda item: item.to(dtype) if item.is_floating_point() else item), module)
 
     def narrow(self) -> nn.Module:
-        """The layer in the precision that Lua had."""
+        """The layer in Lua's precision."""
         if self._narrow is None:
             dtype = next((kind for kind, unit in UNIT.items() if unit == self.unit), torch.float32)
             dtype = torch.float32 if dtype == torch.float16 else dtype
@@ -238,18 +238,18 @@ class Layer:
         return self._narrow
 
     def shapes(self, value: Values) -> list[tuple[int, ...]] | None:
-        """The shapes of the outputs, found out without computing; `None` where that cannot be done."""
+        """Return the shapes of the outputs without computing; `None` if impossible."""
         try:
             meta = copy.deepcopy(self.module).to("meta")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = meta(mapped(value, lambda tensor: tensor.to("meta")))
-        except Exception:  # only a look ahead: `run` says what is wrong
+        except Exception:  # only a preview: `run` reports the error
             return None
         return [tuple(tensor.shape) for tensor in flat(found)]
 
     def terms(self) -> int:
-        """Return the largest number of products that an element of the output is a sum of."""
+        """Return the largest number of products summed in an element of the output."""
         most = 1
         for parameter in [*self.module.parameters(), *self.module.buffers()]:
             if parameter.dim() > 1:
@@ -258,7 +258,7 @@ class Layer:
         return most
 
     def squared(self) -> nn.Module:
-        """The layer with all weights squared: with squared inputs it returns the sums of squared terms."""
+        """Return the layer with all weights squared: with squared inputs it returns the sums of squared terms."""
         module = copy.deepcopy(self.module)
         with torch.no_grad():
             for parameter in _numbers(module):
@@ -266,7 +266,7 @@ class Layer:
         return module
 
     def scale(self, value: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
-        """For each element of the output the size of rounding errors to be expected, as a standard deviation.
+        """Return the expected rounding error of each element of the output, as a standard deviation.
 
         Args:
             value: the input.
@@ -324,7 +324,7 @@ def _disturbed_module(layer: Layer, seed: int) -> nn.Module:
 
 
 def _numbers(module: nn.Module) -> list[torch.Tensor]:
-    """The weights and buffers of a module, without tables of places."""
+    """Return the weights and buffers of a module, without index tables."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return [item for name, item in named if item.is_floating_point() and not name.endswith("connTable")]
 
@@ -355,7 +355,7 @@ def _sum(one: Values, other: Values) -> Values:
 
 
 def with_gradients(obj: TorchObject) -> TorchObject | None:
-    """A module with the recorded gradients of its weights in place of the weights, inside it too; `None` where there
+    """Return a module with the recorded gradients of its weights in place of the weights, also inside; `None` if there
     are none.
     """
     copies: dict[int, Any] = {}
@@ -388,7 +388,7 @@ def with_gradients(obj: TorchObject) -> TorchObject | None:
 
 
 def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
-    """A module with some fields changed."""
+    """Return a module with some fields changed."""
     assert obj.fields is not None
     fields = Table(list(obj.fields.raw_keys), list(obj.fields.raw_values))
     for name, value in changes.items():
@@ -397,24 +397,24 @@ def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
 
 
 def backward(layer: Layer, value: Values, grad_output: Values) -> list[torch.Tensor | None]:
-    """The gradients with respect to the tensors of the input.
+    """Return the gradients with respect to the tensors of the input.
 
     Raises:
-        NotRunError: there is no gradient, or the layer does not take the values.
+        NotRunError: there is no gradient, or the layer does not accept the values.
     """
     given = mapped(value, lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
     wanted = [item for item in flat(given) if item.requires_grad]
     if not wanted:
         raise NotRunError("its input has no gradient")
-    # In-place layers may not change what a gradient is asked of.
+    # In-place layers must not change leaf tensors that require gradients.
     through = mapped(given, lambda item: item * 1)
     outputs = list(flat(_run_kept(layer, through)))
     slopes = list(flat(grad_output))
     if len(outputs) != len(slopes):
-        raise NotRunError("its recorded gradOutput does not fit its output")
+        raise NotRunError("its recorded gradOutput does not match its output")
     pairs = [(out, slope) for out, slope in zip(outputs, slopes) if out.requires_grad]
     if not pairs or any(out.numel() != slope.numel() for out, slope in pairs):
-        raise NotRunError("its recorded gradOutput does not fit its output")
+        raise NotRunError("its recorded gradOutput does not match its output")
     try:
         return list(
             torch.autograd.grad(
@@ -437,7 +437,7 @@ def _run_kept(layer: Layer, value: Values) -> Values:
             warnings.simplefilter("ignore")
             return layer.module(value)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise RefusedError(f"does not take the recorded input: {str(error).strip().splitlines()[0][:200]}") from error
+        raise RefusedError(f"does not accept the recorded input: {str(error).strip().splitlines()[0][:200]}") from error
 
 
 def elements(value: Values) -> int:
@@ -450,7 +450,7 @@ SINGLE = torch.float32
 
 
 def joined(values: list[Any], dim: int) -> torch.Tensor | None:
-    """Tensors one after the other along a dimension; `None` where they do not fit."""
+    """Return tensors concatenated along a dimension; `None` if they do not fit."""
     if not values or not all(isinstance(item, torch.Tensor) for item in values):
         return None
     try:
@@ -460,7 +460,7 @@ def joined(values: list[Any], dim: int) -> torch.Tensor | None:
 
 
 def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """For each element of a gradient with respect to the input the size of rounding errors to be expected."""
+    """Return the expected rounding error of each element of a gradient with respect to the input."""
     root = sqrt(layer.terms())
     if layer.is_sum and len(found) == 1:
         squares = Layer(layer.obj, layer.squared(), layer.unit)
@@ -495,7 +495,7 @@ def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_ou
         layer: the layer.
         recorded: the layer with gradients in place of its weights.
         value: its input.
-        grad_output: the gradient that it was given.
+        grad_output: the gradient of its output.
     """
     parameters = dict(layer.module.named_parameters())
     wanted = dict(recorded.module.named_parameters())
@@ -519,7 +519,7 @@ def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_ou
 
 
 def seeded(size: tuple[int, ...], highest: int, seed: int) -> torch.Tensor:
-    """Normal numbers, or whole ones from 1 to `highest` where that is given, in double precision."""
+    """Return normal random numbers, or integers from 1 to `highest` if given, in double precision."""
     generator = torch.Generator().manual_seed(seed)
     if highest:
         return torch.randint(1, highest + 1, size, generator=generator).double()

@@ -1,4 +1,4 @@
-"""Output shapes of the modules in a model, found by running it on the meta device, which computes nothing."""
+"""Output shapes of the modules in a model, determined on the meta device, which computes nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..limits import DEFAULT_LIMITS, Budget, Limits
 from .build import live_module
 
 _STEPS_PER_CALL = 500
-"""Steps of `Limits.work` that the call of a module on the meta device takes."""
+"""Steps of `Limits.work` that the call of a module on the meta device costs."""
 Shapes = tuple[tuple[int, ...], ...]
 
 
 def output_shapes(
     module: TorchObject, path: str, input_shape: tuple[int, ...], limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, Shapes]:
-    """Run a model and record what each module in it returns.
+    """Run a model and record the outputs' shapes of each module in it.
 
     Args:
         module: the nn module.
@@ -28,11 +28,11 @@ def output_shapes(
         limits: resource limits.
 
     Returns:
-        By the name of each module (`""` for the model) the sizes of each tensor that it returned last.
+        The sizes of each tensor last returned, by the name of each module (`""` for the model).
 
     Raises:
         LimitError: modules are shared in such a way that running them takes much longer than reading the file.
-        ModelError: the model does not take such an input, or needs values that the meta device does not have.
+        ModelError: the model does not accept such an input, or needs values that the meta device does not have.
         UnsupportedLayerError: layers of the model have no PyTorch module.
     """
     live = live_module(module, path, 1, limits).to("meta")
@@ -46,7 +46,7 @@ def output_shapes(
         return hook
 
     modules = list(live.named_modules())
-    budget = Budget(limits, "running the model for its shapes", _STEPS_PER_CALL * len(modules))
+    budget = Budget(limits, "running the model to find its shapes", _STEPS_PER_CALL * len(modules))
     for name, each in modules:
         each.register_forward_pre_hook(lambda *_: budget.spend(_STEPS_PER_CALL))
         each.register_forward_hook(record(name))
@@ -57,7 +57,7 @@ def output_shapes(
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
-            "the model cannot be run for its shapes",
+            "the model cannot be run to find its shapes",
             path=path,
             found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
             hint=f"The input was {'x'.join(map(str, input_shape))}; give another with --input-shape.",

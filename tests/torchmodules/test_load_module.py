@@ -115,7 +115,7 @@ def test_weights_that_do_not_fit():
     """Weights that contradict one another are an error, not a wrong model."""
     layer = linear()
     layer["bias"] = layer["weight"]
-    with pytest.raises(ModelError, match="not fit"):
+    with pytest.raises(ModelError, match="not match"):
         t7bridge.load_module(written(layer))
 
 

@@ -14,8 +14,8 @@ from .blocks import Block, Weight
 
 ONLY, SHAPE, OPTIONS, WEIGHTS = "only", "shape", "options", "weights"
 _LEAST, _MOST_PRODUCT, _DEEPEST = -6.0, 4_000_000, 500
-"""Power of ten of a relative difference drawn palest; product of lengths from which on children are paired by position;
-levels compared."""
+"""Power of ten of the palest relative difference; product of lengths above which children are paired by position;
+maximum depth."""
 
 
 @define(frozen=True)
@@ -125,7 +125,7 @@ class Pairing:
             self._add(Change(kind, (*shapes, *options, *weights), size), one, two)
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
-        """Return kind and fraction of the difference of two tensors of one shape; equal pairs of memory are read once."""
+        """Return kind and size of the difference of two tensors of one shape; equal pairs of memory are read once."""
         from ...values.compare import TensorDifference
         from ...values.deviation import deviation
 

@@ -1,6 +1,5 @@
 """The layers that PyTorch lacks, or computes differently from Lua.
 
-Each needs torch and nothing else: what is here goes into the source of generated models
-too. Dimensions count from 0, tables are lists, and a layer that took one example at a
-time in Lua does so here too.
+Each needs only torch: the source of these layers is copied into generated models.
+Dimensions count from 0, tables are lists, and a layer that accepts a single example in Lua does so here too.
 """

@@ -12,9 +12,7 @@ class Softmax(nn.Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that add up to 1 over the features, in the shape of
-        the input.
-        """
+        """Return positive numbers that sum to 1 over the features, in the shape of the input."""
         return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -22,9 +20,7 @@ class Softmin(nn.Module):
     """Softmax of the negated input; shapes as for `Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that add up to 1 over the features, in the shape of
-        the input.
-        """
+        """Return positive numbers that sum to 1 over the features, in the shape of the input."""
         return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -41,7 +37,7 @@ class ExampleSoftmax(nn.Module):
     (batch, n, h, w).
 
     Args:
-        log: whether logarithms are wanted.
+        log: whether to return logarithms.
     """
 
     def __init__(self, log: bool = False) -> None:
@@ -56,7 +52,7 @@ class ExampleSoftmax(nn.Module):
 
 
 class PReLU(nn.PReLU):
-    """torch.nn.PReLU that takes one vector too."""
+    """torch.nn.PReLU that accepts a single vector too."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n), or (batch, n, …); return the same shape."""
@@ -125,7 +121,7 @@ class Sqrt(nn.Module):
 
 
 class CReLU(nn.Module):
-    """The positive and the negative parts, side by side: features twice as many.
+    """The positive and the negative parts, side by side: twice as many features.
 
     Args:
         n_input_dims: dimensions of one example.
@@ -142,8 +138,8 @@ class CReLU(nn.Module):
 
 
 class Overlapping(nn.Sequential):
-    """A layer that changes its input in place, in a model that repeats tensors without
-    copying them: an element of memory changes once for each time it is seen.
+    """A layer that changes its input in place, in a model that repeats tensors without copying them: an element of
+    memory changes once per occurrence.
 
     Args:
         module: the layer.
@@ -160,7 +156,7 @@ class Overlapping(nn.Sequential):
             return whole
         output = memory
         for _ in range(times):
-            # What autograd keeps of one round must not change in the next.
+            # Values that autograd keeps of one round must not change in the next.
             output = self[0](output.clone() if input.requires_grad else output)
         if input.requires_grad:
             memory.data.copy_(output)

@@ -1,4 +1,4 @@
-"""Layers of networks whose weights and activations are signs."""
+"""Layers of networks with binary weights and activations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _sign: Callable[..., Tensor] = _Sign.apply
 
 
 class Binary(nn.Module):
-    """The sign of each element; the gradient is handed back where elements lie between
+    """The sign of each element; the gradient is passed back for elements between
     -1 and 1.
     """
 
@@ -36,12 +36,12 @@ class Binary(nn.Module):
 
 
 class BinaryConv2d(nn.Module):
-    """A convolution of the signs of images with kernels of signs; what is not positive
-    counts as -1, and the border.
+    """A convolution of the signs of images with kernels of signs; non-positive values count as -1, and so does the
+    border.
 
     Args:
         weight_shape: of the kernels: (out, in, h, w).
-        stride: of the places.
+        stride: between outputs.
         padding: width of the border.
     """
 

@@ -38,7 +38,7 @@ class SpatialConvolution(nn.Conv2d):
 
 
 class SpatialConvolutionLocal(nn.Module):
-    """A convolution with a kernel of its own for each place.
+    """A convolution with a kernel of its own for each position.
 
     Args:
         weight_shape: of the weight: (h_out, h_out, out, in, h, h).
@@ -143,7 +143,7 @@ class SpatialResponseNormalization(nn.Module):
 
     Args:
         size: planes of the windows, or their rows and columns.
-        alpha: what the sum is multiplied by.
+        alpha: factor of the sum.
         beta: the power.
         k: added to the product.
         across: whether the windows are across planes.

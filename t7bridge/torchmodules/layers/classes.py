@@ -1,4 +1,4 @@
-"""Criterions whose targets are classes, and criterions made of others."""
+"""Criterions whose targets are classes, and criterions composed of others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ClassNLLCriterion(nn.Module):
 
     Args:
         classes: number of weights, one a class; `None` for none.
-        average: whether the weighted mean is wanted, not the sum.
+        average: whether to return the weighted mean, not the sum.
         ignore_index: a target that does not count.
-        index_base: what the first class is called.
+        index_base: number of the first class.
     """
 
     weight: Tensor | None
@@ -56,9 +56,7 @@ class ClassNLLCriterion(nn.Module):
 
 
 class CrossEntropyCriterion(ClassNLLCriterion):
-    """`ClassNLLCriterion` of the logarithms of the softmax of the input. Arguments as
-    there.
-    """
+    """`ClassNLLCriterion` of the log-softmax of the input. Arguments as there."""
 
     def forward(self, input: Tensor, target: Any) -> Tensor:
         """Take scores (n) or (batch, n) and classes, with any dimensions of one
@@ -71,14 +69,14 @@ class CrossEntropyCriterion(ClassNLLCriterion):
 
 
 class MultiMarginCriterion(nn.Module):
-    """By how much other classes come closer to the right one than a margin.
+    """The amounts by which other classes violate a margin below the right one.
 
     Args:
         classes: number of weights, one a class; `None` for none.
         p: 1, or 2 for squares.
         margin: the margin.
-        average: whether the sum is divided by the number of examples.
-        index_base: what the first class is called.
+        average: whether to divide the sum by the number of examples.
+        index_base: number of the first class.
     """
 
     weight: Tensor | None
@@ -113,12 +111,11 @@ class MultiMarginCriterion(nn.Module):
 
 
 class MultiLabelMarginCriterion(nn.Module):
-    """By how much wrong classes come closer than 1 to each of several right ones.
+    """The amounts by which wrong classes come closer than 1 to each right one.
 
     Args:
-        average: whether the sum is divided by the number of examples.
-        index_base: what the first class is called; the one before it ends a list of
-            classes.
+        average: whether to divide the sum by the number of examples.
+        index_base: number of the first class; the one before it ends a list of classes.
     """
 
     def __init__(self, average: bool = True, index_base: int = 1) -> None:
@@ -137,11 +134,11 @@ class MultiLabelMarginCriterion(nn.Module):
 
 
 class MultiLabelSoftMarginCriterion(nn.Module):
-    """Binary cross entropy of each class by itself.
+    """Binary cross entropy of each class separately.
 
     Args:
         classes: number of weights, one a class; `None` for none.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     weight: Tensor | None
@@ -160,13 +157,12 @@ class MultiLabelSoftMarginCriterion(nn.Module):
 
 
 class ClassSimplexCriterion(nn.Module):
-    """Squared differences to the corner of a regular simplex that represents the
-    class.
+    """Squared differences from the corner of a regular simplex that represents the class.
 
     Args:
         classes: number of classes.
-        average: whether the mean is wanted, not the sum.
-        index_base: what the first class is called.
+        average: whether to return the mean, not the sum.
+        index_base: number of the first class.
     """
 
     def __init__(self, classes: int, average: bool = True, index_base: int = 1) -> None:
@@ -261,12 +257,12 @@ class CriterionTable(nn.Module):
 
 
 class ModuleCriterion(nn.Module):
-    """A criterion behind modules that change its input and its target.
+    """A criterion after modules that transform its input and its target.
 
     Args:
         criterion: the criterion.
-        inputModule: what changes the input.
-        targetModule: what changes the target.
+        inputModule: transforms the input.
+        targetModule: transforms the target.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Modules of modules, beside torch.nn.Sequential."""
+"""Modules of modules, besides torch.nn.Sequential."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class Concat(nn.Sequential):
 
 
 class DepthConcat(nn.Sequential):
-    """As `Concat`, for outputs of different extents: the smaller are centred among
-    zeros.
+    """As `Concat`, for outputs of different sizes: smaller ones are centred among zeros.
 
     Args:
         modules: the modules.
@@ -85,7 +84,7 @@ class Parallel(nn.Sequential):
     Args:
         modules: the modules.
         input_dim: the dimension of the slices.
-        output_dim: the dimension along which outputs follow one another.
+        output_dim: the dimension along which outputs are concatenated.
     """
 
     def __init__(self, *modules: nn.Module, input_dim: int, output_dim: int) -> None:
@@ -129,8 +128,7 @@ class SharedParallelTable(nn.Module):
 
 
 class Bottle(nn.Sequential):
-    """Lets a module work on more dimensions than it takes: those in front are one to
-    it.
+    """Lets a module accept additional dimensions: leading ones are merged into one for it.
 
     Args:
         module: the module.
@@ -157,9 +155,7 @@ class Bottle(nn.Sequential):
 
 
 class Batched(nn.Sequential):
-    """Modules one after the other that see a batch, of one where they are given one
-    image.
-    """
+    """Modules in sequence that see a batch, of one where they are given one image."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -174,8 +170,8 @@ class DontCast(nn.Sequential):
 
     Args:
         module: the module.
-        inside: the type its inputs are turned into; `None` to leave them.
-        outside: the type its outputs are turned into; `None` to leave them.
+        inside: the type to which inputs are converted; `None` to leave them.
+        outside: the type to which outputs are converted; `None` to leave them.
     """
 
     def __init__(
@@ -204,8 +200,7 @@ class WeightNorm(nn.Sequential):
         dim: the dimension of the outputs in the weight.
         length_shape: of g: (outputs) or (outputs, 1).
         direction_shape: of v: (outputs, all other extents together).
-        lua_shape: of the weight where it is not that of the module, before it is viewed
-            and permuted into that.
+        lua_shape: of the weight if it differs from the module's, before it is viewed and permuted into that.
         order: the dimensions of the module's weight then.
     """
 
@@ -230,7 +225,7 @@ class WeightNorm(nn.Sequential):
         self.v = nn.Parameter(torch.ones(direction_shape))
 
     def forward(self, input: Any) -> Any:
-        """Return the output of the module with the weight as g and v say."""
+        """Return the output of the module with the weight computed from g and v."""
         kept = self[0].weight
         assert isinstance(kept, Tensor)
         length = (self.v.square().sum(1) + 1e-4).sqrt()

@@ -1,4 +1,4 @@
-"""Convolutions of images that PyTorch has not, or not quite."""
+"""Convolutions of images that PyTorch lacks, or computes differently."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 
 class DilatedConv2d(nn.Conv2d):
-    """torch.nn.Conv2d that takes an input smaller than its dilated kernel, by less than
-    a stride, as if zeros followed.
+    """torch.nn.Conv2d that accepts an input smaller than its dilated kernel, by less than a stride, as if zeros
+    followed.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -27,8 +27,8 @@ class DilatedConv2d(nn.Conv2d):
 
 
 class DilatedConv3d(nn.Conv3d):
-    """torch.nn.Conv3d that takes an input smaller than its dilated kernel, by less than
-    a stride, as if zeros followed.
+    """torch.nn.Conv3d that accepts an input smaller than its dilated kernel, by less than a stride, as if zeros
+    followed.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -44,14 +44,10 @@ class DilatedConv3d(nn.Conv3d):
 
 
 class FullConvolution2d(nn.ConvTranspose2d):
-    """torch.nn.ConvTranspose2d that can be told the size of its output by a second
-    input.
-    """
+    """torch.nn.ConvTranspose2d whose output size can be given by a second input."""
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, h, w) or one image, or a list of such and a tensor of the
-        wanted extents.
-        """
+        """Take (batch, in, h, w) or one image, or a list of these and a tensor of the requested size."""
         if isinstance(input, Tensor):
             return super().forward(input, output_size)
         source, wanted = input
@@ -74,14 +70,10 @@ class FullConvolution2d(nn.ConvTranspose2d):
 
 
 class FullConvolution3d(nn.ConvTranspose3d):
-    """torch.nn.ConvTranspose3d that can be told the size of its output by a second
-    input.
-    """
+    """torch.nn.ConvTranspose3d whose output size can be given by a second input."""
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, t, h, w) or one volume, or a list of such and a tensor of
-        the wanted extents.
-        """
+        """Take (batch, in, t, h, w) or one volume, or a list of these and a tensor of the requested size."""
         if isinstance(input, Tensor):
             return super().forward(input, output_size)
         source, wanted = input
@@ -104,8 +96,8 @@ class FullConvolution3d(nn.ConvTranspose3d):
 
 
 class DepthWiseConv2d(nn.Conv2d):
-    """A convolution of each plane by itself, which takes the rows of an image of height
-    h and width w for those of one of height w and width h, as the layer in Lua does.
+    """A convolution of each plane separately, which reads the rows of an image of height h and width w as those of one
+    of height w and width h, as the layer in Lua does.
     For square images it is torch.nn.Conv2d.
     """
 
@@ -117,11 +109,11 @@ class DepthWiseConv2d(nn.Conv2d):
 
 
 class LocalConv2d(nn.Module):
-    """A convolution with a kernel of its own for each place.
+    """A convolution with a kernel of its own for each position.
 
     Args:
         weight_shape: of the weight: (h_out, w_out, out, in, h, w).
-        stride: of the places.
+        stride: between outputs.
         padding: zeros around the input.
     """
 
@@ -162,7 +154,7 @@ class ConvMap2d(nn.Module):
         in_channels: planes of the input.
         out_channels: planes of the output.
         weight_shape: of the weight: (pairs, h, w).
-        stride: of the places.
+        stride: between outputs.
         transposed: whether it is the transposed convolution.
     """
 
@@ -194,7 +186,7 @@ class ConvMap2d(nn.Module):
             if self.transposed
             else (self.out_channels, self.in_channels)
         )
-        # More planes than the layer knows are read as if they were not there.
+        # Planes beyond those of the layer are ignored.
         extents = input.shape[-2:]
         batch = input.size(0) if input.dim() == 4 else 1
         images = input.flatten()[: batch * self.in_channels * extents.numel()]

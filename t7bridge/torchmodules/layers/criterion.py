@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Inputs and targets have as many elements, in the same order; their shapes may differ,
-# as in Lua.
+# Inputs and targets have equally many elements, in the same order; their shapes may differ, as in Lua.
 
 
 def _reduced(losses: Tensor, average: bool) -> Tensor:
@@ -20,7 +19,7 @@ class MSECriterion(nn.Module):
     """Squares of differences.
 
     Args:
-        average: whether their mean is wanted, not their sum.
+        average: whether to return their mean, not their sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -28,7 +27,7 @@ class MSECriterion(nn.Module):
         self.average = average
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take two tensors with as many elements; return a scalar."""
+        """Take two tensors of equal element count; return a scalar."""
         return _reduced((input - target.reshape(input.shape)).square(), self.average)
 
 
@@ -36,7 +35,7 @@ class AbsCriterion(nn.Module):
     """Absolute differences.
 
     Args:
-        average: whether their mean is wanted, not their sum.
+        average: whether to return their mean, not their sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -44,7 +43,7 @@ class AbsCriterion(nn.Module):
         self.average = average
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take two tensors with as many elements; return a scalar."""
+        """Take two tensors of equal element count; return a scalar."""
         return _reduced((input - target.reshape(input.shape)).abs(), self.average)
 
 
@@ -52,7 +51,7 @@ class SmoothL1Criterion(nn.Module):
     """Halves of squared differences below 1, and absolute ones less a half above.
 
     Args:
-        average: whether their mean is wanted, not their sum.
+        average: whether to return their mean, not their sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -60,7 +59,7 @@ class SmoothL1Criterion(nn.Module):
         self.average = average
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take two tensors with as many elements; return a scalar."""
+        """Take two tensors of equal element count; return a scalar."""
         losses = F.smooth_l1_loss(input, target.reshape(input.shape), reduction="none")
         return _reduced(losses, self.average)
 
@@ -70,7 +69,7 @@ class WeightedMSECriterion(nn.Module):
 
     Args:
         weight_shape: of the weights of one example.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     weight: Tensor
@@ -93,10 +92,10 @@ class WeightedMSECriterion(nn.Module):
 
 
 class AutoCropMSECriterion(nn.Module):
-    """Squares of differences to the middle of a target that may be larger.
+    """Squared differences from the middle of a target that may be larger.
 
     Args:
-        average: whether their mean is wanted, not their sum.
+        average: whether to return their mean, not their sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -116,7 +115,7 @@ class BCECriterion(nn.Module):
 
     Args:
         classes: number of weights, one a column; `None` for none.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     weight: Tensor | None
@@ -127,7 +126,7 @@ class BCECriterion(nn.Module):
         self.register_buffer("weight", None if classes is None else torch.ones(classes))
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take probabilities and targets with as many elements; return a scalar."""
+        """Take probabilities and targets of equal element count; return a scalar."""
         target = target.reshape(input.shape)
         losses = -(
             (input + 1e-12).log() * target + (1 - input + 1e-12).log() * (1 - target)
@@ -142,7 +141,7 @@ class MarginCriterion(nn.Module):
 
     Args:
         margin: the margin.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     def __init__(self, margin: float = 1.0, average: bool = True) -> None:
@@ -151,7 +150,7 @@ class MarginCriterion(nn.Module):
         self.average = average
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take two tensors with as many elements; return a scalar."""
+        """Take two tensors of equal element count; return a scalar."""
         return _reduced(
             (self.margin - input * target.reshape(input.shape)).clamp(min=0),
             self.average,
@@ -162,7 +161,7 @@ class SoftMarginCriterion(nn.Module):
     """Logarithms of 1 + exp(-input * target), for targets 1 or -1.
 
     Args:
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -170,7 +169,7 @@ class SoftMarginCriterion(nn.Module):
         self.average = average
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take two tensors with as many elements; return a scalar."""
+        """Take two tensors of equal element count; return a scalar."""
         return _reduced(F.softplus(-input * target.reshape(input.shape)), self.average)
 
 
@@ -192,11 +191,11 @@ class DistKLDivCriterion(nn.Module):
 
 
 class HingeEmbeddingCriterion(nn.Module):
-    """Distances of what is alike (target 1), and what others (-1) lack of a margin.
+    """Distances of similar pairs (target 1), and of others (-1) the rest to a margin.
 
     Args:
         margin: the margin.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     def __init__(self, margin: float = 1.0, average: bool = True) -> None:
@@ -218,8 +217,7 @@ class HingeEmbeddingCriterion(nn.Module):
 
 
 class L1HingeEmbeddingCriterion(nn.Module):
-    """The distance of two inputs that are alike (target 1), or what others (-1) lack of
-    a margin.
+    """The distance of two similar inputs (target 1), or of others (-1) the rest to a margin.
 
     Args:
         margin: the margin.
@@ -238,12 +236,12 @@ class L1HingeEmbeddingCriterion(nn.Module):
 
 
 class CosineEmbeddingCriterion(nn.Module):
-    """One less the cosine of what is alike (target 1), and by how much that of others
-    (-1) exceeds a margin.
+    """One minus the cosine of similar pairs (target 1), and of others (-1) the amount by which the cosine exceeds a
+    margin.
 
     Args:
         margin: the margin.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     def __init__(self, margin: float = 0.0, average: bool = True) -> None:
@@ -266,12 +264,11 @@ class CosineEmbeddingCriterion(nn.Module):
 
 
 class MarginRankingCriterion(nn.Module):
-    """By how much the first input fails to exceed the second (target 1), or the other
-    way round (-1), by a margin.
+    """The amount by which the first input fails to exceed the second (target 1), or vice versa (-1), by a margin.
 
     Args:
         margin: the margin.
-        average: whether the mean is wanted, not the sum.
+        average: whether to return the mean, not the sum.
     """
 
     def __init__(self, margin: float = 1.0, average: bool = True) -> None:

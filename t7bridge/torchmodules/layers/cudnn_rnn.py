@@ -1,6 +1,4 @@
-"""cuDNN's recurrent networks as Lua had them: torch.nn.LSTM, GRU and RNN, of which only
-the outputs are returned.
-"""
+"""cuDNN's recurrent networks as in Lua: torch.nn.LSTM, GRU and RNN that return only the outputs."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from torch.nn import functional as F
 
 
 class OutputsLSTM(nn.LSTM):
-    """torch.nn.LSTM that returns the outputs alone.
+    """torch.nn.LSTM that returns only the outputs.
 
     Args:
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.LSTM.
         remember: whether a sequence resumes from the last.
-        hidden: outputs and cells before the first sequence, or `None` for zeros; before
-            all of them, where nothing is remembered.
+        hidden: outputs and cells before the first sequence, or `None` for zeros; before all of them, if nothing is
+            remembered.
     """
 
     def __init__(
@@ -51,14 +49,13 @@ class OutputsLSTM(nn.LSTM):
 
 
 class OutputsGRU(nn.GRU):
-    """torch.nn.GRU that returns the outputs alone.
+    """torch.nn.GRU that returns only the outputs.
 
     Args:
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.GRU.
         remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of
-            them, where nothing is remembered.
+        hidden: outputs before the first sequence, or `None` for zeros; before all of them, if nothing is remembered.
     """
 
     def __init__(
@@ -88,14 +85,13 @@ class OutputsGRU(nn.GRU):
 
 
 class OutputsRNN(nn.RNN):
-    """torch.nn.RNN that returns the outputs alone.
+    """torch.nn.RNN that returns only the outputs.
 
     Args:
         input_size, hidden_size, num_layers, nonlinearity, batch_first, dropout,
             bidirectional: as in torch.nn.RNN.
         remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of
-            them, where nothing is remembered.
+        hidden: outputs before the first sequence, or `None` for zeros; before all of them, if nothing is remembered.
     """
 
     def __init__(
@@ -135,7 +131,7 @@ class OutputsRNN(nn.RNN):
 
 
 class BareRNN(nn.Module):
-    """torch.nn.RNN of one layer whose input is added as it is.
+    """torch.nn.RNN of one layer whose input is added directly.
 
     Args:
         hidden_size: size of each input, and of each output in one direction.
@@ -196,8 +192,7 @@ class BareRNN(nn.Module):
 
 
 class BatchRNN(nn.Sequential):
-    """Modules one after the other, the second and third of which see the steps of all
-    sequences as one batch.
+    """Modules in sequence, the second and third of which see the steps of all sequences as one batch.
 
     The first and the fourth are not used: they have the sizes of the last input in Lua.
     """

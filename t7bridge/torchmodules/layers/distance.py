@@ -58,8 +58,8 @@ class MM(nn.Module):
     """The products of two matrices.
 
     Args:
-        transpose_first: whether the first is transposed before.
-        transpose_second: whether the second is.
+        transpose_first: whether to transpose the first.
+        transpose_second: whether to transpose the second.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MV(nn.Module):
     """The products of a matrix and a vector.
 
     Args:
-        transpose: whether the matrix is transposed before.
+        transpose: whether to transpose the matrix.
     """
 
     def __init__(self, transpose: bool = False) -> None:
@@ -186,14 +186,13 @@ _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
 class Kmeans(nn.Module):
-    """The number of the nearest of some points, whose gradient draws them to the mean
-    of what is nearest to them.
+    """The index of the nearest of some points; the gradient moves each point to the mean of the inputs nearest to it.
 
     Args:
         k: number of points.
         features: size of each input.
         scale: of the gradient.
-        index_base: what the first point is called.
+        index_base: number of the first point.
     """
 
     def __init__(

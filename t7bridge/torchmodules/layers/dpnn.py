@@ -1,4 +1,4 @@
-"""Layers of dpnn: glimpses, crops, colours, and those that learn by noise contrast."""
+"""Layers of dpnn: glimpses, crops, colours, and noise-contrastive estimation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class Clip(nn.Module):
 
 
 class SpatialGlimpse(nn.Module):
-    """Crops of an image around a place, each twice as large as the one before and
-    shrunk to the same size.
+    """Crops of an image around a point, each twice as large as the one before and shrunk to the same size.
 
     Args:
         size: height and width.
-        depth: how many.
+        depth: number of crops.
     """
 
     def __init__(self, size: tuple[int, int], depth: int = 3) -> None:
@@ -132,7 +131,7 @@ class SpatialFeatNormalization(nn.Module):
     """Subtracts a mean from each feature and divides by a deviation.
 
     Args:
-        features: how many.
+        features: number of features.
     """
 
     mean: Tensor
@@ -172,7 +171,7 @@ class PCAColorTransform(nn.Module):
     images, in training.
 
     Args:
-        channels: how many.
+        channels: number of channels.
         deviation: of the random factors of the components.
     """
 
@@ -202,7 +201,7 @@ class SpatialRegionDropout(nn.Module):
     training.
 
     Args:
-        p: which part of all rows or columns.
+        p: fraction of all rows or columns.
     """
 
     def __init__(self, p: float = 0.2) -> None:
@@ -225,7 +224,7 @@ class TotalDropout(nn.Module):
     """Sets everything or nothing to zero in training.
 
     Args:
-        p: how likely everything becomes zero.
+        p: probability of zeroing everything.
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -298,8 +297,8 @@ _add_penalty: Callable[..., Tensor] = _EntropyPenalty.apply
 
 
 class CategoricalEntropy(nn.Module):
-    """Passes probabilities through, and adds the gradient that makes the entropy of
-    their sum over the batch larger.
+    """Passes probabilities through, and adds the gradient that increases the entropy of their sum over the batch
+    larger.
 
     Args:
         scale: weight of the entropy.
@@ -321,16 +320,16 @@ class CategoricalEntropy(nn.Module):
 
 
 class NCE(nn.Linear):
-    """A linear layer over many classes that is trained by contrast with noise.
+    """A linear layer over many classes, trained by noise-contrastive estimation.
 
     Args:
         in_features: size of each input.
         out_features: number of classes.
-        samples: how many classes are drawn as noise.
+        samples: number of classes drawn as noise.
         shared: whether all examples of a batch see the same noise.
         normalized: whether evaluation returns the probabilities of all classes.
         logarithms: whether it returns their logarithms instead.
-        index_base: what the first class is called.
+        index_base: number of the first class.
     """
 
     unigrams: Tensor

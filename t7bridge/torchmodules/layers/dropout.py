@@ -1,4 +1,4 @@
-"""Layers that act in training only, or differently then."""
+"""Layers that act only in training, or differently in it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Dropout(nn.Module):
     """Sets elements to zero at random.
 
     Args:
-        p: how likely an element becomes zero.
-        scale_training: whether what is left is divided by 1 - p in training; the first
-            releases multiplied everything by 1 - p in evaluation instead.
-        always: whether elements are dropped in evaluation too.
+        p: probability of zeroing an element.
+        scale_training: whether the rest is divided by 1 - p in training; the first releases multiplied everything by 1
+            - p in evaluation instead.
+        always: whether to drop elements in evaluation too.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class FeatureDropout(nn.Module):
     - p in evaluation.
 
     Args:
-        p: how likely a feature becomes zero.
+        p: probability of zeroing a feature.
         n_input_dims: dimensions of one example: 3 for images, 4 for volumes.
-        always: whether features are dropped in evaluation too.
+        always: whether to drop features in evaluation too.
     """
 
     def __init__(

@@ -6,18 +6,16 @@ from torch import Tensor, nn
 
 
 class LookupTable(nn.Embedding):
-    """torch.nn.Embedding whose rows may be counted from 1, and named by numbers of any
-    type.
+    """torch.nn.Embedding whose rows may be 1-based, and indexed by numbers of any type.
 
     Args:
         num_embeddings: number of rows.
         embedding_dim: length of the rows.
-        padding_idx: the row that gets no gradient, from 0.
-        max_norm: how long a row may be; longer ones are shortened when they are used.
+        padding_idx: the row without gradient, 0-based.
+        max_norm: maximum norm of a row; longer ones are rescaled when used.
         norm_type: p of that norm.
-        scale_grad_by_freq: whether gradients are divided by how often their row was
-            used.
-        index_base: what the first row is called.
+        scale_grad_by_freq: whether to divide gradients by the frequency of their rows.
+        index_base: number of the first row.
     """
 
     def __init__(
@@ -46,9 +44,7 @@ class LookupTable(nn.Embedding):
 
 
 class LookupTableMaskZero(nn.Embedding):
-    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are named
-    by numbers of any type.
-    """
+    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are indexed by numbers of any type."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n), of 0 to the number of rows less one; return one

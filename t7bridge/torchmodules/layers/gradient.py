@@ -16,7 +16,7 @@ class _Reverse(torch.autograd.Function):
         # The tensors of torch.export have no memory to share.
         if torch.compiler.is_compiling():
             return input.clone()
-        # The same memory, and no view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write too.
         return input.new_empty(0).set_(
             input.untyped_storage(),
             input.storage_offset(),
@@ -36,7 +36,7 @@ class GradientReversal(nn.Module):
     """Passes its input through, and the negated gradient back.
 
     Args:
-        factor: what the gradient is multiplied by besides.
+        factor: additional factor of the gradient.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -79,8 +79,8 @@ class L1Penalty(nn.Module):
 
     Args:
         weight: of the penalty.
-        size_average: whether it is divided by the number of elements.
-        hand_back: whether the gradient of the output is passed back too.
+        size_average: whether to divide it by the number of elements.
+        hand_back: whether to pass the gradient of the output back too.
     """
 
     def __init__(

@@ -11,15 +11,15 @@ Link = tuple[int, tuple[int, ...]]
 
 
 class Graph(nn.Sequential):
-    """Modules that take one another's outputs.
+    """Modules connected as a directed acyclic graph.
 
     Args:
         modules: the modules by name.
-        nodes: for each step the name of its module, or `None` for the identity, and
-            its inputs: the numbers of other nodes and which elements of their outputs.
+        nodes: for each step the name of its module, or `None` for the identity, and its
+            inputs: the numbers of other nodes and the selected elements of their outputs.
             Node 0 is the input, the first step node 1.
-        gives: what is returned, likewise.
-        gives_list: whether a list is returned.
+        gives: the outputs, in the same form.
+        gives_list: whether to return a list.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Graph(nn.Sequential):
         self.gives_list = gives_list
 
     def forward(self, input: Any) -> Any:
-        """Take and return what the graph in Lua did: one value, or a list."""
+        """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
         values = [input]
         for name, takes in self.nodes:
             taken = [self._fetch(values, link) for link in takes]

@@ -1,6 +1,4 @@
-"""Gated recurrent units as rnn has them: the last output is reset before it meets its
-weight, in PyTorch after it.
-"""
+"""Gated recurrent units of rnn: the last output is reset before it is multiplied by its weight, in PyTorch after."""
 
 from __future__ import annotations
 
@@ -12,15 +10,14 @@ from torch.nn import functional as F
 
 
 class GRU(nn.Module):
-    """A GRU that takes one step of a sequence at each call and resumes from the last.
+    """A GRU that processes one step of a sequence per call and resumes from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether an example of zeros alone returns zeros, and its sequence
-            starts anew after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
         start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` where a sequence is to start.
+        state: the output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -71,20 +68,18 @@ class GRU(nn.Module):
 
 
 class MuFuRu(nn.Module):
-    """A unit that mixes the results of several operations on its last output and on
-    what is new.
+    """A unit that mixes the results of several operations on its last output and on the candidate.
 
-    Takes one step of a sequence at each call and resumes from the last.
+    Processes one step of a sequence per call and resumes from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
         operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
             `sqrt_diff`.
-        mask_zero: whether an example of zeros alone returns zeros, and its sequence
-            starts anew after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
         start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` where a sequence is to start.
+        state: the output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -147,7 +142,7 @@ class MuFuRu(nn.Module):
 
 
 class StepGRU(nn.Module):
-    """One step of a GRU, from the output that it is given.
+    """One step of a GRU, from a given output.
 
     Args:
         input_size: size of each input.
@@ -189,9 +184,7 @@ class StepGRU(nn.Module):
         return output
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch return zeros: (batch), or False for
-        none.
-        """
+        """Set which examples of the next batch return zeros: (batch), or False for none."""
         self.zero_mask = mask
 
 
@@ -202,11 +195,11 @@ class SeqGRU(nn.Module):
         input_size: size of each input.
         hidden_size: size of each output.
         batch_first: whether the batch is the first dimension and time the second.
-        mask_zero: whether some examples return zeros, and their sequences start anew
-            after them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
+        mask_zero: whether some examples return zeros, and their sequences restart after
+            them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
-        state: the last output of the last call; `None` where a sequence is to start.
+        state: the last output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -225,7 +218,7 @@ class SeqGRU(nn.Module):
         self.zero_mask: Any = None
         self.remember = remember
         self.state = state
-        # What is remembered from the file was seen in evaluation.
+        # State in the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
         # Rows of the input, then of the output; columns of the gates r, z and n.
         self.weight = nn.Parameter(
@@ -280,7 +273,5 @@ class SeqGRU(nn.Module):
         self.state = None
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples return zeros: (time, batch), or False for
-        none.
-        """
+        """Set which steps of which examples return zeros: (time, batch), or False for none."""
         self.zero_mask = mask

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class ConstAffine(nn.Module):
-    """A factor and an offset for each plane, which are not learned.
+    """A fixed factor and offset for each plane.
 
     Args:
         features: number of planes.
@@ -54,7 +54,7 @@ class ROIPooling(nn.Module):
     Args:
         output_size: rows and columns of the grid.
         scale: elements of the input for a pixel of the boxes.
-        open_end: whether the last row and column of a box are left out.
+        open_end: whether to exclude the last row and column of a box.
         index_base: what the first image, and the first row and column, is called.
     """
 
@@ -117,8 +117,8 @@ class ROIPooling(nn.Module):
 
 
 class SpatialStochasticPooling(nn.Module):
-    """In training an element of each window, drawn in proportion to its size; else the
-    mean with these proportions.
+    """In training a random element of each window, with probability proportional to its size; else the mean with these
+    weights.
 
     Args:
         kernel_size: of the windows; they may reach beyond the right and the lower

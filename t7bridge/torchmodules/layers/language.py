@@ -13,14 +13,12 @@ class CaptionModel(nn.Module):
     about images.
 
     Args:
-        core: one step: takes a list of input and states, returns a list of states
-            and outputs.
-        lookup_table: vectors of words; the last is that of the start of a sentence, and
-            of its end.
+        core: one step: maps a list of input and states to a list of states and outputs.
+        lookup_table: vectors of words; the last is that of the start and end of a sentence.
         state_size: of each state.
-        states: how many.
-        last: what `lookup_table` calls its last word.
-        index_base: what it calls its first.
+        states: number of states.
+        last: the index of its last word in `lookup_table`.
+        index_base: the index of its first.
     """
 
     def __init__(
@@ -41,8 +39,8 @@ class CaptionModel(nn.Module):
         self.index_base = index_base
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take codes of images (batch, n) and words (length, batch), which are one less
-        than the first where a sentence has ended; return (length + 2, batch, words).
+        """Take codes of images (batch, n) and words (length, batch), which are one less than the first after the end of
+        a sentence; return (length + 2, batch, words).
         """
         images, words = inputs
         state = [images.new_zeros(words.size(1), self.state_size)] * self.states
@@ -68,7 +66,7 @@ class FeatExpander(nn.Module):
     """Repeats each row.
 
     Args:
-        times: how often.
+        times: number of repetitions.
     """
 
     def __init__(self, times: int) -> None:
@@ -81,11 +79,10 @@ class FeatExpander(nn.Module):
 
 
 class CaptionCriterion(nn.Module):
-    """The mean negated logarithm of the probabilities of the words of sentences, and of
-    their ends.
+    """The mean negative log-likelihood of the words of sentences, and of their ends.
 
     Args:
-        index_base: what the first word is called.
+        index_base: number of the first word.
     """
 
     def __init__(self, index_base: int = 1) -> None:
@@ -93,8 +90,8 @@ class CaptionCriterion(nn.Module):
         self.index_base = index_base
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
-        than the first where a sentence has ended; return a scalar.
+        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller than the first after the end of
+        a sentence; return a scalar.
         """
         words = target.long() - self.index_base
         wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
@@ -110,11 +107,11 @@ class CaptionCriterion(nn.Module):
 
 
 class TextModel(nn.Sequential):
-    """A sequence of modules of which some work on the steps of all sequences together.
+    """A sequence of modules of which some process the steps of all sequences together.
 
     Args:
         modules: the modules.
-        views: the positions of those that make the change between the two, from 0.
+        views: the positions of those that switch between the two, 0-based.
     """
 
     def __init__(self, *modules: nn.Module, views: tuple[int, ...] = ()) -> None:
@@ -137,12 +134,12 @@ class TextModel(nn.Sequential):
 
 
 class TemporalCrossEntropyCriterion(nn.Module):
-    """The negated logarithms of the softmax of what is the right class at each step.
+    """The negative log-softmax of the right class at each step.
 
     Args:
-        batch_average: whether the sum is divided by the number of sequences.
-        time_average: whether it is divided by the number of steps.
-        index_base: what the first class is called; smaller targets do not count.
+        batch_average: whether to divide the sum by the number of sequences.
+        time_average: whether to divide it by the number of steps.
+        index_base: number of the first class; smaller targets do not count.
     """
 
     def __init__(
@@ -172,10 +169,9 @@ class LstmLayer(nn.Module):
     """Runs one step of an LSTM over a list.
 
     Args:
-        lstmUnit: the step: takes input, cell and hidden state, returns cell, hidden
-            state and output.
+        lstmUnit: the step: maps input, cell and hidden state to cell, hidden state and output.
         hidden_size: of the states.
-        reverse: whether it begins at the end.
+        reverse: whether to begin at the end.
     """
 
     def __init__(
@@ -187,7 +183,7 @@ class LstmLayer(nn.Module):
         self.reverse = reverse
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Take tensors (batch, n); return as many (batch, hidden_size)."""
+        """Take tensors (batch, n); return one (batch, hidden_size) each."""
         cell = hidden = inputs[0].new_zeros(inputs[0].size(0), self.hidden_size)
         outputs = []
         for input in reversed(inputs) if self.reverse else inputs:
@@ -217,7 +213,7 @@ class Wrapper(nn.Module):
 
     Args:
         net: the module.
-        first: whether only the first element of a list is handed to it.
+        first: whether to pass it only the first element of a list.
     """
 
     def __init__(self, net: nn.Module, first: bool = False) -> None:
@@ -233,13 +229,12 @@ class Wrapper(nn.Module):
 
 
 class JoinReplicateTable(nn.Module):
-    """Tensors one after the other along a dimension, after those of extent 1 along
-    another were repeated there.
+    """Tensors concatenated along a dimension, after those of extent 1 along another were repeated there.
 
     Args:
         replicate_dim: the dimension of the repetition.
-        join_dim: the dimension along which they follow one another.
-        n_input_dims: dimensions of one example; `None` where both count the batch.
+        join_dim: the dimension of the concatenation.
+        n_input_dims: dimensions of one example; `None` if both count the batch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Linear maps and their sparse kinds; scales and offsets."""
+"""Linear maps, also sparse ones; scales and offsets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LinearWeightNorm(nn.Module):
     Args:
         in_features: size of each input.
         out_features: size of each output.
-        bias: whether something is added.
-        eps: the smallest |v| that counts.
+        bias: whether there is a bias.
+        eps: the smallest |v|.
     """
 
     weight: Tensor
@@ -58,9 +58,9 @@ class PartialLinear(nn.Linear):
 
     Args:
         in_features: size of each input.
-        out_features: size of each output, were it whole.
-        bias: whether something is added.
-        partition: the outputs that are computed, from 0.
+        out_features: size of each output of the full layer.
+        bias: whether there is a bias.
+        partition: the outputs to compute, 0-based.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PartialLinear(nn.Linear):
 
 
 class SparseLinear(nn.Module):
-    """A linear layer of inputs that are mostly zero.
+    """A linear layer of sparse inputs.
 
     Args:
         in_features: size of each input.
@@ -98,9 +98,7 @@ class SparseLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, input: Any) -> Tensor:
-        """Take rows (k, 2) of index and value, or a list or batch of such; return (out)
-        or (batch, out).
-        """
+        """Take rows (k, 2) of index and value, or a list or batch of these; return (out) or (batch, out)."""
         if isinstance(input, Tensor) and input.dim() == 2:
             return self._one(input)
         return torch.stack([self._one(rows) for rows in input])
@@ -117,9 +115,8 @@ class IndexLinear(nn.Module):
     Args:
         in_features: number of keys.
         out_features: size of each output.
-        index_base: what the first key is called.
-        normalize: whether values are divided by the largest seen of their key; the
-            weight has four columns more then.
+        index_base: number of the first key.
+        normalize: whether to divide values by the largest seen of their key; the weight has four more columns then.
     """
 
     def __init__(
@@ -138,7 +135,7 @@ class IndexLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, inputs: Any) -> Tensor:
-        """Take keys and values (k), or lists of such, or both joined and lengths;
+        """Take keys and values (k), or lists of these, or both joined and lengths;
         return (out) or (batch, out).
         """
         keys, values = inputs[0], inputs[1]
@@ -187,8 +184,7 @@ class CAdd(nn.Module):
     """Adds learned offsets of any shape.
 
     Args:
-        shape: of the offsets; it broadcasts if it has as many dimensions as the input,
-            else it is that of an example.
+        shape: of the offsets; broadcast if it has as many dimensions as the input, else it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -210,8 +206,7 @@ class CMul(nn.Module):
     """Multiplies by learned factors of any shape.
 
     Args:
-        shape: of the factors; it broadcasts if it has as many dimensions as the input,
-            else it is that of an example.
+        shape: of the factors; broadcast if it has as many dimensions as the input, else it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -242,8 +237,8 @@ class Mul(nn.Module):
 
 
 class _InPlace(torch.autograd.Function):
-    """A constant by which the input itself is multiplied, or that is added to it; going
-    backwards it is taken away again, for the layers before.
+    """A constant by which the input itself is multiplied, or that is added to it; it is removed again in the backward
+    pass, for the layers before.
     """
 
     @staticmethod
@@ -253,7 +248,7 @@ class _InPlace(torch.autograd.Function):
             ctx.memory.mul_(constant)
         else:
             ctx.memory.add_(constant)
-        # The same memory, and no view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write too.
         return input.new_empty(0).set_(
             input.untyped_storage(),
             input.storage_offset(),
@@ -278,7 +273,7 @@ class MulConstant(nn.Module):
 
     Args:
         constant: the factor.
-        inplace: whether the input itself is multiplied.
+        inplace: whether to multiply the input itself.
     """
 
     def __init__(self, constant: float, inplace: bool = False) -> None:
@@ -299,8 +294,8 @@ class SAdd(nn.Module):
     """Adds a constant, and negates the sum.
 
     Args:
-        addend: what is added.
-        negate: whether the sum is negated.
+        addend: the constant.
+        negate: whether to negate the sum.
     """
 
     def __init__(self, addend: float, negate: bool = False) -> None:
@@ -317,8 +312,8 @@ class AddConstant(nn.Module):
     """Adds a constant.
 
     Args:
-        constant: what is added; a tuple has one number for each feature.
-        inplace: whether it is added to the input itself.
+        constant: the constant; a tuple has one number for each feature.
+        inplace: whether to add to the input itself.
     """
 
     def __init__(

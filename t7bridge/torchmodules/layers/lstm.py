@@ -1,6 +1,4 @@
-"""Long short-term memory as in rnn and torch-rnn: cells that resume from their last
-step, and whole sequences.
-"""
+"""Long short-term memory of rnn and torch-rnn: cells that resume from their last step, and whole sequences."""
 
 from __future__ import annotations
 
@@ -12,17 +10,16 @@ from torch.nn import functional as F
 
 
 class FastLSTM(nn.Module):
-    """An LSTM that takes one step of a sequence at each call and resumes from the last.
+    """An LSTM that processes one step of a sequence per call and resumes from the last.
 
     Its weights are those of torch.nn.LSTMCell, with one bias.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether an example of zeros alone returns zeros, and its sequence
-            starts anew after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
         start: output and cell before a sequence; `None` for zeros.
-        state: output and cell after the last call; `None` where a sequence is to start.
+        state: output and cell after the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -69,17 +66,15 @@ class FastLSTM(nn.Module):
 
 
 class LSTM(nn.Module):
-    """An LSTM whose gates see the cell, one step of a sequence at each call, resuming
-    from the last.
+    """An LSTM with peepholes, one step of a sequence per call, resuming from the last.
 
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
         peephole: whether the gates see the cell.
-        mask_zero: whether an example of zeros alone returns zeros, and its sequence
-            starts anew after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
         start: output and cell before a sequence; `None` for zeros.
-        state: output and cell after the last call; `None` where a sequence is to start.
+        state: output and cell after the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -97,7 +92,7 @@ class LSTM(nn.Module):
         self.mask_zero = mask_zero
         self.start = start
         self.state = state
-        # Of the input gate, the forget gate, the new content and the output gate.
+        # Of the input gate, the forget gate, the cell candidate and the output gate.
         for gate in "ifgo":
             self.register_parameter(
                 f"weight_i{gate}", nn.Parameter(torch.empty(hidden_size, input_size))
@@ -150,15 +145,14 @@ class LSTM(nn.Module):
 
 
 class StepLSTM(nn.Module):
-    """One step of an LSTM, from the state that it is given.
+    """One step of an LSTM, from a given state.
 
     Its weights are those of torch.nn.LSTMCell, with one bias.
 
     Args:
         input_size: size of each input.
         hidden_size: size of the cell.
-        proj_size: size of the output where the hidden state is projected; 0 where it is
-            not.
+        proj_size: size of the output if the hidden state is projected; 0 if it is not.
         mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
             `told`, by `set_zero_mask`.
     """
@@ -201,24 +195,22 @@ class StepLSTM(nn.Module):
         return [output, cell]
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch return zeros: (batch), or False for
-        none.
-        """
+        """Set which examples of the next batch return zeros: (batch), or False for none."""
         self.zero_mask = mask
 
 
 class SeqLSTM(nn.LSTM):
-    """torch.nn.LSTM of one layer that returns the outputs alone.
+    """torch.nn.LSTM of one layer that returns only the outputs.
 
     Args:
         input_size: size of each input.
         hidden_size: size of the cell.
-        proj_size: size of the outputs where they are projected; 0 where they are not.
+        proj_size: size of the outputs if they are projected; 0 if they are not.
         batch_first: whether the batch is the first dimension and time the second.
-        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
-            `neither`, and anew after a change between training and evaluation; `always`
-            does not care for that.
-        state: output and cell after the last call; `None` where a sequence is to start.
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or `neither`, starting anew after a
+            change between training and evaluation;
+            `always` ignores that.
+        state: output and cell after the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -235,7 +227,7 @@ class SeqLSTM(nn.LSTM):
         )
         self.remember = remember
         self.state = state
-        # What is remembered from the file was seen in evaluation.
+        # State in the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -278,20 +270,18 @@ class SeqLSTM(nn.LSTM):
 
 
 class SteppedLSTM(nn.Module):
-    """An LSTM of one layer that is computed step by step, for what torch.nn.LSTM does
-    not do.
+    """An LSTM of one layer that is computed step by step, for options that torch.nn.LSTM lacks.
 
     Args:
         input_size: size of each input.
         hidden_size: size of the cell.
-        proj_size: size of the outputs where they are projected, whatever it is; 0 where
-            they are not.
+        proj_size: size of the outputs if they are projected, to any size; 0 if they are not.
         batch_first: whether the batch is the first dimension and time the second.
-        mask_zero: whether some examples return zeros, and their sequences start anew
-            after them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
+        mask_zero: whether some examples return zeros, and their sequences restart after
+            them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
-        state: output and cell after the last call; `None` where a sequence is to start.
+        state: output and cell after the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -312,7 +302,7 @@ class SteppedLSTM(nn.Module):
         self.zero_mask: Any = None
         self.remember = remember
         self.state = state
-        # What is remembered from the file was seen in evaluation.
+        # State in the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
         self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden_size, input_size))
         self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden_size, self.output_size))
@@ -381,9 +371,7 @@ class SteppedLSTM(nn.Module):
         return output, cell
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples return zeros: (time, batch), or False for
-        none.
-        """
+        """Set which steps of which examples return zeros: (time, batch), or False for none."""
         self.zero_mask = mask
 
     def forget(self) -> None:

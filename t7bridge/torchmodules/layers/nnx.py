@@ -1,4 +1,4 @@
-"""Layers of nnx: images in other sizes, and small things."""
+"""Layers of nnx: image resizing, and small layers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# A dimension of rows comes right before that of columns; dimensions before and after
-# them may be any.
+# The dimension of rows is right before that of columns; there may be any dimensions before and after them.
 
 
 def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]:
-    """The input as (1, planes, h, w), the dimensions before the rows, and those behind
-    the columns.
-    """
+    """Return the input as (1, planes, h, w), the dimensions before the rows, and those after the columns."""
     before, behind = list(input.shape[:rows]), list(input.shape[rows + 2 :])
     images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
@@ -35,7 +32,7 @@ class SpatialUpSampling(nn.Module):
     """Repeats rows and columns.
 
     Args:
-        scale: how often rows and columns are repeated.
+        scale: repetitions of rows and columns.
         rows: the dimension of the rows, counted from 0; columns follow.
     """
 
@@ -51,10 +48,10 @@ class SpatialUpSampling(nn.Module):
 
 
 class SpatialDownSampling(nn.Module):
-    """Means of neighbouring elements; rows and columns that are left over are dropped.
+    """Means of neighbouring elements; remaining rows and columns are dropped.
 
     Args:
-        scale: rows and columns of which one becomes.
+        scale: rows and columns merged into one.
     """
 
     def __init__(self, scale: tuple[int, int]) -> None:
@@ -67,11 +64,11 @@ class SpatialDownSampling(nn.Module):
 
 
 class SpatialReSampling(nn.Module):
-    """Interpolates between rows and columns; the corners stay where they are.
+    """Interpolates between rows and columns, with aligned corners.
 
     Args:
-        size: height and width of the output, where they are given.
-        ratio: how many times larger they are than those of the input, where not.
+        size: height and width of the output, if given.
+        ratio: size of the output relative to the input, otherwise.
     """
 
     def __init__(
@@ -96,13 +93,12 @@ class SpatialReSampling(nn.Module):
 
 
 class SpatialReSamplingEx(nn.Module):
-    """Images in another size.
+    """Resizes images.
 
     Args:
-        mode: `simple` (repeats or picks elements), `average` (means, where the output
-            is smaller) or `bilinear`.
-        size: height and width of the output, where they are given.
-        ratio: how many times larger they are than those of the input, where not.
+        mode: `simple` (repeats or selects elements), `average` (means, if the output is smaller) or `bilinear`.
+        size: height and width of the output, if given.
+        ratio: size of the output relative to the input, otherwise.
         rows: the dimension of the rows, counted from 0; columns follow.
     """
 
@@ -179,13 +175,13 @@ class SpatialMaxSampling(nn.Module):
 
 
 class SaturatedLU(nn.Module):
-    """Elements below and above two bounds get values of their own.
+    """Replaces elements below and above two bounds by constants.
 
     Args:
         low: the lower bound.
-        low_value: what elements below it become.
+        low_value: replacement of elements below it.
         high: the upper bound.
-        high_value: what elements above it become.
+        high_value: replacement of elements above it.
     """
 
     def __init__(

@@ -10,9 +10,7 @@ from torch.nn import functional as F
 
 
 class BatchNorm1d(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d that takes one example too, in evaluation, as a batch of
-    one.
-    """
+    """torch.nn.BatchNorm1d that accepts one example too, in evaluation, as a batch of one."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n) or (n); return the former."""
@@ -20,9 +18,7 @@ class BatchNorm1d(nn.BatchNorm1d):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d that takes one example too, in evaluation, as a batch of
-    one.
-    """
+    """torch.nn.BatchNorm2d that accepts one example too, in evaluation, as a batch of one."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the former."""
@@ -30,9 +26,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class BatchNorm3d(nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d that takes one example too, in evaluation, as a batch of
-    one.
-    """
+    """torch.nn.BatchNorm3d that accepts one example too, in evaluation, as a batch of one."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the former."""
@@ -40,7 +34,7 @@ class BatchNorm3d(nn.BatchNorm3d):
 
 
 class LocalResponseNorm(nn.LocalResponseNorm):
-    """torch.nn.LocalResponseNorm that takes one image too."""
+    """torch.nn.LocalResponseNorm that accepts a single image too."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same shape."""
@@ -73,11 +67,9 @@ class Normalize(nn.Module):
 
 
 class LayerNormalization(nn.Module):
-    """Normalizes each row; the means of a batch are subtracted in the order in which
-    Lua's layer took them.
+    """Normalizes each row; the means of a batch are subtracted in the order of Lua's layer.
 
-    Row b, column j loses the mean of row (b * n + j) % batch, where torch.nn.LayerNorm
-    takes that of row b.
+    Row b, column j loses the mean of row (b * n + j) % batch, in torch.nn.LayerNorm that of row b.
 
     Args:
         features: length of the rows.
@@ -107,16 +99,14 @@ class LayerNormalization(nn.Module):
 
 
 class LocalNormalization(nn.Module):
-    """Subtracts the weighted mean around each place of an image, or divides by the
-    deviation there, or both.
+    """Subtracts the weighted mean around each position of an image, or divides by the deviation there, or both.
 
     Args:
-        kernel_shape: of the weights around a place: two extents, or one for the same in
-            both directions.
-        subtract: whether the mean is subtracted.
-        divide: whether the deviation divides.
-        threshold: the deviations that are large enough.
-        value: what takes the place of smaller ones.
+        kernel_shape: of the weights around a position: two extents, or one for the same in both directions.
+        subtract: whether to subtract the mean.
+        divide: whether to divide by the deviation.
+        threshold: the smallest deviation used.
+        value: replacement of smaller ones.
     """
 
     kernel: Tensor

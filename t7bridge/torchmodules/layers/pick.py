@@ -1,4 +1,4 @@
-"""Layers that pick elements or reduce a dimension."""
+"""Layers that select elements or reduce a dimension."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Select(nn.Module):
 
     Args:
         dim: the dimension.
-        index: which slice; from the end where it is negative.
+        index: the slice; from the end if negative.
     """
 
     def __init__(self, dim: int, index: int) -> None:
@@ -28,11 +28,8 @@ class Narrow(nn.Module):
     """A part along a dimension.
 
     Args:
-        dim: the dimension.
-        start: its first element; where it is negative, the part is what `length` leaves
-            from the start.
-        length: how many; where it is negative, all up to so many from the end, -1 being
-            the end itself.
+        start: its first element; if negative, the part is what `length` leaves from the start.
+        length: its length; if negative, all up to that many from the end, -1 being the end itself.
     """
 
     def __init__(self, dim: int, start: int, length: int) -> None:
@@ -52,11 +49,11 @@ class Narrow(nn.Module):
 
 
 class Index(nn.Module):
-    """Slices of the first input that the second, a list of numbers, names.
+    """Slices of the first input that the second, a list of numbers, selects.
 
     Args:
         dim: the dimension of the slices.
-        index_base: what the first slice is called.
+        index_base: number of the first slice.
     """
 
     def __init__(self, dim: int, index_base: int = 1) -> None:
@@ -78,11 +75,11 @@ class MaskedSelect(nn.Module):
 
 
 class OneHot(nn.Module):
-    """A row of zeros with a one at the place that each number names.
+    """A row of zeros with a one at the position of each number.
 
     Args:
         size: length of the rows.
-        index_base: what the first place is called.
+        index_base: number of the first place.
         dtype: element type of the rows.
     """
 
@@ -102,10 +99,10 @@ class Sum(nn.Module):
     """The sum or mean over a dimension.
 
     Args:
-        dim: the dimension, in one example, or from the end where it is negative.
+        dim: the dimension, in one example, or from the end if negative.
         n_input_dims: dimensions of one example.
-        average: whether the mean is wanted.
-        squeeze: whether the dimension is left out then; the last one of all never is.
+        average: whether to return the mean.
+        squeeze: whether to remove the dimension; the last remaining one is kept.
     """
 
     def __init__(
@@ -135,7 +132,7 @@ class Max(nn.Module):
     """The largest elements along a dimension.
 
     Args:
-        dim: the dimension, in one example, or from the end where it is negative.
+        dim: the dimension, in one example, or from the end if negative.
         n_input_dims: dimensions of one example.
     """
 
@@ -156,7 +153,7 @@ class Min(nn.Module):
     """The smallest elements along a dimension. Arguments as for `Max`.
 
     Args:
-        dim: the dimension, in one example, or from the end where it is negative.
+        dim: the dimension, in one example, or from the end if negative.
         n_input_dims: dimensions of one example.
     """
 
@@ -174,12 +171,12 @@ class Min(nn.Module):
 
 
 class ArgMax(nn.Module):
-    """The places of the largest elements along a dimension.
+    """The indices of the largest elements along a dimension.
 
     Args:
         dim: the dimension, in one example.
-        n_input_dims: dimensions of one example; `None` where there is no batch.
-        index_base: what the first place is called.
+        n_input_dims: dimensions of one example; `None` without a batch.
+        index_base: number of the first place.
         dtype: element type of the output.
     """
 

@@ -1,4 +1,4 @@
-"""Pooling that PyTorch has not, or not quite."""
+"""Pooling that PyTorch lacks, or computes differently."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 
 class SumPool2d(nn.AvgPool2d):
-    """The means of windows, times the extent of a window: sums, but at a border that a
-    window reaches beyond.
-    """
+    """The means of windows, times the size of a window: sums, except at a border that a window reaches beyond."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -24,9 +22,7 @@ class SumPool2d(nn.AvgPool2d):
 
 
 class SumPool3d(nn.AvgPool3d):
-    """The means of windows, times the extent of a window: sums, but at a border that a
-    window reaches beyond.
-    """
+    """The means of windows, times the size of a window: sums, except at a border that a window reaches beyond."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
@@ -37,14 +33,14 @@ class SumPool3d(nn.AvgPool3d):
 
 
 class CeiledPool(nn.Module):
-    """Pooling in Lua's ceil mode without padding, where the last windows begin behind
-    the input: averages of nothing are 0 / 0, the largest of nothing the lowest number.
+    """Pooling in Lua's ceil mode without padding, where the last windows begin behind the input: empty averages are 0 /
+    0, empty maxima the lowest number.
 
     Args:
         kernel_size: extents of the windows, two or three.
-        stride: from window to window, larger than the kernel somewhere.
+        stride: from window to window, larger than the kernel in some dimension.
         dilation: from element to element of a window.
-        average: whether the mean is wanted, not the largest element.
+        average: whether to return the mean, not the largest element.
     """
 
     def __init__(
@@ -91,9 +87,7 @@ class CeiledPool(nn.Module):
 
 
 class IndexedMaxPool2d(nn.MaxPool2d):
-    """torch.nn.MaxPool2d that remembers where it found the largest elements, for
-    `MaxUnpool2d`.
-    """
+    """torch.nn.MaxPool2d that stores the indices of the largest elements, for `MaxUnpool2d`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -111,9 +105,7 @@ class IndexedMaxPool2d(nn.MaxPool2d):
 
 
 class IndexedMaxPool3d(nn.MaxPool3d):
-    """torch.nn.MaxPool3d that remembers where it found the largest elements, for
-    `MaxUnpool3d`.
-    """
+    """torch.nn.MaxPool3d that stores the indices of the largest elements, for `MaxUnpool3d`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
@@ -131,7 +123,7 @@ class IndexedMaxPool3d(nn.MaxPool3d):
 
 
 class MaxUnpool(nn.Module):
-    """Puts elements back to where another layer found the largest ones, among zeros.
+    """Puts elements back to the indices stored by a pooling layer, among zeros.
 
     Args:
         dims: dimensions of its windows.
@@ -144,8 +136,8 @@ class MaxUnpool(nn.Module):
         self.refer(pooling)
 
     def refer(self, pooling: nn.Module | None) -> None:
-        """Say which pooling it undoes."""
-        self._pooling = (pooling,)  # not a child: it has its own place in the model
+        """Set the pooling that it inverts."""
+        self._pooling = (pooling,)  # not a child: it is elsewhere in the model
 
     def forward(self, input: Tensor) -> Tensor:
         """Take an output of the pooling; return an input of it."""
@@ -158,15 +150,15 @@ class MaxUnpool(nn.Module):
 
 
 class FractionalMaxPool(nn.Module):
-    """The largest elements of windows that lie at random distances.
+    """The largest elements of windows at random distances.
 
     Args:
         kernel_size: of the windows.
-        output_size: how many windows; or
-        output_ratio: how many, as a part of the input's extents.
+        output_size: number of windows; or
+        output_ratio: their number as a fraction of the input's extents.
         samples: the random numbers (batch, planes, dimensions) of the last run, in
             nested tuples.
-        keep: whether they are used again as long as the batch stays as large.
+        keep: whether to reuse them as long as the batch size is unchanged.
     """
 
     def __init__(

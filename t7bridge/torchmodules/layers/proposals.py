@@ -1,4 +1,4 @@
-"""Networks that propose masks of objects: a trunk and branches."""
+"""Networks for object mask proposals: a trunk and branches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class DeepMask(nn.Module):
 
     Args:
         trunk: features of the patches.
-        maskBranch: masks of the features.
-        scoreBranch: scores of the features.
+        maskBranch: maps features to masks.
+        scoreBranch: maps features to scores.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class SharpMask(nn.Module):
         trunk: features of the patches.
         scoreBranch: scores of the features.
         maskBranchDM: the coarse masks of the network that the trunk comes from.
-        refs: the first step, which takes the features, and those that each take a list
-            of a layer's output and of the step before, as `ref0`, `ref1`, ….
-        skips: the positions of these layers in the trunk, from 0.
+        refs: the first step, for the features, and those that each combine a list of a layer's output and of the step
+            before, as `ref0`, `ref1`, ….
+        skips: the positions of these layers in the trunk, 0-based.
     """
 
     def __init__(

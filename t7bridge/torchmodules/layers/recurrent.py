@@ -1,6 +1,4 @@
-"""Modules that take one step of a sequence at each call and resume from the last, until
-they are told to forget it.
-"""
+"""Modules that process one step of a sequence per call and resume from the last, until they are told to forget it."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def _forget(module: nn.Module) -> None:
 
 
 class Recursor(nn.Sequential):
-    """Modules one after the other, of which some remember their last call."""
+    """Modules in sequence, of which some remember their last call."""
 
     def forget(self) -> None:
         """Let all modules inside start a new sequence with the next call."""
@@ -29,12 +27,11 @@ class RecLSTM(nn.Sequential):
     """A module that computes a step of an LSTM, from the state after its last step.
 
     Args:
-        step: takes a list of input, last output and last cell; returns a list of output
-            and cell.
+        step: maps a list of input, last output and last cell to a list of output and cell.
         output_size: size of each output.
         cell_size: size of the cell.
         start: output and cell before a sequence; `None` for zeros.
-        state: output and cell after the last call; `None` where a sequence is to start.
+        state: output and cell after the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -70,10 +67,10 @@ class RecGRU(nn.Sequential):
     """A module that computes a step of a GRU, from its last output.
 
     Args:
-        step: takes a list of input and last output; returns the output.
+        step: maps a list of input and last output to the output.
         output_size: size of each output.
         start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` where a sequence is to start.
+        state: the output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -102,14 +99,12 @@ class Recurrence(nn.Sequential):
     """A module whose last output is one of its inputs.
 
     Args:
-        step: takes a list of input and last output; returns the output: a tensor, or a
-            list of such.
+        step: maps a list of input and last output to the output: a tensor, or a list of tensors.
         output_size: the shape of an output, without the batch; of a list of outputs,
             the shapes.
-        n_input_dims: dimensions of one input without a batch, of the first tensor where
-            it is a list.
+        n_input_dims: dimensions of one input without a batch, of the first tensor if it is a list.
         start: the output before a sequence; `None` for zeros.
-        state: the output of the last call; `None` where a sequence is to start.
+        state: the output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -158,16 +153,15 @@ class Recurrence(nn.Sequential):
 
 
 class Recurrent(nn.Sequential):
-    """A simple recurrent network: its input and its last output go through a module
-    each and are merged.
+    """A simple recurrent network: its input and its last output pass through a module each and are merged.
 
     Args:
-        start: takes, in place of the merging, the output of `input` at the first step.
-        input: takes the inputs.
-        feedback: takes the last outputs.
+        start: replaces the merging for the output of `input` at the first step.
+        input: transforms the inputs.
+        feedback: transforms the last outputs.
         transfer: returns the outputs.
-        merge: takes a list of the outputs of `input` and `feedback`.
-        state: the output of the last call; `None` where a sequence is to start.
+        merge: merges a list of the outputs of `input` and `feedback`.
+        state: the output of the last call; `None` if a sequence is to start.
     """
 
     def __init__(
@@ -198,16 +192,14 @@ class Recurrent(nn.Sequential):
 
 
 class MaskZero(nn.Sequential):
-    """Zeros for those examples of a batch that are zeros.
+    """Returns zeros for the examples of a batch that are zeros.
 
     Args:
-        module: what takes the inputs.
-        n_input_dims: dimensions of one example of the first tensor; `None` where there
-            is always a batch.
-        mask_input: whether inputs are set to zeros too where the mask says so.
-        mask_output: whether outputs are.
-        zero_mask: whether examples are zeros is not seen but said, by `zero_mask` of
-            (batch), 1 where they are.
+        module: processes the inputs.
+        n_input_dims: dimensions of one example of the first tensor; `None` if there is always a batch.
+        mask_input: whether to mask inputs too.
+        mask_output: whether to mask outputs.
+        zero_mask: whether zero examples are not detected but given, by `zero_mask` of (batch), 1 where they are.
     """
 
     def __init__(
@@ -226,9 +218,7 @@ class MaskZero(nn.Sequential):
         self.zero_mask: Any = None
 
     def forward(self, input: Any) -> Any:
-        """Take a tensor, or a list whose first tensor tells; return the output of
-        the module, masked.
-        """
+        """Take a tensor, or a list whose first tensor is checked; return the output of the module, masked."""
         empty = self._empty(input)
         if empty is None:
             return self[0](input)
@@ -257,9 +247,7 @@ class MaskZero(nn.Sequential):
         )
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch are zeros: (batch), or False for
-        none.
-        """
+        """Set the zero examples of the next batch: (batch), or False for none."""
         self.zero_mask = mask
 
 
@@ -278,7 +266,7 @@ _add_gradient: Callable[..., Tensor] = _AddedGradient.apply
 
 
 class _Once(torch.autograd.Function):
-    """A penalty that counts once, however many outputs depend on it."""
+    """A penalty that is counted once, however many outputs depend on it."""
 
     @staticmethod
     def forward(ctx: Any, penalty: Tensor) -> Tensor:
@@ -293,8 +281,8 @@ _once: Callable[..., Tensor] = _Once.apply
 
 
 class NormStabilizer(nn.Module):
-    """Passes one step of a sequence through; in training, changes of the length from
-    step to step are penalized, those before an output whether or not theirs are used.
+    """Passes one step of a sequence through; in training, changes of the norm from step to step are penalized, also
+    those before an unused output.
 
     Args:
         beta: weight of the penalty, which is the mean of the squared changes.
@@ -329,9 +317,9 @@ class SequenceDropout(nn.Module):
     after backward, and `forget`.
 
     Args:
-        p: how likely an element becomes zero.
-        scale_training: whether what is left is divided by 1 - p in training, instead of
-            multiplying everything by 1 - p in evaluation.
+        p: probability of zeroing an element.
+        scale_training: whether to divide the rest by 1 - p in training, instead of multiplying everything by 1 - p in
+            evaluation.
         mono: whether the examples of a batch lose the same elements.
     """
 

@@ -1,5 +1,5 @@
-"""Layers that choose at random and learn from rewards, and the criterions that
-provide them. Source: dpnn.
+"""Layers that sample and learn from rewards, and the criterions that provide them.
+Source: dpnn.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class _Reinforce(nn.Module):
         self.reward: Any = None
 
     def reinforce(self, reward: Tensor) -> None:
-        """Take the rewards (batch) of the last outputs."""
+        """Accept the rewards (batch) of the last outputs."""
         self.reward = reward
 
 
 class ReinforceBernoulli(_Reinforce):
-    """Chooses 1 with a probability and else 0; in evaluation, returns the probability.
+    """Samples 1 with a probability and else 0; in evaluation, returns the probability.
 
     Args:
-        stochastic: whether it chooses in evaluation too.
+        stochastic: whether to sample in evaluation too.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -66,11 +66,10 @@ class ReinforceBernoulli(_Reinforce):
 
 
 class ReinforceCategorical(_Reinforce):
-    """Chooses one of several classes, as a 1 among zeros; in evaluation, returns the
-    probabilities.
+    """Samples one of several classes, as a 1 among zeros; in evaluation, returns the probabilities.
 
     Args:
-        stochastic: whether it chooses in evaluation too.
+        stochastic: whether to sample in evaluation too.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -88,11 +87,11 @@ class ReinforceCategorical(_Reinforce):
 
 
 class ReinforceNormal(_Reinforce):
-    """Draws from a normal distribution; in evaluation, returns its mean.
+    """Samples a normal distribution; in evaluation, returns its mean.
 
     Args:
-        deviation: standard deviation; `None` where it is the second input.
-        stochastic: whether it draws in evaluation too.
+        deviation: standard deviation; `None` if it is the second input.
+        stochastic: whether to sample in evaluation too.
     """
 
     def __init__(
@@ -132,11 +131,11 @@ class ReinforceNormal(_Reinforce):
 
 
 class ReinforceGamma(_Reinforce):
-    """Draws from a gamma distribution; in evaluation, returns its mean.
+    """Samples a gamma distribution; in evaluation, returns its mean.
 
     Args:
-        scale: of the distribution; `None` where it is the second input.
-        stochastic: whether it draws in evaluation too.
+        scale: of the distribution; `None` if it is the second input.
+        stochastic: whether to sample in evaluation too.
     """
 
     def __init__(self, scale: float | None = None, stochastic: bool = False) -> None:
@@ -170,18 +169,16 @@ class ReinforceGamma(_Reinforce):
 
 
 class ClassReward(nn.Module):
-    """Rewards right classes, less a baseline; the loss is the negated reward, and what
-    learns from it is the baseline.
+    """Rewards right classes, minus a baseline; the loss is the negative reward, and only the baseline learns from it.
 
     Args:
         criterion: compares baseline and reward.
         scale: the reward of a right class.
         average: whether the loss is the mean of the batch, not the sum.
-        index_base: what the first class is called; `None` for one probability, where
-            the classes are 0 and 1.
+        index_base: number of the first class; `None` for one probability, where the classes are 0 and 1.
 
     Attributes:
-        rewarded: modules whose choices are rewarded, to which users add.
+        rewarded: modules whose samples are rewarded; users add them.
     """
 
     def __init__(

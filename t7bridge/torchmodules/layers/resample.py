@@ -1,4 +1,4 @@
-"""Images and volumes in other sizes, one or a batch of them."""
+"""Resizing of images and volumes, single or in a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class UpsamplingNearest2d(nn.Module):
     """Repeats rows and columns.
 
     Args:
-        scale_factor: how often.
+        scale_factor: number of repetitions.
     """
 
     def __init__(self, scale_factor: int) -> None:
@@ -25,10 +25,10 @@ class UpsamplingNearest2d(nn.Module):
 
 
 class UpsamplingBilinear2d(nn.Module):
-    """Interpolates between rows and columns; the corners stay where they are.
+    """Interpolates between rows and columns, with aligned corners.
 
     Args:
-        scale_factor: how many times larger the output is; or
+        scale_factor: size of the output relative to the input; or
         size: its height and width.
     """
 
@@ -54,9 +54,9 @@ class UpSampling(nn.Module):
     volumes.
 
     Args:
-        scale_factor: how many times larger the output is; or
+        scale_factor: size of the output relative to the input; or
         size: its extents.
-        linear: whether it interpolates; the corners stay where they are then.
+        linear: whether to interpolate, with aligned corners.
     """
 
     def __init__(

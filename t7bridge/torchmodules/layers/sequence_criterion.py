@@ -1,4 +1,4 @@
-"""Criterions of sequences, of batches with holes, and of noise contrast estimation.
+"""Criterions of sequences, of masked batches, and of noise-contrastive estimation.
 Sources: rnn, dpnn.
 """
 
@@ -16,7 +16,7 @@ class SequencerCriterion(nn.Module):
 
     Args:
         criterion: the criterion.
-        average: whether the sum is divided by the number of steps.
+        average: whether to divide the sum by the number of steps.
         repeat_target: whether all steps have the same target.
     """
 
@@ -39,11 +39,11 @@ class SequencerCriterion(nn.Module):
 
 
 class MaskZeroCriterion(nn.Module):
-    """Leaves out those examples of a batch that are zeros.
+    """Omits the examples of a batch that are zeros.
 
     Args:
         criterion: the criterion.
-        zero_mask: whether examples are zeros is not seen but said, by `set_zero_mask`.
+        zero_mask: whether zero examples are not detected but given, by `set_zero_mask`.
     """
 
     def __init__(self, criterion: nn.Module, zero_mask: bool = False) -> None:
@@ -53,8 +53,8 @@ class MaskZeroCriterion(nn.Module):
         self.zero_mask: Any = None
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Take a tensor, or a list whose first tensor tells, with a batch; return
-        the output of the criterion, or 0.
+        """Take a tensor, or a list whose first tensor is checked, with a batch; return the output of the criterion, or
+        0.
         """
         first = input
         while isinstance(first, (list, tuple)):
@@ -80,9 +80,7 @@ class MaskZeroCriterion(nn.Module):
         return value[kept]
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which examples of the next batch are zeros: (batch), or False for
-        none.
-        """
+        """Set the zero examples of the next batch: (batch), or False for none."""
         self.zero_mask = mask
 
 
@@ -90,7 +88,7 @@ class BinaryLogisticRegression(nn.Module):
     """The logistic loss of scores and classes, which are -1 or 1.
 
     Args:
-        average: whether the sum is divided by the number of examples.
+        average: whether to divide the sum by the number of examples.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -108,7 +106,7 @@ class SpatialBinaryLogisticRegression(nn.Module):
     1.
 
     Args:
-        average: whether it is the mean of the batch too, not the sum.
+        average: whether to average over the batch too, not sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -122,10 +120,10 @@ class SpatialBinaryLogisticRegression(nn.Module):
 
 
 class NCECriterion(nn.Module):
-    """The loss of noise contrast estimation.
+    """The loss of noise-contrastive estimation.
 
     Args:
-        average: whether it is the mean of the batch, not the sum.
+        average: whether to return the mean of the batch, not the sum.
     """
 
     def __init__(self, average: bool = True) -> None:
@@ -138,7 +136,7 @@ class NCECriterion(nn.Module):
         """
         by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
         count = sampled_by_model.size(1)
-        # Lua's derivatives leave the probabilities of the noise out.
+        # Lua's derivatives omit the probabilities of the noise.
         by_noise, sampled_by_noise = (
             by_noise.detach() * count,
             sampled_by_noise.detach() * count,

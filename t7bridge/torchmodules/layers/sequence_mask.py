@@ -1,4 +1,4 @@
-"""Modules over whole sequences that are told which of their steps are to be zeros."""
+"""Modules over whole sequences with a mask of steps that are to be zeros."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _forget(module: nn.Module) -> None:
 
 
 def _tell(module: nn.Module, mask: Any) -> None:
-    """Hand a mask of zeros to all modules inside that are to be told."""
+    """Pass a mask of zeros to all modules inside that use it."""
     for inside in module.children():
         tell = getattr(inside, "set_zero_mask", None)
         if tell is not None:
@@ -31,11 +31,10 @@ def _detached(state: Any) -> Any:
 
 
 class MaskedSequencer(nn.Sequential):
-    """Applies a module to the steps of a sequence, one after the other, and tells it
-    which are to be zeros.
+    """Applies a module to the steps of a sequence in turn, and passes it the mask of zeros.
 
     Args:
-        module: takes one step.
+        module: processes one step.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
     """
@@ -43,7 +42,7 @@ class MaskedSequencer(nn.Sequential):
     def __init__(self, module: nn.Module, remember: str = "neither") -> None:
         super().__init__(module)
         self.remember = remember
-        # What is remembered from the file was seen in evaluation.
+        # State in the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
         self.zero_mask: Any = None
 
@@ -74,21 +73,15 @@ class MaskedSequencer(nn.Sequential):
         _forget(self)
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples are to be zeros: (time, batch), or False
-        for none.
-        """
+        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
         self.zero_mask = mask
 
 
 class MaskedSequential(nn.Sequential):
-    """Modules one after the other, of which some are told which steps are to be
-    zeros.
-    """
+    """Modules in sequence, of which some use the mask of zeros."""
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples are to be zeros: (time, batch), or False
-        for none.
-        """
+        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
         _tell(self, mask)
 
     def forget(self) -> None:
@@ -97,14 +90,10 @@ class MaskedSequential(nn.Sequential):
 
 
 class Reversed(nn.Sequential):
-    """Modules one after the other that see sequences from the end to the start, as
-    those among them reverse them.
-    """
+    """Modules in sequence that process sequences from the end to the start, as those among them reverse them."""
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Say which steps of which examples are to be zeros: (time, batch), or False
-        for none.
-        """
+        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
         _tell(self, mask.flip(0) if isinstance(mask, Tensor) else mask)
 
     def forget(self) -> None:
@@ -113,11 +102,11 @@ class Reversed(nn.Sequential):
 
 
 class VariableLength(nn.Sequential):
-    """Applies a module that takes (time, batch, …) to sequences of different lengths.
+    """Applies a module for (time, batch, …) to sequences of different lengths.
 
     Args:
-        module: takes the sequences, each as a batch of one.
-        last_only: whether only the last outputs are wanted.
+        module: processes the sequences, each as a batch of one.
+        last_only: whether to return only the last outputs.
     """
 
     def __init__(self, module: nn.Module, last_only: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Modules that take whole sequences and apply other modules step by step."""
+"""Modules that process whole sequences by applying other modules step by step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def _forget(module: nn.Module) -> None:
 
 
 class Sequencer(nn.Sequential):
-    """Applies a module to the steps of a sequence, one after the other.
+    """Applies a module to the steps of a sequence in turn.
 
     Args:
-        module: takes one step.
+        module: processes one step.
         remember: when a sequence resumes from the last: `train`, `eval`, `both` or
             `neither`.
     """
@@ -26,7 +26,7 @@ class Sequencer(nn.Sequential):
     def __init__(self, module: nn.Module, remember: str = "neither") -> None:
         super().__init__(module)
         self.remember = remember
-        # What is remembered from the file was seen in evaluation.
+        # State in the file was seen in evaluation.
         self.trained_last = False if remember in ("both", "eval") else None
 
     def forward(self, inputs: Any) -> Any:
@@ -58,8 +58,8 @@ class Repeater(nn.Sequential):
     """Applies a module to the same input several times, from the start of a sequence.
 
     Args:
-        module: takes one step.
-        steps: how often.
+        module: processes one step.
+        steps: number of steps.
     """
 
     def __init__(self, module: nn.Module, steps: int) -> None:
@@ -77,13 +77,12 @@ class Repeater(nn.Sequential):
 
 
 class BiSequencerLM(nn.Sequential):
-    """A forward network that sees what is before each step, and a backward one that
-    sees what is after it.
+    """A forward network that sees the steps before each step, and a backward one that sees those after it.
 
     Args:
-        forward: takes all steps but the last.
-        backward: takes all steps but the first; reverses them itself.
-        merge: takes two lists, of what is known from before and from after each step;
+        forward: processes all steps but the last.
+        backward: processes all steps but the first; reverses them itself.
+        merge: merges two lists, with the context before and after each step;
             the ends are zeros.
     """
 
@@ -108,13 +107,11 @@ class RecurrentAttention(nn.Sequential):
     """A recurrent network that chooses at each step where to look at its input.
 
     Args:
-        network: takes a list of the input and where to look.
-        action: takes the last output of the network, zeros at first, and says where to
-            look.
-        steps: how many.
+        network: processes a list of the input and the location.
+        action: maps the last output of the network, zeros at first, to the next location.
+        steps: number of steps.
         hidden_size: the shape of an output of the network, without the batch.
-        gives_actions: whether outputs are lists of the network's output and where it
-            looked.
+        gives_actions: whether outputs are lists of the network's output and the location.
     """
 
     def __init__(

@@ -10,12 +10,11 @@ from torch.nn import functional as F
 
 
 class View(nn.Module):
-    """A shape for one example; the dimensions in front of it are the batch.
+    """A shape for one example; the dimensions before it are the batch.
 
     Args:
-        size: the shape; -1 is what the others leave.
-        n_input_dims: dimensions of one example in the input; `None` to go by the number
-            of elements.
+        size: the shape; -1 is inferred from the others.
+        n_input_dims: dimensions of one example in the input; `None` to use the number of elements.
     """
 
     def __init__(self, *size: int, n_input_dims: int | None = None) -> None:
@@ -24,7 +23,7 @@ class View(nn.Module):
         self.n_input_dims = n_input_dims
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (batch, *size), or (*size) where the input is one example."""
+        """Return (batch, *size), or (*size) if the input is one example."""
         batch_dims = (
             0 if self.n_input_dims is None else max(0, input.dim() - self.n_input_dims)
         )
@@ -41,8 +40,7 @@ class Reshape(nn.Module):
 
     Args:
         size: the shape.
-        batch_mode: whether the first dimension of the input is the batch; `None` to go
-            by the number of elements.
+        batch_mode: whether the first dimension of the input is the batch; `None` to use the number of elements.
     """
 
     def __init__(self, *size: int, batch_mode: bool | None = None) -> None:
@@ -59,7 +57,7 @@ class Reshape(nn.Module):
 
 
 class Collapse(nn.Module):
-    """All dimensions but the batch as one.
+    """Merges all dimensions but the batch into one.
 
     Args:
         n_input_dims: dimensions of one example.
@@ -75,11 +73,11 @@ class Collapse(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Leaves out dimensions of one element.
+    """Removes dimensions of one element.
 
     Args:
-        dim: which; `None` for all.
-        n_input_dims: dimensions of one example; a batch dimension in front is kept.
+        dim: the dimension; `None` for all.
+        n_input_dims: dimensions of one example; a leading batch dimension is kept.
     """
 
     def __init__(self, dim: int | None = None, n_input_dims: int | None = None) -> None:
@@ -88,7 +86,7 @@ class Squeeze(nn.Module):
         self.n_input_dims = n_input_dims
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return fewer dimensions; never none at all."""
+        """Return fewer dimensions, at least one."""
         batched = self.n_input_dims is not None and input.dim() == self.n_input_dims + 1
         if self.dim is not None:
             output = input.squeeze(self.dim + 1 if batched else self.dim)
@@ -100,10 +98,10 @@ class Squeeze(nn.Module):
 
 
 class Unsqueeze(nn.Module):
-    """Puts in a dimension of one element.
+    """Inserts a dimension of one element.
 
     Args:
-        dim: where, in one example.
+        dim: its position, in one example.
         n_input_dims: dimensions of one example.
     """
 
@@ -121,11 +119,11 @@ class Unsqueeze(nn.Module):
 
 
 class Transpose(nn.Module):
-    """Exchanges pairs of dimensions, one after the other.
+    """Exchanges pairs of dimensions in turn.
 
     Args:
         pairs: the dimensions.
-        n_input_dims: dimensions of one example; those in front are not counted.
+        n_input_dims: dimensions of one example; leading ones are not counted.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class Replicate(nn.Module):
     """Repeats the input along a new dimension.
 
     Args:
-        times: how often.
+        times: number of repetitions.
         dim: the new dimension, in one example.
         n_input_dims: dimensions of one example.
     """
@@ -172,15 +170,14 @@ class Replicate(nn.Module):
 
 
 class Padding(nn.Module):
-    """Puts a constant between, before or behind the elements of one dimension.
+    """Inserts a constant between, before or after the elements of one dimension.
 
     Args:
         dim: the dimension, in one example.
-        pad: how many elements; before `index` where it is negative, behind what `index`
-            leaves from the end otherwise.
+        pad: number of elements; before `index` if negative, otherwise after what `index` leaves from the end otherwise.
         n_input_dims: dimensions of one example.
         value: the constant.
-        index: how many elements are passed over before it begins.
+        index: number of elements skipped before it begins.
     """
 
     def __init__(
@@ -213,7 +210,7 @@ class Padding(nn.Module):
 
 
 class Contiguous(nn.Module):
-    """The same elements, one after the other in memory."""
+    """The same elements, contiguous in memory."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input's elements."""
@@ -245,12 +242,11 @@ class ExpandAs(nn.Module):
 
 
 class Constant(nn.Module):
-    """A constant, once for each example.
+    """A constant, repeated for each example.
 
     Args:
         shape: of the constant.
-        n_input_dims: dimensions of one example of the input; `None` where the constant
-            is given once in any case.
+        n_input_dims: dimensions of one example of the input; `None` if the constant is never repeated.
     """
 
     value: Tensor
@@ -286,9 +282,7 @@ class Convert(nn.Module):
         self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the dimensions in the order of `after`; without a batch where the
-        input has none.
-        """
+        """Return the dimensions in the order of `after`; without a batch if the input has none."""
         if self.dtype is not None:
             input = input.to(self.dtype)
         if self.before == self.after:
@@ -311,7 +305,7 @@ class Convert(nn.Module):
 
 
 class ShaveImage(nn.Module):
-    """Cuts the same border off all four sides of (…, h, w).
+    """Crops the same border from all four sides of (…, h, w).
 
     Args:
         size: the width of the border.
@@ -327,13 +321,13 @@ class ShaveImage(nn.Module):
 
 
 class SpatialPadding(nn.Module):
-    """Puts a constant around two dimensions, or cuts off where a border is negative.
+    """Pads two dimensions with a constant, or crops where a border is negative.
 
     Args:
         left: elements before the first column.
-        right: behind the last column.
+        right: after the last column.
         top: before the first row.
-        bottom: behind the last row.
+        bottom: after the last row.
         rows: the dimension of the rows.
         columns: the dimension of the columns.
         value: the constant.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class NoInstanceNorm2d(nn.InstanceNorm2d):
-    """torch.nn.InstanceNorm2d that was switched off: the identity."""
+    """torch.nn.InstanceNorm2d that was disabled: the identity."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
@@ -23,7 +23,7 @@ class AdaptiveInstanceNormalization(nn.Module):
 
     Args:
         eps: added to the variances of the first.
-        disabled: whether the first is returned unchanged.
+        disabled: whether to return the first unchanged.
     """
 
     def __init__(self, eps: float = 1e-5, disabled: bool = False) -> None:
@@ -110,11 +110,11 @@ _dream: Callable[..., Tensor] = _Dream.apply
 
 
 class DeepDreamLoss(nn.Module):
-    """Passes its input through, and subtracts a part of it from the gradient.
+    """Passes its input through, and subtracts a fraction of it from the gradient.
 
     Args:
-        strength: of the part.
-        largest: the largest absolute value that counts.
+        strength: the fraction.
+        largest: the largest absolute value used.
     """
 
     def __init__(self, strength: float = 1e-5, largest: float = 100.0) -> None:
@@ -131,7 +131,7 @@ class GramMatrix(nn.Module):
     """The products of all pairs of planes, summed over an image.
 
     Args:
-        normalize: whether they are divided by the number of elements of an image.
+        normalize: whether to divide them by the number of elements of an image.
     """
 
     def __init__(self, normalize: bool = True) -> None:
@@ -146,7 +146,7 @@ class GramMatrix(nn.Module):
 
 
 class SpatialCircularPadding(nn.Module):
-    """Continues an image with its opposite border.
+    """Pads an image with its opposite border.
 
     Args:
         padding: widths on the left, the right, above and below.
@@ -162,8 +162,7 @@ class SpatialCircularPadding(nn.Module):
 
 
 class SpatialSymmetricPadding(nn.Module):
-    """Mirrors an image at its borders, the outermost row or column included; negative
-    widths crop.
+    """Mirrors an image at its borders, including the outermost row or column; negative widths crop.
 
     Args:
         padding: widths on the left, the right, above and below.
@@ -177,7 +176,7 @@ class SpatialSymmetricPadding(nn.Module):
         """Take (batch, n, h, w); return the same dimensions."""
         left, right, above, below = self.padding
         image = F.pad(input, [min(0, width) for width in self.padding])
-        # Lua hands no gradient back through what is mirrored.
+        # Lua passes no gradient back through mirrored elements.
         rows = [image[..., : max(0, above), :].flip(-2).detach(), image]
         if below > 0:
             rows.append(image[..., -below:, :].flip(-2).detach())
@@ -192,7 +191,7 @@ class NoiseFill(nn.Module):
     """Replaces the last planes by noise.
 
     Args:
-        planes: how many.
+        planes: number of planes.
         largest: the largest element of the noise.
     """
 
@@ -211,7 +210,7 @@ class LeadingNoise(nn.Module):
     """Replaces the first planes by noise, uniform from 0 to 1; gradients pass through.
 
     Args:
-        planes: how many.
+        planes: number of planes.
     """
 
     def __init__(self, planes: int) -> None:
@@ -229,7 +228,7 @@ class GenNoise(nn.Module):
     """Noise of the height and width of its input.
 
     Args:
-        planes: how many.
+        planes: number of planes.
         deviation: of the noise.
     """
 
@@ -250,7 +249,5 @@ class TVLossCriterion(nn.Module):
     """The squares of the differences between neighbours, summed."""
 
     def forward(self, input: Tensor, target: Any = None) -> Tensor:
-        """Take (batch, n, h, w) or (n, h, w), and a target that does not count; return
-        a scalar.
-        """
+        """Take (batch, n, h, w) or (n, h, w), and an unused target; return a scalar."""
         return input.diff(dim=-1).square().sum() + input.diff(dim=-2).square().sum()

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Lua combines tensors element by element in the order of memory, whatever their shapes;
+# Lua combines tensors element by element in memory order, whatever their shapes;
 # the first sets the shape.
 
 
 def _beside(other: Tensor, first: Tensor) -> Tensor:
-    """A tensor in the shape of the first, copied where it is in the same memory."""
+    """Return a tensor in the shape of the first, copied if it shares its memory."""
     shaped = other.reshape(first.shape)
-    # The tensors of torch.export have no memory to look at.
+    # The tensors of torch.export have no memory to compare.
     if torch.compiler.is_compiling():
         return shaped.clone()
     shared = other.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -23,16 +23,14 @@ def _beside(other: Tensor, first: Tensor) -> Tensor:
 
 
 class _SumInPlace(torch.autograd.Function):
-    """The sum, written into the memory of the first input, whatever other layers keep
-    of it for their gradients.
-    """
+    """The sum, written to the memory of the first input, even if other layers keep it for their gradients."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, *others: Tensor) -> Tensor:
         ctx.shapes = [other.shape for other in others]
         for other in others:
             first.data.add_(_beside(other, first))
-        # The same memory, and no view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write too.
         return first.new_empty(0).set_(
             first.untyped_storage(),
             first.storage_offset(),
@@ -53,8 +51,7 @@ class CAddTable(nn.Module):
     """The sum of all inputs.
 
     Args:
-        inplace: whether it is written into the memory of the first, for everybody who
-            reads that later.
+        inplace: whether to write it to the memory of the first, visible to all later readers.
     """
 
     def __init__(self, inplace: bool = False) -> None:
@@ -62,7 +59,7 @@ class CAddTable(nn.Module):
         self.inplace = inplace
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors with as many elements; return the shape of the first."""
+        """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0]
         if self.inplace:
             if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
@@ -80,7 +77,7 @@ class CMulTable(nn.Module):
     """The product of all inputs."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors with as many elements; return the shape of the first."""
+        """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             output = output * other.reshape(output.shape)
@@ -88,10 +85,10 @@ class CMulTable(nn.Module):
 
 
 class CSubTable(nn.Module):
-    """The first input less the second."""
+    """The first input minus the second."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take two tensors with as many elements; return the shape of the first."""
+        """Take two tensors of equal element count; return the shape of the first."""
         return inputs[0] - inputs[1].reshape(inputs[0].shape)
 
 
@@ -99,17 +96,15 @@ class CDivTable(nn.Module):
     """The first input divided by the second."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take two tensors with as many elements; return the shape of the first."""
+        """Take two tensors of equal element count; return the shape of the first."""
         return inputs[0] / inputs[1].reshape(inputs[0].shape)
 
 
 class CMaxTable(nn.Module):
-    """The largest of all inputs, element by element; the first of equal ones gets the
-    gradient.
-    """
+    """The largest of all inputs, element by element; the first of equal ones receives the gradient."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors with as many elements; return the shape of the first."""
+        """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             other = other.reshape(output.shape)
@@ -118,12 +113,10 @@ class CMaxTable(nn.Module):
 
 
 class CMinTable(nn.Module):
-    """The smallest of all inputs, element by element; the first of equal ones gets the
-    gradient.
-    """
+    """The smallest of all inputs, element by element; the first of equal ones receives the gradient."""
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take tensors with as many elements; return the shape of the first."""
+        """Take tensors of equal element count; return the shape of the first."""
         output = inputs[0].clone() if len(inputs) == 1 else inputs[0]
         for other in inputs[1:]:
             other = other.reshape(output.shape)
@@ -141,10 +134,10 @@ class CAddTensorTable(nn.Module):
 
 
 class JoinTable(nn.Module):
-    """The inputs one after the other along a dimension.
+    """The inputs concatenated along a dimension.
 
     Args:
-        dim: the dimension, in one example, or from the end where it is negative.
+        dim: the dimension, in one example, or from the end if negative.
         n_input_dims: dimensions of one example.
     """
 
@@ -167,7 +160,7 @@ class SplitTable(nn.Module):
     """The slices along a dimension.
 
     Args:
-        dim: the dimension, in one example, or from the end where it is negative.
+        dim: the dimension, in one example, or from the end if negative.
         n_input_dims: dimensions of one example.
     """
 
@@ -187,7 +180,7 @@ class SelectTable(nn.Module):
     """One element of a list.
 
     Args:
-        index: which; from the end where it is negative. Text for a table with names.
+        index: its index; from the end if negative. Text for a table with names.
     """
 
     def __init__(self, index: int | str) -> None:
@@ -200,11 +193,11 @@ class SelectTable(nn.Module):
 
 
 class NarrowTable(nn.Module):
-    """Some elements of a list, one after the other.
+    """Consecutive elements of a list.
 
     Args:
         start: the first.
-        length: how many.
+        length: number of elements.
     """
 
     def __init__(self, start: int, length: int = 1) -> None:
@@ -218,7 +211,7 @@ class NarrowTable(nn.Module):
 
 
 class JustTable(nn.Module):
-    """A list of the input alone."""
+    """Wraps the input in a list."""
 
     def forward(self, input: Any) -> list[Any]:
         """Return a list of one element."""
@@ -226,7 +219,7 @@ class JustTable(nn.Module):
 
 
 class FlattenTable(nn.Module):
-    """A list of the tensors in nested lists."""
+    """Flattens nested lists of tensors."""
 
     def forward(self, inputs: Any) -> list[Tensor]:
         """Return the tensors in order."""
@@ -236,7 +229,7 @@ class FlattenTable(nn.Module):
 
 
 class ReverseTable(nn.Module):
-    """A list in the opposite order."""
+    """Reverses a list."""
 
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return the same elements."""
@@ -268,7 +261,7 @@ class MixtureTable(nn.Module):
     """The sum of experts, each weighted by its gate.
 
     Args:
-        dim: where the experts lie in one tensor; `None` for behind the batch.
+        dim: the dimension of the experts in one tensor; `None` for after the batch.
     """
 
     def __init__(self, dim: int | None = None) -> None:

@@ -20,13 +20,13 @@ class TemporalConv(nn.Conv1d):
 
 
 class TemporalRowConv(nn.Conv1d):
-    """A convolution of each feature by itself.
+    """A convolution of each feature separately.
 
     Args:
         features: number of features.
         kernel_size: steps of a kernel.
         stride: steps between outputs.
-        bias: whether something is added.
+        bias: whether there is a bias.
         features_first: whether sequences are (features, time).
     """
 
@@ -74,8 +74,8 @@ class TemporalDynamicKMaxPool(nn.Module):
     """The largest elements of each feature, in their order in time.
 
     Args:
-        least: how many at least.
-        factor: how many of the steps otherwise.
+        least: minimum number of elements.
+        factor: otherwise their number as a fraction of the steps.
     """
 
     def __init__(self, least: int, factor: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Layers of images that were in use from 2010 to 2012."""
+"""Image layers used from 2010 to 2012."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from torch.nn import functional as F
 
 
 class SpatialNormalization(nn.Module):
-    """Subtracts the weighted mean around each place of an image, over all planes, and
-    divides by the deviation there.
+    """Subtracts the weighted mean around each position of an image, over all planes, and divides by the deviation
+    there.
 
     Args:
-        kernel_shapes: of the weights around a place: one kernel, or two that work one
-            after the other.
-        threshold: what smaller deviations are raised to; `None` for the mean deviation
-            of the image, at least 0.001.
+        kernel_shapes: of the weights around a position: one kernel, or two applied one after the other.
+        threshold: the smallest deviation; `None` for the mean deviation of the image, at least 0.001.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class SpatialNormalization(nn.Module):
 
 
 class SpatialClassifier(nn.Sequential):
-    """Lets a module that takes rows of features work on every place of an image.
+    """Applies a module for rows of features at every position of an image.
 
     Args:
         module: the module.

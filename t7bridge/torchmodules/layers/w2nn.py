@@ -24,7 +24,7 @@ _clip: Callable[..., Tensor] = _Clip.apply
 
 
 class Clip01(nn.Module):
-    """Brings elements between 0 and 1, and hands the gradient back as it is."""
+    """Clips elements between 0 and 1, and passes the gradient back unchanged."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the shape of the input."""
@@ -35,7 +35,7 @@ class AuxiliaryLossTable(nn.Module):
     """Returns the whole list of its inputs in training, and one of them otherwise.
 
     Args:
-        index: which one, counted from 0.
+        index: its index, 0-based.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -119,7 +119,7 @@ class GradWeight(nn.Module):
 
 
 class DepthExpand2x(nn.Module):
-    """Puts four planes into the places of an image of twice the height and width."""
+    """Rearranges four planes into an image of twice the height and width."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w); return (batch, n / 4, 2 h, 2 w)."""
@@ -153,7 +153,7 @@ class HuberCriterion(nn.Module):
     Args:
         weight_shape: of the weights of one example's elements.
         gamma: the bound.
-        clip: what the input is brought between first.
+        clip: the bounds between which the input is clipped first.
     """
 
     weight: Tensor
@@ -183,7 +183,7 @@ class HuberCriterion(nn.Module):
 
 
 class ClippedMSECriterion(nn.Module):
-    """The mean of squared differences, after the input was brought between two bounds.
+    """The mean of squared differences, after the input was clipped between two bounds.
 
     Args:
         low: the lower bound.
@@ -242,7 +242,7 @@ class PSNRCriterion(nn.Module):
 
 
 class LBPCriterion(nn.Module):
-    """The Huber loss of what a fixed network makes of two images.
+    """The Huber loss of a fixed network's outputs for two images.
 
     Args:
         filter1: the network, for the input.
@@ -278,7 +278,7 @@ class SSIMCriterion(nn.Module):
     """Structural similarity of two images: 1 for equal ones.
 
     Args:
-        conv: the window around each place, as a convolution.
+        conv: the window around each position, as a convolution.
         c1: added to the means.
         c2: added to the deviations.
     """

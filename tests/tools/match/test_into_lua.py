@@ -106,5 +106,5 @@ def test_a_t7_needs_a_model_to_fill(tmp_path):
     """A state dict alone becomes no .t7: the message says what may be written."""
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
     found = match(tmp_path / "a.pt", tmp_path / "a.pt")
-    with pytest.raises(ModelError, match=r"\.t7 where the target is a model"):
+    with pytest.raises(ModelError, match=r"\.t7 if the target is a model"):
         write_match(found, tmp_path / "out.t7")

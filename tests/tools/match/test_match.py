@@ -141,7 +141,7 @@ def test_batch_counts():
     found = match(without, with_counts)
     assert found.complete
     assert found.state_dict()["num_batches_tracked"].numpy() == 0
-    assert "begin at zero" in found.report.notes[0].message
+    assert "start at zero" in found.report.notes[0].message
 
 
 def test_reshapes_that_layers_allow():
