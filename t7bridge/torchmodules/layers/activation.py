@@ -12,7 +12,9 @@ class Softmax(nn.Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that sum to 1 over the features, in the shape of the input."""
+        """Return positive numbers that sum to 1 over the features, in the shape of the
+        input.
+        """
         return torch.softmax(input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -20,7 +22,9 @@ class Softmin(nn.Module):
     """Softmax of the negated input; shapes as for `Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return positive numbers that sum to 1 over the features, in the shape of the input."""
+        """Return positive numbers that sum to 1 over the features, in the shape of the
+        input.
+        """
         return torch.softmax(-input, 0 if input.dim() in (1, 3) else 1)
 
 
@@ -138,8 +142,8 @@ class CReLU(nn.Module):
 
 
 class Overlapping(nn.Sequential):
-    """A layer that changes its input in place, in a model that repeats tensors without copying them: an element of
-    memory changes once per occurrence.
+    """A layer that changes its input in place, in a model that repeats tensors without
+    copying them: an element of memory changes once per occurrence.
 
     Args:
         module: the layer.

@@ -36,8 +36,8 @@ class Binary(nn.Module):
 
 
 class BinaryConv2d(nn.Module):
-    """A convolution of the signs of images with kernels of signs; non-positive values count as -1, and so does the
-    border.
+    """A convolution of the signs of images with kernels of signs; non-positive values
+    count as -1, and so does the border.
 
     Args:
         weight_shape: of the kernels: (out, in, h, w).

@@ -157,7 +157,8 @@ class MultiLabelSoftMarginCriterion(nn.Module):
 
 
 class ClassSimplexCriterion(nn.Module):
-    """Squared differences from the corner of a regular simplex that represents the class.
+    """Squared differences from the corner of a regular simplex that represents the
+    class.
 
     Args:
         classes: number of classes.

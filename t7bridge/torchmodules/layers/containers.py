@@ -27,7 +27,8 @@ class Concat(nn.Sequential):
 
 
 class DepthConcat(nn.Sequential):
-    """As `Concat`, for outputs of different sizes: smaller ones are centred among zeros.
+    """As `Concat`, for outputs of different sizes: smaller ones are centred among
+    zeros.
 
     Args:
         modules: the modules.
@@ -128,7 +129,8 @@ class SharedParallelTable(nn.Module):
 
 
 class Bottle(nn.Sequential):
-    """Lets a module accept additional dimensions: leading ones are merged into one for it.
+    """Lets a module accept additional dimensions: leading ones are merged into one for
+    it.
 
     Args:
         module: the module.
@@ -200,7 +202,8 @@ class WeightNorm(nn.Sequential):
         dim: the dimension of the outputs in the weight.
         length_shape: of g: (outputs) or (outputs, 1).
         direction_shape: of v: (outputs, all other extents together).
-        lua_shape: of the weight if it differs from the module's, before it is viewed and permuted into that.
+        lua_shape: of the weight if it differs from the module's, before it is viewed
+            and permuted into that.
         order: the dimensions of the module's weight then.
     """
 

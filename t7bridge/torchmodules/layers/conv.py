@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 
 class DilatedConv2d(nn.Conv2d):
-    """torch.nn.Conv2d that accepts an input smaller than its dilated kernel, by less than a stride, as if zeros
-    followed.
+    """torch.nn.Conv2d that accepts an input smaller than its dilated kernel, by less
+    than a stride, as if zeros followed.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -27,8 +27,8 @@ class DilatedConv2d(nn.Conv2d):
 
 
 class DilatedConv3d(nn.Conv3d):
-    """torch.nn.Conv3d that accepts an input smaller than its dilated kernel, by less than a stride, as if zeros
-    followed.
+    """torch.nn.Conv3d that accepts an input smaller than its dilated kernel, by less
+    than a stride, as if zeros followed.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -47,7 +47,9 @@ class FullConvolution2d(nn.ConvTranspose2d):
     """torch.nn.ConvTranspose2d whose output size can be given by a second input."""
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, h, w) or one image, or a list of these and a tensor of the requested size."""
+        """Take (batch, in, h, w) or one image, or a list of these and a tensor of the
+        requested size.
+        """
         if isinstance(input, Tensor):
             return super().forward(input, output_size)
         source, wanted = input
@@ -73,7 +75,9 @@ class FullConvolution3d(nn.ConvTranspose3d):
     """torch.nn.ConvTranspose3d whose output size can be given by a second input."""
 
     def forward(self, input: Any, output_size: Any = None) -> Tensor:
-        """Take (batch, in, t, h, w) or one volume, or a list of these and a tensor of the requested size."""
+        """Take (batch, in, t, h, w) or one volume, or a list of these and a tensor of
+        the requested size.
+        """
         if isinstance(input, Tensor):
             return super().forward(input, output_size)
         source, wanted = input
@@ -96,9 +100,9 @@ class FullConvolution3d(nn.ConvTranspose3d):
 
 
 class DepthWiseConv2d(nn.Conv2d):
-    """A convolution of each plane separately, which reads the rows of an image of height h and width w as those of one
-    of height w and width h, as the layer in Lua does.
-    For square images it is torch.nn.Conv2d.
+    """A convolution of each plane separately, which reads the rows of an image of
+    height h and width w as those of one of height w and width h, as the layer in Lua
+    does. For square images it is torch.nn.Conv2d.
     """
 
     def forward(self, input: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Inputs and targets have equally many elements, in the same order; their shapes may differ, as in Lua.
+# Inputs and targets have equally many elements, in the same order; their shapes may
+# differ, as in Lua.
 
 
 def _reduced(losses: Tensor, average: bool) -> Tensor:
@@ -217,7 +218,8 @@ class HingeEmbeddingCriterion(nn.Module):
 
 
 class L1HingeEmbeddingCriterion(nn.Module):
-    """The distance of two similar inputs (target 1), or of others (-1) the rest to a margin.
+    """The distance of two similar inputs (target 1), or of others (-1) the rest to a
+    margin.
 
     Args:
         margin: the margin.
@@ -236,8 +238,8 @@ class L1HingeEmbeddingCriterion(nn.Module):
 
 
 class CosineEmbeddingCriterion(nn.Module):
-    """One minus the cosine of similar pairs (target 1), and of others (-1) the amount by which the cosine exceeds a
-    margin.
+    """One minus the cosine of similar pairs (target 1), and of others (-1) the amount
+    by which the cosine exceeds a margin.
 
     Args:
         margin: the margin.
@@ -264,7 +266,8 @@ class CosineEmbeddingCriterion(nn.Module):
 
 
 class MarginRankingCriterion(nn.Module):
-    """The amount by which the first input fails to exceed the second (target 1), or vice versa (-1), by a margin.
+    """The amount by which the first input fails to exceed the second (target 1), or
+    vice versa (-1), by a margin.
 
     Args:
         margin: the margin.

@@ -1,4 +1,6 @@
-"""cuDNN's recurrent networks as in Lua: torch.nn.LSTM, GRU and RNN that return only the outputs."""
+"""cuDNN's recurrent networks as in Lua: torch.nn.LSTM, GRU and RNN that return only the
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ class OutputsLSTM(nn.LSTM):
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.LSTM.
         remember: whether a sequence resumes from the last.
-        hidden: outputs and cells before the first sequence, or `None` for zeros; before all of them, if nothing is
-            remembered.
+        hidden: outputs and cells before the first sequence, or `None` for zeros; before
+            all of them, if nothing is remembered.
     """
 
     def __init__(
@@ -55,7 +57,8 @@ class OutputsGRU(nn.GRU):
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in
             torch.nn.GRU.
         remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of them, if nothing is remembered.
+        hidden: outputs before the first sequence, or `None` for zeros; before all of
+            them, if nothing is remembered.
     """
 
     def __init__(
@@ -91,7 +94,8 @@ class OutputsRNN(nn.RNN):
         input_size, hidden_size, num_layers, nonlinearity, batch_first, dropout,
             bidirectional: as in torch.nn.RNN.
         remember: whether a sequence resumes from the last.
-        hidden: outputs before the first sequence, or `None` for zeros; before all of them, if nothing is remembered.
+        hidden: outputs before the first sequence, or `None` for zeros; before all of
+            them, if nothing is remembered.
     """
 
     def __init__(
@@ -192,7 +196,8 @@ class BareRNN(nn.Module):
 
 
 class BatchRNN(nn.Sequential):
-    """Modules in sequence, the second and third of which see the steps of all sequences as one batch.
+    """Modules in sequence, the second and third of which see the steps of all sequences
+    as one batch.
 
     The first and the fourth are not used: they have the sizes of the last input in Lua.
     """

@@ -186,7 +186,8 @@ _nearest: Callable[..., Tensor] = _Nearest.apply
 
 
 class Kmeans(nn.Module):
-    """The index of the nearest of some points; the gradient moves each point to the mean of the inputs nearest to it.
+    """The index of the nearest of some points; the gradient moves each point to the
+    mean of the inputs nearest to it.
 
     Args:
         k: number of points.

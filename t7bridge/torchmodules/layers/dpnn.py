@@ -32,7 +32,8 @@ class Clip(nn.Module):
 
 
 class SpatialGlimpse(nn.Module):
-    """Crops of an image around a point, each twice as large as the one before and shrunk to the same size.
+    """Crops of an image around a point, each twice as large as the one before and
+    shrunk to the same size.
 
     Args:
         size: height and width.
@@ -297,8 +298,8 @@ _add_penalty: Callable[..., Tensor] = _EntropyPenalty.apply
 
 
 class CategoricalEntropy(nn.Module):
-    """Passes probabilities through, and adds the gradient that increases the entropy of their sum over the batch
-    larger.
+    """Passes probabilities through, and adds the gradient that increases the entropy of
+    their sum over the batch larger.
 
     Args:
         scale: weight of the entropy.

@@ -11,8 +11,8 @@ class Dropout(nn.Module):
 
     Args:
         p: probability of zeroing an element.
-        scale_training: whether the rest is divided by 1 - p in training; the first releases multiplied everything by 1
-            - p in evaluation instead.
+        scale_training: whether the rest is divided by 1 - p in training; the first
+            releases multiplied everything by 1 - p in evaluation instead.
         always: whether to drop elements in evaluation too.
     """
 

@@ -44,7 +44,9 @@ class LookupTable(nn.Embedding):
 
 
 class LookupTableMaskZero(nn.Embedding):
-    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are indexed by numbers of any type."""
+    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are indexed
+    by numbers of any type.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n), of 0 to the number of rows less one; return one

@@ -16,7 +16,8 @@ class _Reverse(torch.autograd.Function):
         # The tensors of torch.export have no memory to share.
         if torch.compiler.is_compiling():
             return input.clone()
-        # The same memory, but not a view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write
+        # too.
         return input.new_empty(0).set_(
             input.untyped_storage(),
             input.storage_offset(),

@@ -16,7 +16,8 @@ class Graph(nn.Sequential):
     Args:
         modules: the modules by name.
         nodes: for each step the name of its module, or `None` for the identity, and its
-            inputs: the numbers of other nodes and the selected elements of their outputs.
+            inputs: the numbers of other nodes and the selected elements of their
+                outputs.
             Node 0 is the input, the first step node 1.
         gives: the outputs, in the same form.
         gives_list: whether to return a list.

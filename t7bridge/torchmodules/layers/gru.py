@@ -1,4 +1,6 @@
-"""Gated recurrent units of rnn: the last output is reset before it is multiplied by its weight, in PyTorch after."""
+"""Gated recurrent units of rnn: the last output is reset before it is multiplied by its
+weight, in PyTorch after.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ class GRU(nn.Module):
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` if a sequence is to start.
     """
@@ -68,7 +71,8 @@ class GRU(nn.Module):
 
 
 class MuFuRu(nn.Module):
-    """A unit that mixes the results of several operations on its last output and on the candidate.
+    """A unit that mixes the results of several operations on its last output and on the
+    candidate.
 
     Processes one step of a sequence per call and resumes from the last.
 
@@ -77,7 +81,8 @@ class MuFuRu(nn.Module):
         hidden_size: size of each output.
         operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
             `sqrt_diff`.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` if a sequence is to start.
     """
@@ -184,7 +189,9 @@ class StepGRU(nn.Module):
         return output
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which examples of the next batch return zeros: (batch), or False for none."""
+        """Set which examples of the next batch return zeros: (batch), or False for
+        none.
+        """
         self.zero_mask = mask
 
 
@@ -273,5 +280,7 @@ class SeqGRU(nn.Module):
         self.state = None
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples return zeros: (time, batch), or False for none."""
+        """Set which steps of which examples return zeros: (time, batch), or False for
+        none.
+        """
         self.zero_mask = mask

@@ -117,8 +117,8 @@ class ROIPooling(nn.Module):
 
 
 class SpatialStochasticPooling(nn.Module):
-    """In training a random element of each window, with probability proportional to its size; else the mean with these
-    weights.
+    """In training a random element of each window, with probability proportional to its
+    size; else the mean with these weights.
 
     Args:
         kernel_size: of the windows; they may reach beyond the right and the lower

@@ -14,7 +14,8 @@ class CaptionModel(nn.Module):
 
     Args:
         core: one step: maps a list of input and states to a list of states and outputs.
-        lookup_table: vectors of words; the last is that of the start and end of a sentence.
+        lookup_table: vectors of words; the last is that of the start and end of a
+            sentence.
         state_size: of each state.
         states: number of states.
         last: the index of its last word in `lookup_table`.
@@ -39,8 +40,8 @@ class CaptionModel(nn.Module):
         self.index_base = index_base
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """Take codes of images (batch, n) and words (length, batch), which are one less than the first after the end of
-        a sentence; return (length + 2, batch, words).
+        """Take codes of images (batch, n) and words (length, batch), which are one less
+        than the first after the end of a sentence; return (length + 2, batch, words).
         """
         images, words = inputs
         state = [images.new_zeros(words.size(1), self.state_size)] * self.states
@@ -90,8 +91,8 @@ class CaptionCriterion(nn.Module):
         self.index_base = index_base
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller than the first after the end of
-        a sentence; return a scalar.
+        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
+        than the first after the end of a sentence; return a scalar.
         """
         words = target.long() - self.index_base
         wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
@@ -169,7 +170,8 @@ class LstmLayer(nn.Module):
     """Runs one step of an LSTM over a list.
 
     Args:
-        lstmUnit: the step: maps input, cell and hidden state to cell, hidden state and output.
+        lstmUnit: the step: maps input, cell and hidden state to cell, hidden state and
+            output.
         hidden_size: of the states.
         reverse: whether to begin at the end.
     """
@@ -229,7 +231,8 @@ class Wrapper(nn.Module):
 
 
 class JoinReplicateTable(nn.Module):
-    """Tensors concatenated along a dimension, after those of extent 1 along another were repeated there.
+    """Tensors concatenated along a dimension, after those of extent 1 along another
+    were repeated there.
 
     Args:
         replicate_dim: the dimension of the repetition.

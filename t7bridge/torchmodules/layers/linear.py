@@ -98,7 +98,9 @@ class SparseLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, input: Any) -> Tensor:
-        """Take rows (k, 2) of index and value, or a list or batch of these; return (out) or (batch, out)."""
+        """Take rows (k, 2) of index and value, or a list or batch of these; return
+        (out) or (batch, out).
+        """
         if isinstance(input, Tensor) and input.dim() == 2:
             return self._one(input)
         return torch.stack([self._one(rows) for rows in input])
@@ -116,7 +118,8 @@ class IndexLinear(nn.Module):
         in_features: number of keys.
         out_features: size of each output.
         index_base: number of the first key.
-        normalize: whether to divide values by the largest seen of their key; the weight has four more columns then.
+        normalize: whether to divide values by the largest seen of their key; the weight
+            has four more columns then.
     """
 
     def __init__(
@@ -184,7 +187,8 @@ class CAdd(nn.Module):
     """Adds learned offsets of any shape.
 
     Args:
-        shape: of the offsets; broadcast if it has as many dimensions as the input, else it is that of an example.
+        shape: of the offsets; broadcast if it has as many dimensions as the input, else
+            it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -206,7 +210,8 @@ class CMul(nn.Module):
     """Multiplies by learned factors of any shape.
 
     Args:
-        shape: of the factors; broadcast if it has as many dimensions as the input, else it is that of an example.
+        shape: of the factors; broadcast if it has as many dimensions as the input, else
+            it is that of an example.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -237,8 +242,8 @@ class Mul(nn.Module):
 
 
 class _InPlace(torch.autograd.Function):
-    """A constant by which the input itself is multiplied, or that is added to it; it is removed again in the backward
-    pass, for the layers before.
+    """A constant by which the input itself is multiplied, or that is added to it; it is
+    removed again in the backward pass, for the layers before.
     """
 
     @staticmethod
@@ -248,7 +253,8 @@ class _InPlace(torch.autograd.Function):
             ctx.memory.mul_(constant)
         else:
             ctx.memory.add_(constant)
-        # The same memory, but not a view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write
+        # too.
         return input.new_empty(0).set_(
             input.untyped_storage(),
             input.storage_offset(),

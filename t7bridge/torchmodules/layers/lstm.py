@@ -1,4 +1,6 @@
-"""Long short-term memory of rnn and torch-rnn: cells that resume from their last step, and whole sequences."""
+"""Long short-term memory of rnn and torch-rnn: cells that resume from their last step,
+and whole sequences.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class FastLSTM(nn.Module):
     Args:
         input_size: size of each input.
         hidden_size: size of each output.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
         start: output and cell before a sequence; `None` for zeros.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
@@ -72,7 +75,8 @@ class LSTM(nn.Module):
         input_size: size of each input.
         hidden_size: size of each output.
         peephole: whether the gates see the cell.
-        mask_zero: whether a zero example returns zeros, and its sequence restarts after it.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
         start: output and cell before a sequence; `None` for zeros.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
@@ -195,7 +199,9 @@ class StepLSTM(nn.Module):
         return [output, cell]
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which examples of the next batch return zeros: (batch), or False for none."""
+        """Set which examples of the next batch return zeros: (batch), or False for
+        none.
+        """
         self.zero_mask = mask
 
 
@@ -207,8 +213,8 @@ class SeqLSTM(nn.LSTM):
         hidden_size: size of the cell.
         proj_size: size of the outputs if they are projected; 0 if they are not.
         batch_first: whether the batch is the first dimension and time the second.
-        remember: when a sequence resumes from the last: `train`, `eval`, `both` or `neither`, starting anew after a
-            change between training and evaluation;
+        remember: when a sequence resumes from the last: `train`, `eval`, `both` or
+            `neither`, starting anew after a change between training and evaluation;
             `always` ignores that.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
@@ -270,12 +276,14 @@ class SeqLSTM(nn.LSTM):
 
 
 class SteppedLSTM(nn.Module):
-    """An LSTM of one layer that is computed step by step, for options that torch.nn.LSTM lacks.
+    """An LSTM of one layer that is computed step by step, for options that
+    torch.nn.LSTM lacks.
 
     Args:
         input_size: size of each input.
         hidden_size: size of the cell.
-        proj_size: size of the outputs if they are projected, to any size; 0 if they are not.
+        proj_size: size of the outputs if they are projected, to any size; 0 if they are
+            not.
         batch_first: whether the batch is the first dimension and time the second.
         mask_zero: whether some examples return zeros, and their sequences restart after
             them: `seen`, if they are zeros, or `told`, by `set_zero_mask`.
@@ -371,7 +379,9 @@ class SteppedLSTM(nn.Module):
         return output, cell
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples return zeros: (time, batch), or False for none."""
+        """Set which steps of which examples return zeros: (time, batch), or False for
+        none.
+        """
         self.zero_mask = mask
 
     def forget(self) -> None:

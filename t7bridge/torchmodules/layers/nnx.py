@@ -6,11 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# The dimension of rows is right before that of columns; there may be any dimensions before and after them.
+# The dimension of rows is right before that of columns; there may be any dimensions
+# before and after them.
 
 
 def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]:
-    """Return the input as (1, planes, h, w), the dimensions before the rows, and those after the columns."""
+    """Return the input as (1, planes, h, w), the dimensions before the rows, and those
+    after the columns.
+    """
     before, behind = list(input.shape[:rows]), list(input.shape[rows + 2 :])
     images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
@@ -96,7 +99,8 @@ class SpatialReSamplingEx(nn.Module):
     """Resizes images.
 
     Args:
-        mode: `simple` (repeats or selects elements), `average` (means, if the output is smaller) or `bilinear`.
+        mode: `simple` (repeats or selects elements), `average` (means, if the output is
+            smaller) or `bilinear`.
         size: height and width of the output, if given.
         ratio: size of the output relative to the input, otherwise.
         rows: the dimension of the rows, counted from 0; columns follow.

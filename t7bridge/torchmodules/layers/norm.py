@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 
 class BatchNorm1d(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d that accepts one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm1d that accepts one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n) or (n); return the former."""
@@ -18,7 +20,9 @@ class BatchNorm1d(nn.BatchNorm1d):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d that accepts one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm2d that accepts one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the former."""
@@ -26,7 +30,9 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 class BatchNorm3d(nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d that accepts one example too, in evaluation, as a batch of one."""
+    """torch.nn.BatchNorm3d that accepts one example too, in evaluation, as a batch of
+    one.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the former."""
@@ -67,9 +73,11 @@ class Normalize(nn.Module):
 
 
 class LayerNormalization(nn.Module):
-    """Normalizes each row; the means of a batch are subtracted in the order of Lua's layer.
+    """Normalizes each row; the means of a batch are subtracted in the order of Lua's
+    layer.
 
-    Row b, column j loses the mean of row (b * n + j) % batch, in torch.nn.LayerNorm that of row b.
+    Row b, column j loses the mean of row (b * n + j) % batch, in torch.nn.LayerNorm
+    that of row b.
 
     Args:
         features: length of the rows.
@@ -99,10 +107,12 @@ class LayerNormalization(nn.Module):
 
 
 class LocalNormalization(nn.Module):
-    """Subtracts the weighted mean around each position of an image, or divides by the deviation there, or both.
+    """Subtracts the weighted mean around each position of an image, or divides by the
+    deviation there, or both.
 
     Args:
-        kernel_shape: of the weights around a position: two extents, or one for the same in both directions.
+        kernel_shape: of the weights around a position: two extents, or one for the same
+            in both directions.
         subtract: whether to subtract the mean.
         divide: whether to divide by the deviation.
         threshold: the smallest deviation used.

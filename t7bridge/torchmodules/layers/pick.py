@@ -28,8 +28,10 @@ class Narrow(nn.Module):
     """A part along a dimension.
 
     Args:
-        start: its first element; if negative, the part is what `length` leaves from the start.
-        length: its length; if negative, all up to that many from the end, -1 being the end itself.
+        start: its first element; if negative, the part is what `length` leaves from the
+            start.
+        length: its length; if negative, all up to that many from the end, -1 being the
+            end itself.
     """
 
     def __init__(self, dim: int, start: int, length: int) -> None:

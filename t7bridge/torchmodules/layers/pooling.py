@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 
 class SumPool2d(nn.AvgPool2d):
-    """The means of windows, times the size of a window: sums, except at a border that a window reaches beyond."""
+    """The means of windows, times the size of a window: sums, except at a border that a
+    window reaches beyond.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -22,7 +24,9 @@ class SumPool2d(nn.AvgPool2d):
 
 
 class SumPool3d(nn.AvgPool3d):
-    """The means of windows, times the size of a window: sums, except at a border that a window reaches beyond."""
+    """The means of windows, times the size of a window: sums, except at a border that a
+    window reaches beyond.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""
@@ -33,8 +37,8 @@ class SumPool3d(nn.AvgPool3d):
 
 
 class CeiledPool(nn.Module):
-    """Pooling in Lua's ceil mode without padding, where the last windows begin behind the input: empty averages are 0 /
-    0, empty maxima the lowest number.
+    """Pooling in Lua's ceil mode without padding, where the last windows begin behind
+    the input: empty averages are 0 / 0, empty maxima the lowest number.
 
     Args:
         kernel_size: extents of the windows, two or three.
@@ -87,7 +91,9 @@ class CeiledPool(nn.Module):
 
 
 class IndexedMaxPool2d(nn.MaxPool2d):
-    """torch.nn.MaxPool2d that stores the indices of the largest elements, for `MaxUnpool2d`."""
+    """torch.nn.MaxPool2d that stores the indices of the largest elements, for
+    `MaxUnpool2d`.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
@@ -105,7 +111,9 @@ class IndexedMaxPool2d(nn.MaxPool2d):
 
 
 class IndexedMaxPool3d(nn.MaxPool3d):
-    """torch.nn.MaxPool3d that stores the indices of the largest elements, for `MaxUnpool3d`."""
+    """torch.nn.MaxPool3d that stores the indices of the largest elements, for
+    `MaxUnpool3d`.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, t, h, w) or (n, t, h, w); return the same dimensions."""

@@ -40,8 +40,8 @@ class SharpMask(nn.Module):
         trunk: features of the patches.
         scoreBranch: scores of the features.
         maskBranchDM: the coarse masks of the network that the trunk comes from.
-        refs: the first step, for the features, and those that each combine a list of a layer's output and of the step
-            before, as `ref0`, `ref1`, ….
+        refs: the first step, for the features, and those that each combine a list of a
+            layer's output and of the step before, as `ref0`, `ref1`, ….
         skips: the positions of these layers in the trunk, 0-based.
     """
 

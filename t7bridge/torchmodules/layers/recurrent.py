@@ -1,4 +1,6 @@
-"""Modules that process one step of a sequence per call and resume from the last, until they are told to forget it."""
+"""Modules that process one step of a sequence per call and resume from the last, until
+they are told to forget it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class RecLSTM(nn.Sequential):
     """A module that computes a step of an LSTM, from the state after its last step.
 
     Args:
-        step: maps a list of input, last output and last cell to a list of output and cell.
+        step: maps a list of input, last output and last cell to a list of output and
+            cell.
         output_size: size of each output.
         cell_size: size of the cell.
         start: output and cell before a sequence; `None` for zeros.
@@ -99,10 +102,12 @@ class Recurrence(nn.Sequential):
     """A module whose last output is one of its inputs.
 
     Args:
-        step: maps a list of input and last output to the output: a tensor, or a list of tensors.
+        step: maps a list of input and last output to the output: a tensor, or a list of
+            tensors.
         output_size: the shape of an output, without the batch; of a list of outputs,
             the shapes.
-        n_input_dims: dimensions of one input without a batch, of the first tensor if it is a list.
+        n_input_dims: dimensions of one input without a batch, of the first tensor if it
+            is a list.
         start: the output before a sequence; `None` for zeros.
         state: the output of the last call; `None` if a sequence is to start.
     """
@@ -153,7 +158,8 @@ class Recurrence(nn.Sequential):
 
 
 class Recurrent(nn.Sequential):
-    """A simple recurrent network: its input and its last output pass through a module each and are merged.
+    """A simple recurrent network: its input and its last output pass through a module
+    each and are merged.
 
     Args:
         start: replaces the merging for the output of `input` at the first step.
@@ -196,10 +202,12 @@ class MaskZero(nn.Sequential):
 
     Args:
         module: processes the inputs.
-        n_input_dims: dimensions of one example of the first tensor; `None` if there is always a batch.
+        n_input_dims: dimensions of one example of the first tensor; `None` if there is
+            always a batch.
         mask_input: whether to mask inputs too.
         mask_output: whether to mask outputs.
-        zero_mask: whether zero examples are not detected but given, by `zero_mask` of (batch), 1 where they are.
+        zero_mask: whether zero examples are not detected but given, by `zero_mask` of
+            (batch), 1 where they are.
     """
 
     def __init__(
@@ -218,7 +226,9 @@ class MaskZero(nn.Sequential):
         self.zero_mask: Any = None
 
     def forward(self, input: Any) -> Any:
-        """Take a tensor, or a list whose first tensor is checked; return the output of the module, masked."""
+        """Take a tensor, or a list whose first tensor is checked; return the output of
+        the module, masked.
+        """
         empty = self._empty(input)
         if empty is None:
             return self[0](input)
@@ -281,8 +291,8 @@ _once: Callable[..., Tensor] = _Once.apply
 
 
 class NormStabilizer(nn.Module):
-    """Passes one step of a sequence through; in training, changes of the norm from step to step are penalized, also
-    those before an unused output.
+    """Passes one step of a sequence through; in training, changes of the norm from step
+    to step are penalized, also those before an unused output.
 
     Args:
         beta: weight of the penalty, which is the mean of the squared changes.
@@ -318,8 +328,8 @@ class SequenceDropout(nn.Module):
 
     Args:
         p: probability of zeroing an element.
-        scale_training: whether to divide the rest by 1 - p in training, instead of multiplying everything by 1 - p in
-            evaluation.
+        scale_training: whether to divide the rest by 1 - p in training, instead of
+            multiplying everything by 1 - p in evaluation.
         mono: whether the examples of a batch lose the same elements.
     """
 

@@ -66,7 +66,8 @@ class ReinforceBernoulli(_Reinforce):
 
 
 class ReinforceCategorical(_Reinforce):
-    """Samples one of several classes, as a 1 among zeros; in evaluation, returns the probabilities.
+    """Samples one of several classes, as a 1 among zeros; in evaluation, returns the
+    probabilities.
 
     Args:
         stochastic: whether to sample in evaluation too.
@@ -169,13 +170,15 @@ class ReinforceGamma(_Reinforce):
 
 
 class ClassReward(nn.Module):
-    """Rewards right classes, minus a baseline; the loss is the negative reward, and only the baseline learns from it.
+    """Rewards right classes, minus a baseline; the loss is the negative reward, and
+    only the baseline learns from it.
 
     Args:
         criterion: compares baseline and reward.
         scale: the reward of a right class.
         average: whether the loss is the mean of the batch, not the sum.
-        index_base: number of the first class; `None` for one probability, where the classes are 0 and 1.
+        index_base: number of the first class; `None` for one probability, where the
+            classes are 0 and 1.
 
     Attributes:
         rewarded: modules whose samples are rewarded; users add them.

@@ -53,8 +53,8 @@ class MaskZeroCriterion(nn.Module):
         self.zero_mask: Any = None
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Take a tensor, or a list whose first tensor is checked, with a batch; return the output of the criterion, or
-        0.
+        """Take a tensor, or a list whose first tensor is checked, with a batch; return
+        the output of the criterion, or 0.
         """
         first = input
         while isinstance(first, (list, tuple)):

@@ -31,7 +31,8 @@ def _detached(state: Any) -> Any:
 
 
 class MaskedSequencer(nn.Sequential):
-    """Applies a module to the steps of a sequence in turn, and passes it the mask of zeros.
+    """Applies a module to the steps of a sequence in turn, and passes it the mask of
+    zeros.
 
     Args:
         module: processes one step.
@@ -73,7 +74,9 @@ class MaskedSequencer(nn.Sequential):
         _forget(self)
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
+        """Set which steps of which examples are to be zeros: (time, batch), or False
+        for none.
+        """
         self.zero_mask = mask
 
 
@@ -81,7 +84,9 @@ class MaskedSequential(nn.Sequential):
     """Modules in sequence, of which some use the mask of zeros."""
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
+        """Set which steps of which examples are to be zeros: (time, batch), or False
+        for none.
+        """
         _tell(self, mask)
 
     def forget(self) -> None:
@@ -90,10 +95,14 @@ class MaskedSequential(nn.Sequential):
 
 
 class Reversed(nn.Sequential):
-    """Modules in sequence that process sequences from the end to the start, as those among them reverse them."""
+    """Modules in sequence that process sequences from the end to the start, as those
+    among them reverse them.
+    """
 
     def set_zero_mask(self, mask: Any) -> None:
-        """Set which steps of which examples are to be zeros: (time, batch), or False for none."""
+        """Set which steps of which examples are to be zeros: (time, batch), or False
+        for none.
+        """
         _tell(self, mask.flip(0) if isinstance(mask, Tensor) else mask)
 
     def forget(self) -> None:

@@ -77,7 +77,8 @@ class Repeater(nn.Sequential):
 
 
 class BiSequencerLM(nn.Sequential):
-    """A forward network that sees the steps before each step, and a backward one that sees those after it.
+    """A forward network that sees the steps before each step, and a backward one that
+    sees those after it.
 
     Args:
         forward: processes all steps but the last.
@@ -108,10 +109,12 @@ class RecurrentAttention(nn.Sequential):
 
     Args:
         network: processes a list of the input and the location.
-        action: maps the last output of the network, zeros at first, to the next location.
+        action: maps the last output of the network, zeros at first, to the next
+            location.
         steps: number of steps.
         hidden_size: the shape of an output of the network, without the batch.
-        gives_actions: whether outputs are lists of the network's output and the location.
+        gives_actions: whether outputs are lists of the network's output and the
+            location.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ class View(nn.Module):
 
     Args:
         size: the shape; -1 is inferred from the others.
-        n_input_dims: dimensions of one example in the input; `None` to use the number of elements.
+        n_input_dims: dimensions of one example in the input; `None` to use the number
+            of elements.
     """
 
     def __init__(self, *size: int, n_input_dims: int | None = None) -> None:
@@ -40,7 +41,8 @@ class Reshape(nn.Module):
 
     Args:
         size: the shape.
-        batch_mode: whether the first dimension of the input is the batch; `None` to use the number of elements.
+        batch_mode: whether the first dimension of the input is the batch; `None` to use
+            the number of elements.
     """
 
     def __init__(self, *size: int, batch_mode: bool | None = None) -> None:
@@ -174,7 +176,8 @@ class Padding(nn.Module):
 
     Args:
         dim: the dimension, in one example.
-        pad: number of elements; before `index` if negative, otherwise after what `index` leaves from the end otherwise.
+        pad: number of elements; before `index` if negative, otherwise after what
+            `index` leaves from the end otherwise.
         n_input_dims: dimensions of one example.
         value: the constant.
         index: number of elements skipped before it begins.
@@ -246,7 +249,8 @@ class Constant(nn.Module):
 
     Args:
         shape: of the constant.
-        n_input_dims: dimensions of one example of the input; `None` if the constant is never repeated.
+        n_input_dims: dimensions of one example of the input; `None` if the constant is
+            never repeated.
     """
 
     value: Tensor
@@ -282,7 +286,9 @@ class Convert(nn.Module):
         self.dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the dimensions in the order of `after`; without a batch if the input has none."""
+        """Return the dimensions in the order of `after`; without a batch if the input
+        has none.
+        """
         if self.dtype is not None:
             input = input.to(self.dtype)
         if self.before == self.after:

@@ -162,7 +162,8 @@ class SpatialCircularPadding(nn.Module):
 
 
 class SpatialSymmetricPadding(nn.Module):
-    """Mirrors an image at its borders, including the outermost row or column; negative widths crop.
+    """Mirrors an image at its borders, including the outermost row or column; negative
+    widths crop.
 
     Args:
         padding: widths on the left, the right, above and below.

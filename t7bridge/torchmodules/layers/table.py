@@ -23,14 +23,17 @@ def _beside(other: Tensor, first: Tensor) -> Tensor:
 
 
 class _SumInPlace(torch.autograd.Function):
-    """The sum, written to the memory of the first input, even if other layers keep it for their gradients."""
+    """The sum, written to the memory of the first input, even if other layers keep it
+    for their gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, *others: Tensor) -> Tensor:
         ctx.shapes = [other.shape for other in others]
         for other in others:
             first.data.add_(_beside(other, first))
-        # The same memory, but not a view of the input, so that other layers may write too.
+        # The same memory, but not a view of the input, so that other layers may write
+        # too.
         return first.new_empty(0).set_(
             first.untyped_storage(),
             first.storage_offset(),
@@ -51,7 +54,8 @@ class CAddTable(nn.Module):
     """The sum of all inputs.
 
     Args:
-        inplace: whether to write it to the memory of the first, visible to all later readers.
+        inplace: whether to write it to the memory of the first, visible to all later
+            readers.
     """
 
     def __init__(self, inplace: bool = False) -> None:
@@ -101,7 +105,9 @@ class CDivTable(nn.Module):
 
 
 class CMaxTable(nn.Module):
-    """The largest of all inputs, element by element; the first of equal ones receives the gradient."""
+    """The largest of all inputs, element by element; the first of equal ones receives
+    the gradient.
+    """
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""
@@ -113,7 +119,9 @@ class CMaxTable(nn.Module):
 
 
 class CMinTable(nn.Module):
-    """The smallest of all inputs, element by element; the first of equal ones receives the gradient."""
+    """The smallest of all inputs, element by element; the first of equal ones receives
+    the gradient.
+    """
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take tensors of equal element count; return the shape of the first."""

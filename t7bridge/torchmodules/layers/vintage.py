@@ -8,12 +8,14 @@ from torch.nn import functional as F
 
 
 class SpatialNormalization(nn.Module):
-    """Subtracts the weighted mean around each position of an image, over all planes, and divides by the deviation
-    there.
+    """Subtracts the weighted mean around each position of an image, over all planes,
+    and divides by the deviation there.
 
     Args:
-        kernel_shapes: of the weights around a position: one kernel, or two applied one after the other.
-        threshold: the smallest deviation; `None` for the mean deviation of the image, at least 0.001.
+        kernel_shapes: of the weights around a position: one kernel, or two applied one
+            after the other.
+        threshold: the smallest deviation; `None` for the mean deviation of the image,
+            at least 0.001.
     """
 
     def __init__(
