@@ -1,7 +1,9 @@
-"""Long fuzzing is run only where it is asked for."""
+"""Which tests run: long fuzzing only where it is asked for, and nothing is left out for want of a package."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +38,17 @@ def test_fuzzing_is_asked_for(options: tuple[str, ...], run: set[str], tmp_path:
     printed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True, timeout=100).stdout
     passed = {name for name in ("long", "short") if f"test_{name} PASSED" in printed}
     assert passed == run, printed
+
+
+def test_packages_that_tests_ask_for_are_installed() -> None:
+    """What `importorskip` asks for comes with the extra `test`: where it is, no test is skipped for want of it."""
+    asked = {
+        node.args[0].value
+        for path in HOME.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "importorskip"
+        if isinstance(node.args[0], ast.Constant)
+    }
+    assert len(asked) > 8
+    missing = {name for name in asked if importlib.util.find_spec(str(name).partition(".")[0]) is None}
+    assert not missing, "pip install '.[test]'"

@@ -159,6 +159,7 @@ def test_layers_have_one_name_each():
     for path in sorted(folder.glob("*.py")):
         for name, piece in copied._file(path.stem).items():
             assert seen.setdefault(name, piece.text) == piece.text, f"{name} is in two files"
+    assert len(seen) > 200
 
 
 @pytest.mark.parametrize(
