@@ -24,9 +24,9 @@ VERBS = {
     "completion": "print a shell completion script",
     "convert": "convert a file of any format to any other, or to another encoding",
     "describe": "print a file's content as canonical JSON",
-    "export": "export a model to ONNX or .pt2, and check the result",
     "diff": "report the values that differ between two files",
     "draw": "draw a model: an interactive page, SVG, PNG, Graphviz or JSON",
+    "export": "export a model to ONNX or .pt2, and check the result",
     "inspect": "summarize a file: format, layers, parameters",
     "lua": "convert a PyTorch module to a Lua Torch model and its Lua source",
     "match": "map the keys of one state dict to another model's",
@@ -65,7 +65,7 @@ def _guarded(arguments: Sequence[str]) -> int:
         code = _verb(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reading end of a pipe was closed: not an error
+    except BrokenPipeError:  # the reading end of a pipe was closed: no message
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt as interrupt:

@@ -33,6 +33,13 @@ _t7bridge() {
 complete -o default -F _t7bridge t7bridge
 """
 
+_ZSH = """\
+#compdef t7bridge
+autoload -U +X bashcompinit && bashcompinit
+{}[ "${{funcstack[1]}}" = _t7bridge ] && _bash_complete -o default -F _t7bridge
+"""
+"""zsh runs bash's functions; the last line completes at once when zsh loads the file on the first use."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -55,8 +62,7 @@ def script(shell: str) -> str:
     if shell == "fish":
         return _fish(parsers)
     bash = _bash(parsers)
-    # zsh runs bash's functions.
-    return bash if shell == "bash" else f"#compdef t7bridge\nautoload -U +X bashcompinit && bashcompinit\n{bash}"
+    return bash if shell == "bash" else _ZSH.format(bash)
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -69,9 +75,9 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
         spellings = [each for action in _actions(parser) for each in action.option_strings]
         line = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
         options.append(f"            {verb}) {line % ' '.join(spellings)} ;;")
-        for action in _actions(parser):
+        for action in parser._actions:
             if action.choices:
-                names = "|".join(f'"{verb} {each}"' for each in action.option_strings)
+                names = "|".join(f'"{verb} {each}"' for each in action.option_strings or [verb])
                 choices.append(f"        {names}) {line % ' '.join(map(str, action.choices))}; return ;;")
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 
@@ -80,7 +86,15 @@ def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
     from . import VERBS
 
     lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
+    lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
+    lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")
     for verb, parser in parsers.items():
+        seen = f"complete -c t7bridge -n '__fish_seen_subcommand_from {verb}'"
+        lines += [
+            f"{seen} -x -a {_quoted(' '.join(map(str, action.choices)))}"
+            for action in parser._actions
+            if action.choices and not action.option_strings
+        ]
         for action in _actions(parser):
             words = [f"-l {each[2:]}" for each in action.option_strings if each.startswith("--")]
             words += [f"-s {each[1:]}" for each in action.option_strings if not each.startswith("--")]
@@ -89,7 +103,7 @@ def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
             elif action.nargs != 0:
                 words.append("-r")
             words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")
-            lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from {verb}' {' '.join(words)}")
+            lines.append(f"{seen} {' '.join(words)}")
     return "\n".join(lines) + "\n"
 
 

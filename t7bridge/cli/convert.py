@@ -11,9 +11,9 @@ from .shared import add_limits, add_options, given_options, limits_of, print_not
 
 INPUTS = ("src",)
 EXAMPLES = (
-    "t7bridge convert model.t7 model.pt                      state dict for PyTorch",
+    "t7bridge convert model.t7 model.pt                      for PyTorch",
     "t7bridge convert model.t7 model.safetensors             also .h5 and .npz",
-    "t7bridge convert tuned.pt out.t7 --template model.t7    fine-tuned weights into the Lua model",
+    "t7bridge convert tuned.pt out.t7 --template model.t7    into the Lua model",
     "t7bridge convert model.t7 ascii.t7 --encoding ascii     binary to ascii",
     "curl -s URL | t7bridge convert - - --to safetensors     through pipes",
 )

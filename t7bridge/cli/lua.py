@@ -12,7 +12,7 @@ import os
 from .shared import add_options, print_notes
 
 EXAMPLES = (
-    "t7bridge lua torchvision.models:resnet18 resnet18.pt --input 1x3x224x224 -o resnet/",
+    "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
     "t7bridge lua --loader weights.pt -o lua/",
 )
 

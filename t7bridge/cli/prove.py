@@ -15,7 +15,12 @@ from .shared import add_limits, add_options, limits_of
 if TYPE_CHECKING:
     from ..tools.prove.proof import LayerProof, Proof
 
-EXAMPLES = ("t7bridge prove model.t7",)
+EXAMPLES = (
+    "t7bridge prove model.t7",
+    "t7bridge prove model.t7 --probe record.lua",
+    "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
+    "t7bridge prove model.t7 model/ --shape 1x3x224x224",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

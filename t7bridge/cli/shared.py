@@ -50,11 +50,12 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
     import shutil
     import tempfile
 
-    with tempfile.NamedTemporaryFile(prefix="t7bridge-stdin-") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
-        file.flush()
+    with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
+        path = os.path.join(folder, "standard input")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
         for name in wanted:
-            setattr(options, name, file.name)
+            setattr(options, name, path)
         yield
 
 
@@ -89,7 +90,7 @@ def _limit(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     names = [each.name for each in fields(Limits)]
     if name not in names:
-        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; the limits are {', '.join(names)}")
+        raise argparse.ArgumentTypeError(f"unknown limit {name!r}; the limits are {', '.join(names)}")
     if not value.isdecimal():
         raise argparse.ArgumentTypeError(f"{name} needs a whole number: {name}=1000000")
     return name, int(value)

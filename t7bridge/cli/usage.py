@@ -30,16 +30,17 @@ def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
     width = max(map(len, verbs))
     parser = argparse.ArgumentParser(
         prog="t7bridge",
+        usage="t7bridge [-h] [--version] VERB ...",
         description="Convert Lua Torch .t7 files to PyTorch, and PyTorch models back to Lua.",
         epilog="verbs:\n"
         + "\n".join(f"  {verb:{width}}  {text}" for verb, text in verbs.items())
-        + "\n\nRun 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a difference,\n"
-        "a threat, a failed file); 2 wrong usage or an error; 130 interrupted.",
+        + "\n\nRun 't7bridge help VERB' for details. Exit codes: 0 success; 1 finding (a\n"
+        "difference, a threat, a failed file); 2 wrong usage or error; 130 interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t7bridge {__version__}")
-    parser.add_argument("verb", metavar="VERB", help="the command")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
+    parser.add_argument("verb", metavar="VERB", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help=argparse.SUPPRESS)
     if not arguments:
         parser.print_help(sys.stderr)
         return ""
@@ -47,4 +48,4 @@ def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
         arguments = arguments[1:] or ["--help"]
     verb = parser.parse_args(arguments).verb
     parser.print_usage(sys.stderr)
-    return f"there is no verb {verb!r}{perhaps(verb, list(verbs)) or '; t7bridge --help lists them'}"
+    return f"unknown verb {verb!r}{perhaps(verb, list(verbs)) or '; t7bridge --help lists them'}"

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; created if missing"
     )
     groups = add_options(parser, "zoo")
-    groups["which files"].add_argument(
+    groups["selection of files"].add_argument(
         "--limit",
         action="append",
         type=_limit,

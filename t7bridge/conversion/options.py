@@ -57,7 +57,7 @@ class Option:
 
 
 _T7, _PT, _OUT = ".t7 output", ".pt output", "output"
-_EACH, _HOW, _WHICH = "processing of each file", "execution", "which files"
+_EACH, _HOW, _WHICH = "processing of each file", "execution", "selection of files"
 _BOTH = ("convert", "zoo")
 _WRITING = ("convert", "module", "match")
 OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
@@ -65,7 +65,7 @@ _FLAG: dict[str, Any] = {"default": False, "kind": "flag"}
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        "to", "output format, regardless of DST's suffix", _BOTH,
+        "to", "output format (convert: by default that of DST's suffix)", _BOTH,
         choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group=_OUT,
     ),
     Option(

@@ -41,7 +41,7 @@ class VerifyReport:
 
     @property
     def same(self) -> bool:
-        """Whether no difference was found."""
+        """True if no difference was found."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Chain:
 
     @property
     def has_head(self) -> bool:
-        """Whether the first layer is a sum of products with weights and all others are elementwise."""
+        """True if the first layer is a sum of products with weights and all others are elementwise."""
         first = self.links[0].layer
         weighted = next(first.module.parameters(), None) is not None
         return first.is_sum and weighted and all(link.in_place for link in self.links[1:])

@@ -151,7 +151,7 @@ class Layer:
 
     @property
     def is_sum(self) -> bool:
-        """Whether the output is a sum of products of weights and inputs."""
+        """True if the output is a sum of products of weights and inputs."""
         return self.name in SUMS
 
     def run(self, value: Values, module: nn.Module | None = None) -> Values:

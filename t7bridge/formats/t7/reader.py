@@ -80,7 +80,7 @@ class T7Reader:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything has been read."""
+        """True once everything has been read."""
         return self._run.stream.remaining <= 0
 
     @property
