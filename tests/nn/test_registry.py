@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import TESTFILES, read
 
-from t7bridge.errors import ModelError
+from t7bridge.errors import ModelError, UnsupportedLayerError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.mapping import BASE, Lua, dim, has, number, of_torch, pair
@@ -80,6 +80,22 @@ def test_users_can_register():
     finally:
         unregister_layer("my.Scale")
     assert layer_of("my.Scale") is None
+
+
+def test_classes_without_a_module():
+    """A class with weights and no module, and one that nobody knows, are told apart; the latter is to be registered."""
+    register_layer("my.Scale", params=(param("scale", field="gain"),))
+    try:
+        for name, reason, hinted in (("my.Scale", "has no PyTorch module yet", False), ("my.Other", "", True)):
+            model = obj("nn.Sequential", modules=Table.from_list([obj(name, gain=numbers(2, 3)), obj("nn.Tanh")]))
+            with pytest.raises(UnsupportedLayerError) as caught:
+                live_module(model)
+            assert [path for path, _, _ in caught.value.layers] == ["root.modules[1]"]
+            assert reason in str(caught.value)
+            assert ("has no PyTorch module yet" in str(caught.value)) != hinted
+            assert ("register_module" in caught.value.hint) == hinted
+    finally:
+        unregister_layer("my.Scale")
 
 
 def test_origins_lead_back():
