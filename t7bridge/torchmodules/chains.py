@@ -14,8 +14,10 @@ from torch import nn
 
 from ..data import define
 from ..errors import T7BridgeError
+from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
 from ..limits import Limits
-from .running import Layer, Values, flat, with_gradients
+from .running import Layer, Values, flat, with_weights
 
 MOST = 12
 """Maximum number of layers of a chain."""
@@ -91,6 +93,15 @@ class Chain:
             moved.get_parameter(name)[index] += change
         return self.with_layer(0, Layer(first.obj, moved, first.unit))
 
+    def shifted(self, name: str, index: tuple[int, ...], change: float) -> Chain:
+        """The same layers, with one weight of the first moved by `change`."""
+        first = self.links[0].layer
+        moved = copy.deepcopy(first.module)
+        with torch.no_grad():
+            moved.get_parameter(name)[index] += change
+        head = Link(Layer(first.obj, moved, first.unit), self.links[0].wrap, self.links[0].in_place)
+        return Chain(self.start, (head, *self.links[1:]))
+
     def tangent(self, names: list[tuple[int, str]], steps: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the first-order change of the outputs when weights change by `steps`.
 
@@ -134,17 +145,37 @@ class Chain:
     def _parameter(self, place: int, name: str) -> torch.Tensor:
         return self.links[place].layer.module.get_parameter(name)
 
-    def gradients(self, limits: Limits) -> list[dict[str, torch.Tensor]]:
-        """Return for each layer the recorded gradients of its weights, by name; empty if there are none."""
+    def slopes(self, pick: Callable[[TorchObject, str, Tensor], Any], limits: Limits) -> list[dict[str, torch.Tensor]]:
+        """For each layer a direction of its weights, by name; empty where there is none.
+
+        Args:
+            pick: the direction of the weights in a field of a module; `None` for those that do not move.
+            limits: resource limits.
+        """
         found: list[dict[str, torch.Tensor]] = []
         for link in self.links:
-            slope = with_gradients(link.layer.obj)
-            try:
-                layer = Layer.build(slope, "", link.layer.unit, limits) if slope is not None else None
-            except T7BridgeError:
-                layer = None
+            layer = _rebuilt(link.layer, pick, limits, zeros=True)
             found.append(dict(layer.module.named_parameters()) if layer is not None else {})
         return found
+
+    def moved(self, pick: Callable[[TorchObject, str, Tensor], Any], rate: float, limits: Limits) -> Chain | None:
+        """The same layers, with their weights moved by `rate` along a direction; `None` where there is none.
+
+        Args:
+            pick: see `slopes`.
+            rate: how far.
+            limits: resource limits.
+        """
+
+        def other(obj: TorchObject, name: str, tensor: Tensor) -> Any:
+            slope = pick(obj, name, tensor)
+            return None if slope is None else tensor.numpy().astype("f8") + rate * slope.astype("f8")
+
+        links = []
+        for link in self.links:
+            layer = _rebuilt(link.layer, other, limits)
+            links.append(Link(layer or link.layer, link.wrap, link.in_place))
+        return Chain(self.start, tuple(links))
 
     def unit_step(self, slopes: list[dict[str, torch.Tensor]]) -> float:
         """Return a rate that changes the weights by about a ten-thousandth."""
@@ -163,6 +194,28 @@ class Chain:
             given = link.wrap(value) if link.wrap and place else value
             value = link.layer.run(given, _moved(link.layer.module, named, rate))
         return value
+
+
+def _rebuilt(
+    layer: Layer, change: Callable[[TorchObject, str, Tensor], Any], limits: Limits, zeros: bool = False
+) -> Layer | None:
+    """A layer built anew with other weights, or with zeros for those that do not change; `None` where none does."""
+
+    changed = False
+
+    def numbers(obj: TorchObject, name: str, tensor: Tensor) -> Any:
+        nonlocal changed
+        found = change(obj, name, tensor)
+        changed = changed or found is not None
+        return tensor.numpy() * 0 if found is None and zeros else found
+
+    other = with_weights(layer.obj, numbers)
+    if other is None or not changed:
+        return None
+    try:
+        return Layer.build(other, "root", layer.unit, limits)
+    except T7BridgeError:
+        return None
 
 
 def _moved(module: nn.Module, slopes: dict[str, torch.Tensor], rate: float) -> nn.Module:

@@ -1,19 +1,18 @@
-"""Differences between recorded and computed values, and whether rounding, a changed weight or a training step explains
-them. May import nn and below.
+"""Differences between recorded and computed values, and whether rounding or a changed weight explains them.
+
+May import nn and below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from typing import Any
 
 import torch
 from attrs import field
 
 from ..data import define
-from ..limits import Limits
-from .chains import Chain
 from .running import TINY, Layer, NotRunError, Values, flat, mapped
 
 HEADROOM = 15.0
@@ -23,9 +22,7 @@ FLOOR, GROWTH, TAIL = 0.3, 4.0, 4.0
 EXACT_HEADROOM = 20.0
 """Extra tolerance for double precision, where the reference has errors of the same size."""
 COARSE_HEADROOM = 10.0
-"""Extra tolerance for GPU results, as GPU libraries transform convolutions."""
-ROUNDS = 25
-"""Conjugate gradient steps to find the change of weights behind a difference."""
+"""More room for what ran on a GPU, whose libraries transform convolutions."""
 DENSE = 0.5
 """The fraction of outputs that must differ for all weights to have changed."""
 RTOL, ATOL = 1e-4, 1e-5
@@ -42,10 +39,11 @@ class Difference:
         cosine: cosine of the angle between the two; 1 if they are parallel.
         excess: the largest difference in units of the rounding limit; 1 is the limit.
         close: whether all are within `RTOL` and `ATOL`.
-        count: number of values compared.
-        dense: the fraction of values whose difference exceeds rounding, without those that are zero on both sides.
-        active: number of values that are not zero on both sides.
-        reason: why the two cannot be compared element by element; empty if they can.
+        count: how many values were compared.
+        dense: the share of values whose difference is more than rounding, without those that are zero on both sides.
+        active: how many values are not.
+        limit: the largest difference, in standard deviations, that rounding explains.
+        reason: why the two cannot be compared element by element; empty where they can.
     """
 
     max_abs: float = 0.0
@@ -59,6 +57,7 @@ class Difference:
     errors: list[torch.Tensor] = field(factory=list, repr=False)
     base: float = field(default=FLOOR, repr=False)
     active: int = 0
+    limit: float = HEADROOM
 
 
 def measure(
@@ -123,9 +122,9 @@ def measure(
     rough = torch.cat(halves) if halves else torch.zeros(1, dtype=torch.float64)
     own = max(FLOOR, _bulk(rough))
     found.base = max(own, min(_bulk(z), GROWTH * own))
-    limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
-    found.excess = float(z.max()) / limit
-    # Elements that an activation has set to zero on both sides carry no information.
+    found.limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
+    found.excess = float(z.max()) / found.limit
+    # What an activation has set to zero on both sides says nothing.
     found.active = z.numel() - quiet
     found.dense = int((z > 5 * own * headroom).sum()) / max(found.active, 1)
     return found
@@ -239,122 +238,6 @@ def likeliest_weight(
     bulk = _bulk(torch.cat(everything))
     best.excess /= max(HEADROOM * max(difference.base, FLOOR), 20 * min(bulk, 4 * difference.base))
     return best
-
-
-@define(eq=False)
-class Fit:
-    """Fit of a step along a recorded gradient to a difference.
-
-    Attributes:
-        rate: the learning rate that fits best.
-        explained: the fraction of the squared difference that it explains, 0 to 1.
-        excess: the remainder, in units of the rounding limit.
-        cosine: of the angle between the gradient and the minimal change of the weights that explains the difference.
-        degrees: number of degrees of freedom of that change.
-    """
-
-    rate: float
-    explained: float
-    excess: float
-    cosine: float = 0.0
-    degrees: int = 1
-
-    @property
-    def score(self) -> float:
-        """The cosine in standard deviations of that of a random change."""
-        return self.cosine * sqrt(self.degrees)
-
-
-def fit_step(
-    want: list[torch.Tensor], difference: Difference, chain: Chain, scales: list[torch.Tensor], limits: Limits
-) -> Fit | None:
-    """Fit a learning rate: with weights + rate * gradient the layers should return the recorded values.
-
-    Args:
-        want: recorded outputs.
-        difference: from those of the weights in the file.
-        chain: the layers between the recorded values.
-        scales: expected rounding errors of the outputs.
-        limits: resource limits.
-
-    Returns:
-        `None` if no gradients are recorded.
-    """
-    slopes = chain.gradients(limits)
-    if not any(slopes):
-        return None
-    weight = torch.cat([scale.reshape(-1) for scale in scales])
-    target = torch.cat([item.double().reshape(-1) for item in want])
-    error = torch.cat([item.reshape(-1) for item in difference.errors])
-    # Overflows carry no information about the rate.
-    kept = torch.isfinite(target)
-
-    def missing(rate: float) -> torch.Tensor:
-        found = torch.cat([item.double().reshape(-1) for item in flat(chain.run(slopes, rate))])
-        return torch.where(kept, target - found, torch.zeros_like(target)) / weight
-
-    whole = float((error / weight).square().sum())
-    try:
-        start = chain.unit_step(slopes)
-        rate, best = 0.0, whole
-        at = error / weight
-        for _ in range(6):
-            step = start if not rate else abs(rate) * 1e-2
-            along = (at - missing(rate + step)) / step
-            norm = float(along.square().sum())
-            if not norm or not isfinite(norm):
-                break
-            trial = rate + float((at * along).sum()) / norm
-            left = missing(trial)
-            total = float(left.square().sum())
-            if not isfinite(total) or total >= best:
-                break
-            rate, best, at = trial, total, left
-    except (NotRunError, RuntimeError):
-        return None
-    if not whole:
-        return None
-    rest = float(at.abs().max()) / (HEADROOM * difference.base)
-    weights = sum(item.numel() for named in slopes for item in named.values())
-    degrees = max(1, min(weights, int(difference.dense * difference.active)))
-    return Fit(rate, max(0.0, 1 - best / whole), rest, _direction(chain, slopes, difference), degrees)
-
-
-def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Difference) -> float:
-    """Return the cosine of the angle between recorded gradients and the minimal change of weights for a difference.
-
-    The change is found by conjugate gradients on the normal equations, from zero.
-    """
-    names = [(place, name) for place, named in enumerate(slopes) for name in named]
-    error = [torch.where(torch.isfinite(item), item, torch.zeros_like(item)) for item in difference.errors]
-    try:
-        step = [torch.zeros_like(slopes[place][name]) for place, name in names]
-        left = error
-        pull = chain.adjoint(names, left)
-        along = pull
-        size = first = _dot(pull, pull)
-        for _ in range(ROUNDS):
-            if not size > 1e-12 * first:
-                break
-            moved = chain.tangent(names, along)
-            norm = _dot(moved, moved)
-            if not norm > 0:
-                break
-            by = size / norm
-            step = [one + by * other for one, other in zip(step, along)]
-            left = [one - by * other for one, other in zip(left, moved)]
-            pull = chain.adjoint(names, left)
-            size, before = _dot(pull, pull), size
-            along = [one + size / before * other for one, other in zip(pull, along)]
-    except (NotRunError, RuntimeError):
-        return 0.0
-    gradient = [slopes[place][name] for place, name in names]
-    both = (_dot(step, step) * _dot(gradient, gradient)) ** 0.5
-    return _dot(step, gradient) / both if both > 0 and isfinite(both) else 0.0
-
-
-def _dot(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
-    return sum(float((left * right).sum()) for left, right in zip(one, other))
 
 
 def squeezed(value: Values) -> list[torch.Tensor]:

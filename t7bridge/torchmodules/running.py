@@ -12,7 +12,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from math import prod, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import field
@@ -24,13 +24,20 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from .build import live_module
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Values = Any
 """A torch tensor, a float, or a list of these."""
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 """Unit roundoff of the element types that Lua computes in."""
 UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
-"""Element types by unit roundoff, for those that layers are run in."""
+"""The other way, for those that layers are run in."""
+GRADIENTS = {"weight": "gradWeight", "bias": "gradBias", "v": "gradV", "g": "gradG"}
+"""Fields with weights, and those with their gradients. Source: nn 8726825 `Linear.lua`, `WeightNorm.lua`."""
+FLOATING = frozenset(("float16", "float32", "float64"))
+"""Names of element types that have fractions."""
 DRAWS = 6
 """Number of last-place perturbations that estimate the effect of rounding."""
 TINY = 1e-300
@@ -218,6 +225,11 @@ class Layer:
         if not isinstance(noise, Tensor) or not noise.numel:
             raise NotRunError("is random, and its random numbers are not recorded")
         mask = to_torch(noise, value.dtype)
+        if kind == "times":
+            # The noise tells what was kept; by what that was multiplied, the options tell.
+            p = self.obj.get("p")
+            scaled = self.name == "Dropout" and self.obj.get("v2") is True and isinstance(p, float) and p != 1
+            mask = (mask != 0) * (1 / (1 - p) if scaled else 1.0)
         try:
             return value * mask if kind == "times" else value + mask
         except RuntimeError as error:
@@ -354,9 +366,17 @@ def _sum(one: Values, other: Values) -> Values:
     return one + other if isinstance(one, torch.Tensor) and one.is_floating_point() else one
 
 
-def with_gradients(obj: TorchObject) -> TorchObject | None:
-    """Return a module with the recorded gradients of its weights in place of the weights, also inside; `None` if there
-    are none.
+def with_weights(
+    obj: TorchObject, change: Callable[[TorchObject, str, Tensor], np.ndarray[Any, Any] | None]
+) -> TorchObject | None:
+    """A module with other numbers in place of its weights, inside it too.
+
+    Args:
+        obj: the module.
+        change: the numbers, for a module, the name of a field, and the weights there; `None` keeps these.
+
+    Returns:
+        `None` where nothing is changed, or where numbers are not as many as weights.
     """
     copies: dict[int, Any] = {}
     found = False
@@ -372,19 +392,37 @@ def with_gradients(obj: TorchObject) -> TorchObject | None:
             fields = Table(list(value.fields.raw_keys), list(value.fields.raw_values))
             copies[id(value)] = TorchObject(value.class_name, value.version, fields, value.payload)
             stack += [item for item in value.fields.raw_values if isinstance(item, (Table, TorchObject))]
-            for name, gradient in (("weight", "gradWeight"), ("bias", "gradBias")):
-                here, slope = value.get(name), value.get(gradient)
-                if not isinstance(here, Tensor) or not here.numel:
+            for name in GRADIENTS:
+                here = value.get(name)
+                if not isinstance(here, Tensor) or not here.numel or here.element.name not in FLOATING:
                     continue
-                if not isinstance(slope, Tensor) or slope.shape != here.shape:
-                    return None
-                fields[name] = slope
-                found = found or bool(slope.numpy().any())
+                other = change(value, name, here)
+                if other is not None and other.shape == here.shape:
+                    fields[name] = Tensor.from_numpy(other)
+                    found = True
     for value in copies.values():
         table: Table = value.fields if isinstance(value, TorchObject) else value  # type: ignore[assignment]
         table.raw_values = [copies.get(id(item), item) for item in table.raw_values]
     copied: TorchObject = copies[id(obj)]
     return copied if found else None
+
+
+def with_gradients(obj: TorchObject) -> TorchObject | None:
+    """A module with the recorded gradients of its weights in place of the weights, inside it too; `None` where there
+    are none.
+    """
+    complete = True
+
+    def gradient(inside: TorchObject, name: str, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        nonlocal complete
+        slope = inside.get(GRADIENTS[name])
+        if isinstance(slope, Tensor) and slope.shape == tensor.shape:
+            return slope.numpy()
+        complete = False
+        return None
+
+    found = with_weights(obj, gradient)
+    return found if complete else None
 
 
 def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:

@@ -20,12 +20,23 @@ register_layer(
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"
+
+
+@becomes("torch.nn.ReLU", "torch.nn.Threshold")
+def _relu(lua: Lua) -> Call:
+    """A `nn.Threshold` at zero, unless somebody set its threshold."""
+    threshold, val = lua.number("threshold", 0.0), lua.number("val", 0.0)
+    inplace = {"inplace": True} if lua.flag("inplace") else {}
+    if threshold or val:
+        return Call("torch.nn.Threshold", (threshold, val), inplace)
+    return Call("torch.nn.ReLU", (), inplace)
+
+
+register_layer("nn.ReLU", defaults={"threshold": 0.0, "val": 0.0, "inplace": False}, module=_relu)
 register_layer(
+    "nn.Threshold",
     defaults={"threshold": 1e-6, "val": 0.0, "inplace": False},
-    module={
-        "nn.ReLU": of_torch("ReLU", inplace=INPLACE),
-        "nn.Threshold": of_torch("Threshold", number("threshold"), number("val"), inplace=INPLACE),
-    },
+    module=of_torch("Threshold", number("threshold"), number("val"), inplace=INPLACE),
 )
 register_layer(
     "nn.LeakyReLU",

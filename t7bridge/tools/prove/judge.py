@@ -32,6 +32,12 @@ from .visits import Step, base_name, own_parameters
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
     from ...torchmodules.running import Layer
+    from ...torchmodules.updates import Direction
+
+BESIDE = 0.3
+"""Share of a difference that a step must explain for one more change to be looked for beside it."""
+ROUNDS = 4
+"""Most rounds in which a step and the weight beside it are fitted by turns."""
 
 
 @define(eq=False)
@@ -57,7 +63,9 @@ class Ran:
     is_final: bool
 
 
-def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits: Limits) -> None:
+def judge(
+    outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], states: tuple[Direction, ...], limits: Limits
+) -> None:
     """Write the verdict on a run into its outcome.
 
     Args:
@@ -65,9 +73,11 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
         ran: what was computed.
         want: what was recorded.
         steps: all steps.
+        states: the last steps of optimizers, as their states tell them.
         limits: resource limits.
     """
-    from ...torchmodules.judging import fit_step, likeliest_weight, measure, same_in_rows
+    from ...torchmodules.judging import likeliest_weight, measure, same_in_rows
+    from ...torchmodules.updates import SCALE, fit_steps
 
     if not any(bool(item.isfinite().any()) for item in want):
         outcome.reason = NOT_A_NUMBER
@@ -109,9 +119,81 @@ def judge(outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], limits
         return
     outcome.verdict, outcome.reason = DIFFERS, difference.reason
     if chain is not None and not difference.reason:
-        outcome.fit = fit_step(want, difference, chain, ran.scales, limits)
-    if outcome.fit is None or outcome.fit.excess > 1:
+        outcome.fit = fit_steps(want, difference, chain, ran.scales, states, limits)
+    fit = outcome.fit
+    if fit is None or fit.excess > 1 or fit.direction.kind == SCALE:
         _explain(outcome, ran, want, room, limits, steps)
+        if fit is not None and not outcome.explained and fit.direction.kind != SCALE and fit.explained > BESIDE:
+            _explain_beside(outcome, ran, want, room, limits, steps, fit.rate, ROUNDS)
+            if not outcome.explained:
+                outcome.again = lambda rate: _explain_beside(outcome, ran, want, room, limits, steps, rate, 1)
+
+
+def _explain_beside(
+    outcome: Outcome,
+    ran: Ran,
+    want: list[Any],
+    room: float,
+    limits: Limits,
+    steps: list[Step],
+    rate: float,
+    rounds: int,
+) -> None:
+    """Find the one weight, or the option, with which the layers agree once a step of their weights is undone.
+
+    Args:
+        outcome: its fit has the direction of the step.
+        ran: what was computed.
+        want: what was recorded.
+        room: factor of the limit.
+        limits: resource limits.
+        steps: all steps.
+        rate: of the step.
+        rounds: how often the step and the weight beside it are fitted by turns.
+    """
+    from ...torchmodules.judging import likeliest_weight, measure
+    from ...torchmodules.running import NotRunError, flat
+    from ...torchmodules.updates import blunted, fit_step
+
+    chain, fit, scales = ran.chain, outcome.fit, blunted(ran.scales)
+    assert chain is not None
+    assert fit is not None
+    kept = outcome.weight, outcome.reason, outcome.blamed
+    for _ in range(rounds):
+        moved = chain.moved(fit.direction.pick, rate, limits)
+        if moved is None:
+            break
+        try:
+            output = [item.double() for item in flat(moved.run([{} for _ in moved.links], 0.0))]
+        except NotRunError:
+            break
+        left = measure(want, output, scales, None, room)
+        if left.reason:
+            break
+        weight = None
+        if moved.has_head:
+            weight = likeliest_weight(moved.links[0].layer, moved.start, left, scales, moved.tail())
+        there = Ran(ran.layer, ran.value, output, scales, moved, ran.unit, ran.is_final)
+        outcome.weight, outcome.reason, outcome.blamed = weight, "", ()
+        _explain(outcome, there, want, room, limits, steps)
+        if outcome.explained:
+            outcome.beside = True
+            fit.rate = rate
+            return
+        if weight is None or len(chain.links) != len(outcome.group):
+            break
+        # The weight drew the rate towards itself: fit that again, without it.
+        other = chain.shifted(weight.name, weight.index, weight.change)
+        try:
+            output = [item.double() for item in flat(other.run([{} for _ in other.links], 0.0))]
+        except NotRunError:
+            break
+        again = measure(want, output, scales, None, room)
+        found = fit_step(want, again, other, scales, other.slopes(fit.direction.pick, limits), fit.direction)
+        if found is None or found.rate <= 0:
+            break
+        rate = found.rate
+    outcome.weight, outcome.reason, outcome.blamed = kept
 
 
 def explain_refusal(outcome: Outcome, layer: Layer, value: Any, step: Step, limits: Limits) -> None:
@@ -132,6 +214,7 @@ def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: L
     """Find the one weight, or the option, with which the layers agree, and blame the layer that has it."""
     from ...torchmodules.judging import close_enough
     from ...torchmodules.running import NotRunError, flat
+    from ...torchmodules.updates import blunted
 
     chain, group, weight = ran.chain, outcome.group, outcome.weight
     difference = outcome.difference
@@ -143,12 +226,13 @@ def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: L
             got = [item.double() for item in flat(chain.with_weight(weight.name, weight.index, weight.change))]
         except NotRunError:
             got = []
-        if close_enough(want, got, ran.scales, 2 * room):
-            outcome.blamed = (group[0],)
+        if close_enough(want, got, blunted(ran.scales), 2 * room):
+            outcome.blamed, outcome.explained = (group[0],), True
             return
-    found = likely_reason(chain, want, ran.scales, room, limits)
+    found = likely_reason(chain, want, blunted(ran.scales), room, limits)
     if found is not None:
         outcome.reason = "; ".join(filter(None, (outcome.reason, found.text)))
+        outcome.explained = True
         if len(chain.links) == len(group):
             outcome.blamed = (group[found.place],)
         return

@@ -49,7 +49,10 @@ _CANDIDATES: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("scale_factor",): (2.0, 3.0, 4.0),
     ("dimension",): (1.0, 2.0, 3.0, 4.0),
     ("index",): (1.0, 2.0, 3.0, 4.0, -1.0),
-    ("p",): (1.0, 2.0, 3.0),
+    ("p",): (1.0, 2.0, 3.0, 0.5),
+    ("v2",): (True, False),
+    ("threshold",): (0.0, 1e-6),
+    ("val",): (0.0,),
 }
 """Fields that change what a layer computes without changing its weights, and their usual values."""
 _SOLVED = (
@@ -66,6 +69,7 @@ _SOLVED = (
     "eps",
     "pow",
     "lambd",
+    "p",
 )
 """Fields that may have any value; the one that fits best is found."""
 MAX_TRIES = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...data import define
@@ -9,7 +10,8 @@ from .proof import NOT_RECORDED
 from .visits import Step
 
 if TYPE_CHECKING:
-    from ...torchmodules.judging import Difference, Fit, Weight
+    from ...torchmodules.judging import Difference, Weight
+    from ...torchmodules.updates import Fit
 
 
 @define(eq=False)
@@ -30,6 +32,9 @@ class Outcome:
         blamed: the steps of the group that explain the difference; empty where nothing does.
         parameters: how many weights the layer has itself.
         independent: whether its gradInput does not depend on its input.
+        explained: whether one weight or option explains the difference, alone or beside the step of `fit`.
+        beside: whether it does so beside that step.
+        again: looks for it beside a step of another rate; `None` where there is nothing to look for.
     """
 
     step: Step
@@ -46,3 +51,6 @@ class Outcome:
     blamed: tuple[int, ...] = ()
     parameters: int = 0
     independent: bool = False
+    explained: bool = False
+    beside: bool = False
+    again: Callable[[float], None] | None = None

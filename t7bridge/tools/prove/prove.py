@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ... import formats
 from ...errors import ModelError, UnsupportedError
@@ -13,6 +14,7 @@ from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
 from ...nn.weights.state_dict import find_modules
 from .criterions import is_criterion, prove_criterion
+from .optimizers import states_of
 from .outcome import Outcome
 from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .run import Runner
@@ -20,6 +22,9 @@ from .steps import steps_of
 from .values import Recorded
 from .verdicts import decide
 from .visits import may_be_undone, own_parameters
+
+if TYPE_CHECKING:
+    from ...torchmodules.updates import Direction
 
 
 def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:
@@ -99,18 +104,24 @@ def prove_value(value: Value, name: str, at: str | None = None, limits: Limits =
     proof = Proof(name)
     every = chosen(value, name, None)
     models = [module for _, module in every if not is_criterion(module)]
+    states = states_of(value)
     for path, module in every if at is None else chosen(value, name, at):
         if is_criterion(module):
             proof.layers.append(prove_criterion(module, path, models, limits))
             continue
-        layers, stretches = judged(module, path, limits)
+        layers, stretches = judged(module, path, limits, states=states)
         proof.layers += complete(layers, module, path, limits)
         proof.stretches += stretches
     return proof
 
 
 def judged(
-    module: TorchObject, path: str, limits: Limits, given: Recorded = None, grad_output: Recorded = None
+    module: TorchObject,
+    path: str,
+    limits: Limits,
+    given: Recorded = None,
+    grad_output: Recorded = None,
+    states: tuple[Direction, ...] = (),
 ) -> tuple[list[LayerProof], list[StretchProof]]:
     """The verdicts on the layers of one model that ran, and on whole stretches of them.
 
@@ -120,11 +131,12 @@ def judged(
         limits: resource limits.
         given: its input, where that is known.
         grad_output: the gradient that it was given, where that is known.
+        states: the last steps of optimizers, as their states beside the model tell them.
     """
     tried = []
     for undone in (False, True):
         steps, lost = steps_of(module, path, given, grad_output, limits, undone)
-        runner = Runner(steps, limits, lost)
+        runner = Runner(steps, limits, lost, states=states)
         outcomes = runner.run()
         layers = decide(outcomes)
         tried.append((_unexplained(outcomes), layers, runner.stretches()))

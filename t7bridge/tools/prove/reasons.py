@@ -39,15 +39,21 @@ FROM_FIELD = "its input is told by its own fields"
 EXPONENTIAL = "Lua computes exponentials by a fast approximation"
 THRESHOLD = "values at the threshold may be on either side"
 COEFFICIENTS = "Lua keeps coefficients in the precision of its first run"
+ADDED_ONE = "Lua adds 1 to an exponential before it takes the logarithm"
 CANCELLED = "large terms cancel: the difference is within what rounding explains"
 SINGLE = "Lua computes its coefficients in single precision"
 # Of layers that are stale
-STEPPED = (
-    "the weights moved after the last forward: a step of {} along the recorded gradient explains {} of the difference"
-)
+STEPPED = "the weights moved after the last forward: a step of {} along {} explains {} of the difference"
 MOVED = (
     "the weights moved after the last forward, as those of all layers do, in the direction of the recorded gradient "
     "(cosine {})"
+)
+MOVED_OTHERWISE = (
+    "the weights moved after the last forward, as those of all layers do; not along the last gradient (cosine {}), as "
+    "with momentum"
+)
+MOVED_UNTOLD = (
+    "the weights moved after the last forward, as those of all layers do; no recorded gradient tells the direction"
 )
 BEFORE_UPDATE = "its gradient is that of weights before an update, as that of the other layers"
 # Of layers that differ
@@ -62,15 +68,14 @@ GATES = "the gates in the order {} agree (the file has {})"
 WEIGHT = "{}{} was about {} larger in Lua (0-based, in PyTorch's layout)"
 GRADIENT = "its gradient differs"
 CONTAINS = "contains {}"
-ALL_MOVED = (
-    "the weights of all layers may have moved after the last forward: outputs differ by {}, and no recorded gradient "
-    "tells the direction"
-)
+SCALED = "its {} in the file {} times as large as in Lua"
+BESIDE = "beside a step of {} along {}, after the last forward"
 AGAINST = "the difference does not lie along the recorded gradient (cosine {})"
 
 APPROXIMATE = {
     **dict.fromkeys(("LogSoftMax", "SpatialLogSoftMax", "TreeNLLCriterion"), EXPONENTIAL),
     "HardShrink": THRESHOLD,
+    "LogSigmoid": ADDED_ONE,
     **dict.fromkeys(
         (
             "LayerNormalization",

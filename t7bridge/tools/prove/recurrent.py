@@ -12,7 +12,7 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of, lookup
 from .values import Recorded, element, recorded, select, zeros_like
-from .visits import Flow, Step, Visit, as_whole, base_name, children_of, first_step
+from .visits import Flow, Step, Visit, as_whole, base_name, children_of, first_step, in_place_of
 
 CELLS: dict[str, tuple[tuple[str, str, str], ...]] = {
     **dict.fromkeys(
@@ -32,7 +32,8 @@ def chain(visit: Visit) -> Iterator[Visit | Step]:
     for place, (path, child) in enumerate(kids):
         after = visit.grad_output if place + 1 == len(kids) else visit.grad_input_of(kids[place + 1][1])
         yield visit.inner(path, child, given, after)
-        given = visit.output_of(child)
+        output = visit.output_of(child)
+        given = in_place_of(child, given) if output is None and visit.walk.is_last(child) else output
 
 
 def _sequence(value: Recorded) -> list[Recorded]:

@@ -28,6 +28,7 @@ from .visits import Step, base_name, own_parameters
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
     from ...torchmodules.running import Layer
+    from ...torchmodules.updates import Direction
 
 
 @define(eq=False)
@@ -76,6 +77,7 @@ class Runner:
         lost: ids of storages of outputs that the file does not hold.
         outcomes: what came out so far.
         turned: whether recorded values have their dimensions in the order of 2010.
+        states: the last steps of optimizers, as their states beside the model tell them.
     """
 
     steps: list[Step]
@@ -83,6 +85,7 @@ class Runner:
     lost: set[int] = field(factory=set)
     outcomes: list[Outcome] = field(factory=list)
     turned: bool = False
+    states: tuple[Direction, ...] = ()
     _far: Stretches | None = field(default=None, repr=False)
     _live: dict[Any, Computed] = field(factory=dict, repr=False)
 
@@ -183,7 +186,7 @@ class Runner:
         if intact:
             wanted = [self._upright(item) for item in squeezed(to_torch(step.output))]
             ran = Ran(layer, value, output, scales, chain, unit, step is self.steps[-1])
-            judge(outcome, ran, wanted, self.steps, self.limits)
+            judge(outcome, ran, wanted, self.steps, self.states, self.limits)
         elif recorded_here:
             outcome.reason = OVERWRITTEN
             # What was done in place kept the shape.

@@ -28,6 +28,8 @@ _UNFOLDING = {
     "VolumetricConvolution": _VOLUMETRIC,
 }
 """Classes that keep `finput`, and the names of their kernel's sizes, steps and paddings."""
+_TABLES = {"LookupTable": 1.0, "LookupTableMaskZero": 0.0}
+"""Classes whose output is made of rows of a table, and the number of its first row."""
 _MOST = 1 << 26
 _PADDINGS = (0, 1, 2, 3, 4)
 
@@ -48,14 +50,14 @@ class Told:
 def may_tell(step: Step, intact: bool) -> bool:
     """Return whether other fields of a layer tell its input, and the output, where it is `intact`."""
     name = base_name(step.obj.class_name)
-    if name == "LookupTable":
+    if name in _TABLES:
         return intact and isinstance(step.output, Tensor)
     return _unfolded(step.obj) is not None and isinstance(step.output, Tensor)
 
 
 def told(step: Step) -> Told | None:
     """The input of a layer from its other fields; `None` where they do not tell."""
-    if base_name(step.obj.class_name) == "LookupTable":
+    if base_name(step.obj.class_name) in _TABLES:
         return _rows(step)
     return _folded(step)
 
@@ -174,4 +176,5 @@ def _rows(step: Step) -> Told | None:
     nearest = np.array([np.argmin(squares - 2 * (table @ row)) for row in wanted])
     if np.abs(table[nearest] - wanted).max() > 0.3 * max(np.abs(wanted).max(), 1e-30):
         return None
-    return Told(Tensor.from_numpy((nearest + 1.0).reshape(output.size[:-1] or (1,))))
+    first = _TABLES[base_name(step.obj.class_name)]
+    return Told(Tensor.from_numpy((nearest + first).reshape(output.size[:-1] or (1,))))

@@ -148,6 +148,8 @@ def same_values(one: Tensor, other: Tensor) -> bool:
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
 _SAMPLE = 2_000
+_ROUND = 16
+"""Binary digits of numbers that somebody may have written down."""
 _ENOUGH = 16
 """Different numbers that suffice to tell the precision of a file."""
 
@@ -171,7 +173,7 @@ def _unit(tensor: Tensor) -> float:
         sample = flat[:: max(1, flat.size // _SAMPLE)].astype("f8")
     sample = np.unique(sample[np.isfinite(sample) & (sample != 0)])
     if sample.size < _ENOUGH:
-        return unit
+        return UNIT["float32"] if unit < UNIT["float32"] and _was_single(sample) else unit
     power = np.floor(np.log10(np.abs(sample)))
     for digits in range(4, 10 if unit == UNIT["float64"] else 7):
         places = 10.0 ** (digits - 1 - power)
@@ -183,6 +185,16 @@ def _unit(tensor: Tensor) -> float:
     with np.errstate(over="ignore"):
         single = bool((sample.astype("f4").astype("f8") == sample).all())
     return max(unit, UNIT["float32"]) if single else unit
+
+
+def _was_single(sample: Any) -> bool:
+    """Return whether doubles, few as they are, once were floats: all are such, and one has that many digits."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        whole = bool((sample.astype("f4").astype("f8") == sample).all())
+    mantissa = np.frexp(sample)[0] * 2.0**_ROUND
+    return whole and bool((mantissa != np.round(mantissa)).any())
 
 
 def is_computed(value: Recorded) -> bool:

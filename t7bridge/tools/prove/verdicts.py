@@ -1,52 +1,28 @@
-"""From the outcomes of all steps to one verdict for each layer; which differences are those of a later training step.
-
-May import graph.
-"""
+"""From the outcomes of all steps to one verdict for each layer. May import graph."""
 
 from __future__ import annotations
 
-from ...graph.tensor import Tensor
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, VERDICTS, LayerProof
 from .reasons import (
-    AGAINST,
-    ALL_MOVED,
     BEFORE_UPDATE,
     BEHIND,
     BY_GRADIENT,
     CONTAINS,
     GRADIENT,
-    MOVED,
     OTHER_PASS,
     OUTPUT_MISSING,
     REPAIRED,
     SAME_MODULE,
-    STEPPED,
     WEIGHT,
     WITH_DIFFERING,
 )
-
-EXPLAINED = 0.9
-"""The share of a difference that a step along the gradient must explain to be the reason for it alone."""
-MANY = 32
-"""Values that a step along the gradient must explain to the last digit, where other layers did not move."""
-FEW = 3
-"""Numbers that the change of weights must have at least for that: of one weight each change lies along the gradient."""
-FAR = 0.3
-"""Largest move of outputs by an update, as with momentum or Adam, relative to the largest output, where all layers with
-weights differ in all outputs.
-"""
-ALONG, LEAST, CLEARLY = 0.2, -0.3, 0.4
-"""Cosine of the angle between the change of the weights and the gradient: at least this on average, in each layer, and
-for differences beyond `FAR`. Of minibatches whose gradients have nothing in common momentum of 0.9 leaves 0.44.
-"""
-SURE = 2.0
-"""The same over all layers in standard deviations of that of changes in any direction."""
+from .stale import find_stale
 
 
 def decide(outcomes: list[Outcome]) -> list[LayerProof]:
     """One verdict for each layer, in the order of execution."""
-    _find_stale(outcomes)
+    find_stale(outcomes)
     _pass_on(outcomes)
     _use_gradients(outcomes)
     _share(outcomes)
@@ -63,49 +39,6 @@ def decide(outcomes: list[Outcome]) -> list[LayerProof]:
             named = [path for path in inside if found[path].verdict == one.verdict]
             one.reason = CONTAINS.format(", ".join(named[:3])) if named else ""
     return list(found.values())
-
-
-def _find_stale(outcomes: list[Outcome]) -> None:
-    """Tell layers whose weights were updated after the last forward from those that compute something else."""
-    judged = [item for item in outcomes if item.verdict in (AGREES, DIFFERS)]
-    weighted = [item for item in judged if item.parameters or item.fit is not None]
-    differing = [item for item in weighted if item.verdict == DIFFERS and item.difference is not None]
-    dense = [item for item in differing if item.difference and item.difference.dense > 0.5]
-    everywhere = len(dense) > 1 and len(dense) == len(weighted)
-    fits = [item.fit for item in dense if item.fit is not None]
-    count = max(len(fits), 1)
-    together = sum(fit.cosine for fit in fits) / count
-    sure = sum(fit.score for fit in fits) / count**0.5 >= SURE
-    # An update moves all layers: where one that has a gradient agrees, there was none.
-    kept = any(item.verdict == AGREES and item.group and _has_gradient(item) for item in weighted)
-    for item in differing:
-        fit, difference = item.fit, item.difference
-        if difference is None:
-            continue
-        if fit is None:
-            if everywhere and item in dense and not item.blamed and difference.max_rel < FAR:
-                item.reason = "; ".join(filter(None, (item.reason, ALL_MOVED.format(f"{difference.max_rel:.1%}"))))
-            continue
-        enough = difference.count >= MANY and fit.degrees >= FEW
-        exact = fit.rate > 0 and fit.excess <= 1 and difference.dense > 0.5 and enough
-        if exact or (not kept and fit.rate > 0 and (fit.excess <= 1 or (sure and fit.explained >= EXPLAINED))):
-            item.verdict = STALE
-            item.reason = STEPPED.format(f"{fit.rate:.3g}", f"{fit.explained:.1%}")
-        elif everywhere and item in dense and (difference.max_rel < FAR or fit.cosine >= CLEARLY):
-            if sure and together >= ALONG and fit.cosine >= LEAST:
-                item.verdict = STALE
-                item.reason = MOVED.format(f"{fit.cosine:.2f}")
-            else:
-                item.reason = "; ".join(filter(None, (item.reason, AGAINST.format(f"{fit.cosine:.2f}"))))
-
-
-def _has_gradient(outcome: Outcome) -> bool:
-    slope, output = outcome.step.obj.get("gradWeight"), outcome.step.output
-    if not isinstance(slope, Tensor) or not slope.numel or output is None:
-        return False
-    if outcome.difference is None or not outcome.difference.max_abs:
-        return False  # of an input of zeros weights do not show
-    return bool((abs(slope.numpy()) > 0).mean() > 0.5)
 
 
 def _pass_on(outcomes: list[Outcome]) -> None:

@@ -210,6 +210,15 @@ def children_of(visit: Visit, name: str = "modules") -> list[tuple[str, TorchObj
     return [(path, item) for path, item in found if isinstance(item, TorchObject)]
 
 
+def in_place_of(obj: TorchObject, given: Recorded) -> Recorded:
+    """The output of a layer that works in place, which is its input's memory, where its own field was cleared; `None`
+    for others.
+    """
+    if obj.get("inplace") is not True:
+        return None
+    return given[0] if isinstance(given, list) and given else given
+
+
 def leaf(visit: Visit) -> Iterator[Visit | Step]:
     """A module as one step."""
     obj = visit.obj
@@ -217,6 +226,8 @@ def leaf(visit: Visit) -> Iterator[Visit | Step]:
     # Where a recurrent module stands in its sequence is known for those that the flows of `recurrent` enter.
     given = None if is_recurrent(obj) and base_name(obj.class_name) not in SEQUENCES else visit.input
     output = visit.output_of(obj) if is_recurrent(obj) else visit.walk.kept(output_of(obj), obj)
+    if output is None and last:
+        output = in_place_of(obj, given)
     yield Step(visit.path, obj, given, output, visit.grad_output, visit.grad_input_of(obj), last=last)
 
 

@@ -1,0 +1,85 @@
+"""States of optimizers that a checkpoint has beside the model, which tell the last step of the weights.
+
+`getParameters` puts all weights into one storage, and the package optim keeps tensors of the same length: the place of
+a weight in its storage is its place there. Source: optim a5ceed7 `sgd.lua`, `adam.lua`, `adamax.lua`, `rmsprop.lua`,
+`adagrad.lua`, `adadelta.lua`. May import graph and torchmodules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ...graph.lua import Table, TorchObject, Value
+from ...graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...torchmodules.updates import Direction
+
+    Array = np.ndarray[Any, Any]
+
+MOST = 8
+"""Most states that are tried."""
+MOST_TABLES = 1000
+"""Most tables that are looked at for them."""
+_STEPS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Array], Array | None], Array | None]]] = {
+    "momentum": (("dfdx",), lambda state, slope: state["dfdx"]),
+    "Adam": (("m", "denom"), lambda state, slope: state["m"] / state["denom"]),
+    "Adamax": (("m", "u"), lambda state, slope: state["m"] / state["u"]),
+    "RMSprop": (("m", "tmp"), lambda state, slope: None if slope is None else slope / state["tmp"]),
+    "Adagrad": (("paramStd",), lambda state, slope: None if slope is None else slope / state["paramStd"]),
+    "Adadelta": (("delta",), lambda state, slope: state["delta"]),
+}
+"""By the name of the optimizer: the tensors of its state that are needed, and the step, up to a factor, by these and
+the recorded gradient.
+"""
+
+
+def states_of(value: Value) -> tuple[Direction, ...]:
+    """The directions that states of optimizers in a file tell: in tables beside the models, not inside them."""
+    found: list[Direction] = []
+    stack: list[Value] = [value]
+    seen: set[int] = set()
+    while stack and len(found) < MOST and len(seen) < MOST_TABLES:
+        item = stack.pop()
+        if isinstance(item, Table) and id(item) not in seen:
+            seen.add(id(item))
+            found += _directions(item)
+            stack += [inside for inside in item.raw_values if isinstance(inside, Table)]
+    return tuple(found[:MOST])
+
+
+def _directions(table: Table) -> Iterator[Direction]:
+    from ...torchmodules.updates import STATE, Direction
+
+    for name, (fields, _) in _STEPS.items():
+        kept = {field: table.get(field) for field in fields}
+        if all(isinstance(item, Tensor) and _is_flat(item) for item in kept.values()):
+            yield Direction(STATE, f"the last step of {name}", _picker(name, kept))
+
+
+def _is_flat(tensor: Tensor) -> bool:
+    """Return whether elements are one behind the other; Adamax has them as a matrix of one row."""
+    return tensor.numel > 0 and max(tensor.size) == tensor.numel and tensor.stride[tensor.size.index(tensor.numel)] == 1
+
+
+def _picker(name: str, state: dict[str, Any]) -> Callable[[TorchObject, str, Tensor], Array | None]:
+    def pick(obj: TorchObject, field: str, tensor: Tensor) -> Array | None:
+        import numpy as np
+
+        from ...torchmodules.updates import gradient_of
+
+        parts: dict[str, Array] = {}
+        for key, flat in state.items():
+            if tensor.storage is None or flat.numel != tensor.storage.count:
+                return None
+            view = Tensor(flat.element, flat.storage, tensor.size, tensor.stride, flat.offset + tensor.offset)
+            parts[key] = view.numpy().astype("f8")
+        slope = gradient_of(obj, field, tensor)
+        with np.errstate(all="ignore"):
+            found = _STEPS[name][1](parts, None if slope is None else slope.astype("f8"))
+        return None if found is None else np.nan_to_num(found, nan=0.0, posinf=0.0, neginf=0.0)
+
+    return pick

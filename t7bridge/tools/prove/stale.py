@@ -1,0 +1,152 @@
+"""Layers whose weights were updated after the last forward, told from layers that compute something else.
+
+An update moves all weights that have a gradient, each a little; a mistake moves one layer. May import graph.
+"""
+
+from __future__ import annotations
+
+from ...graph.tensor import Tensor
+from .outcome import Outcome
+from .proof import AGREES, DIFFERS, NOT_RECORDED, STALE
+from .reasons import AGAINST, BESIDE, MOVED, MOVED_OTHERWISE, MOVED_UNTOLD, SCALED, STEPPED
+
+EXPLAINED = 0.9
+"""The share of a difference that a step along the gradient must explain to be the reason for it alone."""
+MANY = 32
+"""Values that a step along the gradient must explain to the last digit, where other layers did not move."""
+FEW = 3
+"""Numbers that the change of weights must have at least for that: of one weight each change lies along the gradient."""
+FAR = 0.3
+"""Largest move of outputs by an update, as with momentum or Adam, relative to the largest output, where all layers with
+weights differ.
+"""
+DENSE = 0.4
+"""The share of outputs that must differ for all weights to have moved; slopes of PReLU show in half of them."""
+ALONG, CLEARLY = 0.2, 0.4
+"""Cosine of the angle between the change of the weights and the gradient: of a layer that alone could be checked, and
+for differences beyond `FAR`. Of minibatches whose gradients have nothing in common momentum of 0.9 leaves 0.44.
+"""
+SAME = 0.05
+"""How much the rates of two layers may differ where the same step explains both."""
+SURE = 2.0
+"""The same in standard deviations of that of changes in any direction."""
+
+Key = frozenset[tuple[int, int]]
+"""The weights of what was compared as one: storage and offset of each layer's."""
+
+
+def find_stale(outcomes: list[Outcome]) -> None:
+    """Write the verdict `STALE` on layers that differ since their weights were updated after the last forward."""
+    common = _use_common_rate(outcomes)
+    moved, kept = _evidence(outcomes)
+    kept -= moved
+    for item in outcomes:
+        if item.verdict == DIFFERS and item.difference is not None:
+            _decide(item, len(moved - {_key(item, outcomes)}), bool(kept), common)
+
+
+def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
+    """Look for what else is wrong in a layer once the step that all others took is undone.
+
+    Returns:
+        The rate of the step that explains most layers, by the name of its direction.
+    """
+    rates: dict[str, list[float]] = {}
+    for item in outcomes:
+        fit = item.fit
+        if fit is not None and fit.excess <= 1 and fit.rate > 0 and fit.degrees >= FEW:
+            rates.setdefault(fit.direction.name, []).append(fit.rate)
+    common = {name: sorted(found)[len(found) // 2] for name, found in rates.items()}
+    for item in outcomes:
+        fit = item.fit
+        if fit is not None and item.again is not None and fit.direction.name in common:
+            item.again(common[fit.direction.name])
+        item.again = None
+    return common
+
+
+def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) -> None:
+    """The verdict on one layer that differs.
+
+    Args:
+        item: of the layer.
+        others: how many other layers moved.
+        kept: whether there are layers that did not.
+        common: the rate of the step that explains most layers, by the name of its direction.
+    """
+    fit, difference = item.fit, item.difference
+    assert difference is not None
+    if item.beside and fit is not None:
+        item.reason = "; ".join(filter(None, (item.reason, BESIDE.format(f"{fit.rate:.3g}", fit.direction.name))))
+        return
+    few = fit is not None and fit.degrees < FEW
+    if item.explained and not (few and others and not kept):
+        return
+    if fit is not None and fit.direction.kind == "scale":
+        if fit.excess <= 1 and fit.rate > -0.99 and not (few and others and not kept):
+            verb = "are" if "and" in fit.direction.name else "is"
+            item.reason = SCALED.format(f"{fit.direction.name} {verb}", f"{1 / (1 + fit.rate):.6g}")
+            return
+    elif fit is not None and fit.rate > 0:
+        enough = difference.count >= MANY and fit.degrees >= FEW and difference.dense > DENSE
+        enough = enough or abs(fit.rate / common.get(fit.direction.name, 1e-300) - 1) < SAME
+        sure = fit.direction.kind == "state" or fit.score >= SURE
+        if (fit.excess <= 1 and (enough or not kept)) or (not kept and sure and fit.explained >= EXPLAINED):
+            item.verdict, item.reason = (
+                STALE,
+                STEPPED.format(f"{fit.rate:.3g}", fit.direction.name, f"{fit.explained:.1%}"),
+            )
+            return
+    cosine = fit.cosine if fit is not None else None
+    small = difference.max_rel < FAR or (cosine is not None and cosine >= CLEARLY)
+    told = cosine is not None and fit is not None and cosine >= ALONG and fit.score >= SURE
+    if not kept and small and not difference.reason and (others or (told and (cosine or 0.0) >= CLEARLY)):
+        item.verdict = STALE
+        if cosine is None:
+            item.reason = MOVED_UNTOLD
+        else:
+            item.reason = (MOVED if cosine >= ALONG else MOVED_OTHERWISE).format(f"{cosine:.2f}")
+    elif cosine is not None and cosine < CLEARLY and difference.dense > DENSE:
+        item.reason = "; ".join(filter(None, (item.reason, AGAINST.format(f"{cosine:.2f}"))))
+
+
+def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
+    """The weights that moved, and those that did not."""
+    moved: set[Key] = set()
+    still: dict[Key, bool] = {}
+    slopes = False
+    for item in outcomes:
+        key = _key(item, outcomes)
+        if not key:
+            continue
+        slope = any(_has_gradient(outcomes[number]) for number in item.group or ())
+        slopes = slopes or slope
+        if item.verdict == DIFFERS and item.difference is not None and not item.difference.reason:
+            if item.difference.dense > DENSE and not (item.explained and not item.beside):
+                moved.add(key)
+        elif item.verdict == AGREES and item.difference is not None and item.difference.max_abs:
+            # Of an input of zeros weights do not show.
+            still[key] = still.get(key, False) or slope
+        elif item.verdict == NOT_RECORDED and item.independent and item.backward == DIFFERS:
+            moved.add(key)
+        elif item.verdict == NOT_RECORDED and item.independent and item.backward == AGREES:
+            still[key] = True
+    # What has no gradient stays as it is; where no layer has one, they were set to zero.
+    return moved, {key for key, slope in still.items() if slope or not slopes}
+
+
+def _key(item: Outcome, outcomes: list[Outcome]) -> Key:
+    if item.step.whole:
+        return frozenset()
+    steps = [outcomes[number].step for number in item.group] or [item.step]
+    found = []
+    for step in steps:
+        tensors = [step.obj.get(name) for name in ("weight", "bias")]
+        weights = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.numel]
+        found += [(id(tensor.storage), tensor.offset) for tensor in weights[:1]]
+    return frozenset(found)
+
+
+def _has_gradient(outcome: Outcome) -> bool:
+    slope = outcome.step.obj.get("gradWeight")
+    return isinstance(slope, Tensor) and bool(slope.numel) and bool((abs(slope.numpy()) > 0).mean() > 0.5)
