@@ -98,6 +98,12 @@ def _graph(visit: Visit) -> Iterator[Visit | Step]:
     yield as_whole(visit.inner(visit.path, visit.obj, known, visit.grad_output))
 
 
+def _chain_and_whole(visit: Visit) -> Iterator[Visit | Step]:
+    """A Sequential with a class of its own: its modules, and the whole, which has one module in PyTorch."""
+    yield from recurrent.chain(visit)
+    yield as_whole(visit)
+
+
 def _opaque(visit: Visit) -> Iterator[Visit | Step]:
     """A container whose way of passing values is not known: only the whole is a step, and all inside is not."""
     yield as_whole(visit)
@@ -108,6 +114,7 @@ _FLOWS: dict[str, Flow] = {
         ("Sequential", "Decorator", "NaN", "Profile", "GPU", "Serial", "DontCast", "FireModule", "SpatialLPPooling"),
         recurrent.chain,
     ),
+    **dict.fromkeys(("LayerNormalization", "Maxout"), _chain_and_whole),
     "ConcatTable": _same_for_all,
     "Concat": _concat,
     "DepthConcat": _concat,

@@ -115,6 +115,7 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
     moved: set[Key] = set()
     still: dict[Key, bool] = {}
     slopes = False
+    one_pass = _is_one_pass(outcomes)
     for item in outcomes:
         key = _key(item, outcomes)
         if not key:
@@ -127,12 +128,18 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
         elif item.verdict == AGREES and item.difference is not None and item.difference.max_abs:
             # Of an input of zeros weights do not show.
             still[key] = still.get(key, False) or slope
-        elif item.verdict == NOT_RECORDED and item.independent and item.backward == DIFFERS:
+        elif one_pass and item.verdict == NOT_RECORDED and item.independent and item.backward == DIFFERS:
             moved.add(key)
-        elif item.verdict == NOT_RECORDED and item.independent and item.backward == AGREES:
+        elif one_pass and item.verdict == NOT_RECORDED and item.independent and item.backward == AGREES:
             still[key] = True
     # What has no gradient stays as it is; where no layer has one, they were set to zero.
     return moved, {key for key, slope in still.items() if slope or not slopes}
+
+
+def _is_one_pass(outcomes: list[Outcome]) -> bool:
+    """Return whether the last backward belongs to the last forward: gradients of activations depend on their inputs."""
+    seen = {item.backward for item in outcomes if not item.parameters and not item.independent and item.group}
+    return AGREES in seen and DIFFERS not in seen
 
 
 def _key(item: Outcome, outcomes: list[Outcome]) -> Key:

@@ -84,6 +84,12 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     moved = any(item.verdict == STALE for item in outcomes)
     differing = [item for item in sums if item.backward == DIFFERS]
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
+    alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
+    others = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == AGREES}
+    for item in outcomes:
+        if item.step.path in alone and len(alone) == 1 and len(others) > 1 and not differing and not moved:
+            # All other gradients are those of the last forward.
+            item.verdict, item.difference, item.reason = DIFFERS, item.backward_difference, GRADIENT
     for item in outcomes:
         if item.verdict != NOT_RECORDED or item.backward not in (AGREES, DIFFERS):
             continue
