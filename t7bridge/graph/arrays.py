@@ -25,6 +25,8 @@ HALF_NAN = 0x7FFF
 """The bits of the one nan that Torch makes when it turns numbers into halves."""
 _BUFFER_BYTES = 1 << 20
 """Bytes converted at a time, of the source or the target, whichever has more."""
+_STEP_BYTES = 1 << 18
+"""The same where elements are converted in steps, each of which asks for memory: more would go back to the system."""
 _MOST_TOGETHER = 1 << 12
 _ORDER = {"little": "<", "big": ">"}
 
@@ -257,7 +259,8 @@ class _ArrayBuffer(Buffer):
         wanted: np.dtype[Any],
         converts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (),
     ) -> None:
-        count = max(1, _BUFFER_BYTES // max(held.itemsize, wanted.itemsize) // together) * together
+        most = _STEP_BYTES if converts else _BUFFER_BYTES
+        count = max(1, most // max(held.itemsize, wanted.itemsize) // together) * together
         self._taken = np.empty(count, held.newbyteorder("="))
         self._swaps = not held.isnative, not wanted.isnative
         self._native = wanted.newbyteorder("=")

@@ -407,7 +407,7 @@ def _branching_modules(module: nn.Module) -> list[tuple[str, str]]:
 
 @cache
 def _branches_on_training(forward: Any) -> bool:
-    """Return whether the source of a function has a condition that asks for `.training`, as far as it is known."""
+    """Return whether the source of a function, if available, has a condition on `.training`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
     except (OSError, TypeError, SyntaxError):

@@ -18,7 +18,7 @@ class Example:
         name: its name in the exported file.
         shape: its sizes, the batch first.
         dtype: `float32` and the like; empty for that of the model's parameters.
-        value: the tensor, where a file holds it; otherwise numbers are drawn.
+        value: the tensor, if a file holds it; otherwise random numbers are used.
     """
 
     name: str
@@ -28,4 +28,4 @@ class Example:
 
 
 Examples: TypeAlias = Union[Example, "list[Examples]"]
-"""The input of a model: one, or a list for a Lua table, in which are lists for tables in it."""
+"""The input of a model: one, or a list for a Lua table, with nested lists for tables in it."""

@@ -132,7 +132,7 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
 
 
 def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
-    """Yield what a format of named tensors can hold of a file: tensors by name, on compacted storages, detached."""
+    """Yield the content of a file that a format of named tensors can hold: tensors by name, compacted, detached."""
     from ..conversion.named_tensors import fit_names, flatten
     from ..conversion.state_dicts import state_dict_of
     from ..nn.weights.compact import compacted
@@ -147,7 +147,7 @@ def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
         if len(dotted) < len(flat.tensors):  # `a.b` beside `b` in the group `a`
             dotted = {"/".join(steps): tensor for steps, tensor in flat.tensors.items()}
         tensors = sorted(compacted(dotted).items())
-        # An object for each name: what is shared is a storage, never a tensor.
+        # One object for each name: only storages are shared, never tensors.
         yield {name: evolve(tensor, requires_grad=False, is_parameter=False) for name, tensor in tensors}
 
 

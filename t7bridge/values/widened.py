@@ -200,8 +200,26 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     return array.astype(code)
 
 
-def _to_float8(table: np.ndarray, array: np.ndarray) -> np.ndarray:
+@lru_cache
+def _float8_heads(name: str) -> np.ndarray:
+    """Return the 8-bit pattern for the first 12 bits of a float32, shape (4096,): all that exact numbers have set."""
+    heads = np.zeros(1 << 12, "u1")
+    heads[_float8_table(name) >> 20] = np.arange(256)
+    return heads
+
+
+def _to_float8(name: str, array: np.ndarray) -> np.ndarray:
     """Return the 8-bit patterns of float32 numbers, shape (n,): equal bits where possible, else the nearest number."""
+    table, bits = _float8_table(name), array.view("u4")
+    found: np.ndarray = _float8_heads(name)[bits >> 20]
+    other = table[found] != bits
+    if other.any():
+        found[other] = _nearest_float8(table, array[other])
+    return found
+
+
+def _nearest_float8(table: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """Do the work of `_to_float8` for numbers of which most are not exact."""
     order = np.argsort(table, kind="stable")
     patterns, bits = table[order], array.view("u4")
     above = np.minimum(np.searchsorted(patterns, bits), 255)

@@ -1,4 +1,4 @@
-"""StateDict: tensors by PyTorch's names, and where each comes from."""
+"""StateDict: tensors by PyTorch's names, and their origins."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Origin:
     Attributes:
         obj: the Lua object.
         param: the entry that named it; `None` for a class without an entry.
-        source: its field and layout; `None` for what was computed, or where the layout could not be changed.
-        tensor: the Lua tensor; `None` for what was computed.
+        source: its field and layout; `None` if it was computed, or its layout could not be changed.
+        tensor: the Lua tensor; `None` if it was computed.
     """
 
     obj: TorchObject
@@ -35,8 +35,8 @@ class StateDict(OrderedDict[str, Tensor]):
     Tensors that shared memory in Lua do so here.
 
     Attributes:
-        notes: what the user should know.
-        origins: where each tensor comes from.
+        notes: notes for the user.
+        origins: the origin of each tensor.
     """
 
     __slots__ = ("notes", "origins")

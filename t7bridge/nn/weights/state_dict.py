@@ -21,7 +21,7 @@ from .recorded import ROOT_FIELD, recorded
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
 _USUAL = ("weight", "bias", "running_mean", "running_var")
-"""The tensors that most layers have, under the names that PyTorch has for them too."""
+"""The tensors of most layers, whose names are the same in PyTorch."""
 
 
 def state_dict(
@@ -71,7 +71,7 @@ def _rename(value: TorchObject, path: str, result: StateDict) -> None:
         return
     record = recorded(value, result)
     if record is None:
-        message = "the record of PyTorch's names does not fit the model: names are those of the Lua model"
+        message = "the record of PyTorch's names does not match the model: names are those of the Lua model"
         result.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.outer(result)
