@@ -185,6 +185,7 @@ class Journal:
             ) from error
         schema = self.fact("schema")
         if schema not in (None, SCHEMA):
+            self.close()
             raise T7BridgeError(
                 f"the journal has layout {schema}, and this release supports {SCHEMA}",
                 file=path,
@@ -198,7 +199,10 @@ class Journal:
 
     def fact(self, name: str) -> Any:
         """Return a fact about the zoo as a whole, `None` if it is unknown."""
-        found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        try:
+            found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
         return json.loads(found[0]) if found else None
 
     def set_facts(self, facts: dict[str, Any]) -> None:

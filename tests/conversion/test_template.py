@@ -457,8 +457,11 @@ def test_batches_are_counted(tmp_path):
     path = saved(container("nn.Sequential", linear(size=3), linear(size=3)), tmp_path)
     state = {**weights(path, tmp_path), "0.num_batches_tracked": torch.tensor(5)}
     state["1.num_batches_tracked"] = torch.tensor(7)
-    (note,) = [note for note in fill(state, path, tmp_path).notes if "num_batches_tracked" in note.message]
-    assert (note.level, "2 times" in note.message) == ("info", True)
+    resnet = model("models/resnet_small")
+    tuned = weights(resnet, tmp_path)
+    for value, template, times in ((state, path, 2), (tuned, resnet, sum("batches" in key for key in tuned))):
+        notes = [note for note in fill(value, template, tmp_path).notes if "num_batches_tracked" in note.message]
+        assert [(note.level, f"{times} times" in note.message) for note in notes] == [("info", True)]
 
 
 def test_partial_lists_what_is_wrong_only(tmp_path):

@@ -1,0 +1,95 @@
+"""The journal of a zoo: what is written comes back, and what is no journal of this release is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from attrs import asdict
+
+from t7bridge.errors import CorruptError, T7BridgeError
+from t7bridge.zoo.journal import SCHEMA, Journal, Row
+
+NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7"]
+"""Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
+
+
+def opened(path: Path) -> contextlib.closing[Journal]:
+    """A journal that is closed at the end."""
+    return contextlib.closing(Journal(str(path)))
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    """Every field of every row is as it was, after the journal was closed; rows are in the order of their names."""
+    rows = [
+        Row(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0, output=name + ".pt",
+            ours=number % 3 == 0, status="done", notes=[["info", "root", name, ""]] * (number % 2), seconds=0.5,
+            layers=[["root", "nn.X", "why"]] * (number % 3))
+        for number, name in enumerate(NAMES)
+    ]  # fmt: skip
+    with opened(tmp_path / "j") as journal:
+        journal.plan(rows[::-1])
+        journal.set_facts({"options": {"to": "pt"}, "runs": 3})
+    assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5]
+    with opened(tmp_path / "j") as journal:
+        found = list(journal.rows())
+        assert [asdict(row) for row in sorted(found, key=lambda row: row.bytes)] == [asdict(row) for row in rows]
+        assert [row.name for row in found[:2]] == NAMES[:2]
+        assert all(type(row.ours) is type(row.claimed) is bool for row in found)
+        assert journal.fact("options") == {"to": "pt"}
+        assert journal.fact("runs") == 3
+        assert journal.fact("other") is None
+
+
+def test_plans_change_and_add(tmp_path: Path) -> None:
+    """A row that has a number is changed, one without gets the next; to forget takes all away."""
+    with opened(tmp_path / "j") as journal:
+        journal.plan([Row(name="a"), Row(name="b")])
+        kept = list(journal.rows())
+        kept[1].status = "failed"
+        journal.plan([kept[1], Row(name="c")])
+        assert [(row.number, row.name, row.status) for row in journal.rows()] == [
+            (1, "a", "planned"), (2, "b", "failed"), (3, "c", "planned"),
+        ]  # fmt: skip
+        kept[0].hash, kept[0].reason = "h", "why \udcff"
+        journal.record([kept[0]])
+        assert [(row.hash, row.reason) for row in journal.rows()] == [("h", "why \udcff"), ("", ""), ("", "")]
+        journal.forget()
+        assert list(journal.rows()) == []
+        journal.plan([])
+        journal.record([])
+    with opened(tmp_path / "j") as journal:
+        assert list(journal.rows()) == []
+
+
+def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that another run has open is refused as such, one in a folder that is not there for that."""
+    monkeypatch.setattr("t7bridge.zoo.journal._BUSY_SECONDS", 0.05)
+    with opened(tmp_path / "j"), pytest.raises(T7BridgeError, match="another run is at work"):
+        Journal(str(tmp_path / "j"))
+    with opened(tmp_path / "j") as journal:
+        assert journal.fact("schema") == SCHEMA
+    with pytest.raises(T7BridgeError, match="cannot be opened"):
+        Journal(str(tmp_path / "none/j"))
+
+
+def test_what_is_no_journal(tmp_path: Path) -> None:
+    """Other files, journals of another layout and damaged ones are told apart."""
+    (tmp_path / "text").write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(CorruptError, match="is not a journal"):
+        Journal(str(tmp_path / "text"))
+    with opened(tmp_path / "j") as journal:
+        journal.plan([Row(name=f"n{number}") for number in range(500)])
+        journal.set_facts({"schema": SCHEMA + 1})
+    with pytest.raises(T7BridgeError, match=f"layout {SCHEMA + 1}, and this release supports {SCHEMA}"):
+        Journal(str(tmp_path / "j"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as base:
+        base.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (str(SCHEMA),))
+        base.commit()
+    data = bytearray((tmp_path / "j").read_bytes())
+    data[3 * 4096 :] = b"\xee" * (len(data) - 3 * 4096)
+    (tmp_path / "j").write_bytes(data)
+    with pytest.raises(CorruptError, match="damaged"), opened(tmp_path / "j") as journal:
+        list(journal.rows())
