@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import formats
 from ..errors import ModelError, about_file
 from ..formats import LUA, NAMED
+from ..garbage import collector_paused
 from ..io.output import FileOutput
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -140,7 +141,7 @@ def convert(
             )
         note_ignored(given, report)
         inputs = (document.source,) if model is None else (document.source, model.source)
-        with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output:
+        with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output, collector_paused():
             if goal.values == NAMED:
                 from .into_named import write_named_tensors
 

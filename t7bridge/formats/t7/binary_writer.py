@@ -35,6 +35,13 @@ class BinaryWriter:
         except struct.error:
             raise WriteError(f"{value} does not fit a 4-byte integer", file=self.output.name) from None
 
+    def write_ints(self, *values: int) -> None:
+        """Write 4-byte integers."""
+        try:
+            self.output.write(struct.pack(f"{self._sign}{len(values)}i", *values))
+        except struct.error:
+            raise WriteError(f"{max(values, key=abs)} does not fit a 4-byte integer", file=self.output.name) from None
+
     def write_long(self, value: int) -> None:
         """Write a C long."""
         self.write_longs((value,))

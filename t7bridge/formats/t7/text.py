@@ -280,6 +280,10 @@ class TextWriter:
         """Write an integer."""
         self.output.write(b"%d\n" % value)
 
+    def write_ints(self, *values: int) -> None:
+        """Write integers, each on a line."""
+        self.output.write(b"%d\n" * len(values) % values)
+
     write_long = write_short = write_int
 
     def write_longs(self, values: tuple[int, ...]) -> None:

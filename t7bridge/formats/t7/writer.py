@@ -20,7 +20,13 @@ from .payloads import payload_of
 if TYPE_CHECKING:
     from .text import TextWriter
 
-_Step = tuple[str, Value]
+_Step = tuple["str | tuple[str, Value]", Value]
+"""A step of a path and the value there; a step into a table is its form and the key, put into words for errors only."""
+_SHORT = 1 << 16
+
+
+def _text_of(step: str | tuple[str, Value]) -> str:
+    return step if isinstance(step, str) else step[0] % step_name(step[1])
 
 
 class T7Writer:
@@ -50,7 +56,7 @@ class T7Writer:
         self._kept: list[Any] = []
         """The objects whose identity numbers them, kept alive so that no identity is reused."""
         self._count = 0
-        self._path: list[tuple[Value, str]] = []
+        self._path: list[tuple[Value, str | tuple[str, Value]]] = []
         self._payload_depth = 0
 
     @property
@@ -138,7 +144,7 @@ class T7Writer:
             self._write_tree(value, base)
         except T7BridgeError as error:
             if not error.path:
-                error.path = "root" + "".join(step for _, step in self._path)
+                error.path = "root" + "".join(_text_of(step) for _, step in self._path)
             raise
         self._done()
 
@@ -198,12 +204,17 @@ class T7Writer:
 
     def _open_object(self, value: Value) -> Iterator[_Step] | None:
         stream = self._stream
+        if isinstance(value, Table):
+            number = self._numbers.get(id(value)) if self._referenced else None
+            if number is not None:
+                stream.write_ints(tags.TABLE, number)
+                return None
+            stream.write_ints(tags.TABLE, self._number(value), len(value.raw_keys))
+            return self._entries(value)
         if isinstance(value, LuaFunction) and value.tag == tags.FUNCTION_WITHOUT_INDEX:
             stream.write_int(value.tag)
             return self._function(value)
-        if isinstance(value, Table):
-            tag = tags.TABLE
-        elif isinstance(value, LuaFunction):
+        if isinstance(value, LuaFunction):
             tag = value.tag
         elif isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
             tag = tags.TORCH
@@ -217,9 +228,6 @@ class T7Writer:
         name = self._class_name(value) if tag == tags.TORCH else ""
         stream.write_int(tag)
         stream.write_int(self._number(value))
-        if isinstance(value, Table):
-            stream.write_int(len(value.raw_keys))
-            return self._entries(value)
         if isinstance(value, LuaFunction):
             return self._function(value)
         return self._torch(value, name)
@@ -282,14 +290,20 @@ class T7Writer:
             self._payload_depth -= 1
         return None
 
-    @staticmethod
-    def _entries(table: Table) -> Iterator[_Step]:
+    def _entries(self, table: Table) -> Iterator[_Step]:
+        """Write the entries of a table; yield the keys and values that are not plain numbers and short strings."""
+        write_number, write_string = self._stream.write_number, self._stream.write_string
         for key, value in zip(table.raw_keys, table.raw_values):
-            name = step_name(key)
             if key is None or key != key:
                 raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
-            yield f"<key {name}>", key
-            yield name, value
+            for item, form in ((key, "<key %s>"), (value, "%s")):
+                kind = type(item)
+                if kind is float:
+                    write_number(item)
+                elif kind is bytes and len(item) < _SHORT:
+                    write_string(item)
+                else:
+                    yield (form, key), item
 
     def _function(self, function: LuaFunction) -> Iterator[_Step]:
         self._stream.write_int(len(function.code))
