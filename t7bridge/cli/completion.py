@@ -76,9 +76,14 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
         line = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
         options.append(f"            {verb}) {line % ' '.join(spellings)} ;;")
         for action in parser._actions:
-            if action.choices:
-                names = "|".join(f'"{verb} {each}"' for each in action.option_strings or [verb])
-                choices.append(f"        {names}) {line % ' '.join(map(str, action.choices))}; return ;;")
+            if not action.choices:
+                continue
+            reply = line % " ".join(map(str, action.choices))
+            if action.option_strings:
+                names = "|".join(f'"{verb} {each}"' for each in action.option_strings)
+                choices.append(f"        {names}) {reply}; return ;;")
+            else:
+                choices.append(f'        "{verb} {verb}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 
 

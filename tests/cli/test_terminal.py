@@ -143,6 +143,7 @@ def test_completion_of_every_verb() -> None:
     import importlib
 
     wanted: dict[str, str] = {"t7bridge ''": " ".join([*VERBS, "help", "--help", "--version"])}
+    wanted["t7bridge completion ''"] = "bash zsh fish"
     for verb in VERBS:
         parser = parser_for(verb, importlib.import_module(f"t7bridge.cli.{verb}"))
         actions = [action for action in parser._actions if action.option_strings]
