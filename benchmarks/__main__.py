@@ -1,8 +1,8 @@
 """All benchmarks in one run: `python benchmarks` prints one table of ratios and writes `benchmarks.json`.
 
-A ratio is the time of ours divided by that of the other, or where the table says so how many times faster ours is.
+A ratio is our time divided by the other's, or the speed-up where the table says so.
 
-Everything that is compared runs in turns on the same files and the same disk. Needs torch and torchfile; the rows
+All candidates run alternately on the same files and the same disk. Needs torch and torchfile; the rows
 against Lua Torch need its command: `--lua th`.
 """
 
@@ -32,10 +32,10 @@ class Row:
     """One line of the table.
 
     Attributes:
-        what: what was done.
-        against: what it is compared with.
-        ratio: median time of ours divided by that of the other, or the other way round where `against` says so.
-        peak_mib: the peak memory of our process, where it is one.
+        what: the operation.
+        against: the reference.
+        ratio: median of our times divided by that of the other, or the inverse where `against` says so.
+        peak_mib: the peak memory of our process, if it is one.
     """
 
     what: str
@@ -45,7 +45,7 @@ class Row:
 
 
 def copying(folder: Path, runs: int) -> Iterator[Row]:
-    """Large files, against `cp` and against what people use today."""
+    """Large files, against `cp` and against current practice."""
     t7, pt = folder / "large.t7", folder / "large.pt"
     files.large(t7)
     first = commands(
@@ -72,7 +72,7 @@ def copying(folder: Path, runs: int) -> Iterator[Row]:
 
 
 def converting(folder: Path, runs: int) -> Iterator[Row]:
-    """Elements that are not yet what the target wants, in pieces."""
+    """Elements that need conversion for the target, in pieces."""
     big, text, wide, out = folder / "big.t7", folder / "text.t7", folder / "long.t7", folder / "out"
     files.large(big, 14, order=">")
     files.large(wide, 3, kind="Long")
@@ -126,7 +126,7 @@ def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
 
 
 def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
-    """Decimal text, against Lua Torch: reading all numbers, and writing them."""
+    """Decimal text, against Lua Torch: reading and writing all numbers."""
     import t7bridge
     from t7bridge import T7Layout, Tensor
 
@@ -149,7 +149,7 @@ def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
 
 
 def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict[str, float]:
-    """Median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
+    """Return median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
     script = Path(__file__).with_name("time.lua")
     run = subprocess.run([lua, script, path, str(runs), encoding], capture_output=True, text=True, check=True)
     load, save = run.stdout.split()[-2:]
@@ -157,7 +157,7 @@ def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict
 
 
 def starting(folder: Path, runs: int) -> Iterator[Row]:
-    """Time until something happens."""
+    """Latencies."""
     import t7bridge
 
     small = folder / "small.t7"
@@ -181,7 +181,7 @@ def starting(folder: Path, runs: int) -> Iterator[Row]:
 
 
 def growing(folder: Path, runs: int) -> Iterator[Row]:
-    """Growth of the time with ten times as much."""
+    """Growth of the time for ten times the size."""
     import t7bridge
 
     cases: dict[str, tuple[Callable[[Path, int], None], int]] = {
@@ -213,12 +213,12 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
 
 
 def faster(what: str, against: str, ours: float, theirs: float) -> Row:
-    """A row that says how many times faster ours is, of two times."""
+    """Return a row with the speed-up from two times."""
     return Row(what, f"{against}, times faster", theirs / ours)
 
 
 def machine() -> str:
-    """The machine's kind."""
+    """Return a description of the machine."""
     model = ""
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -227,7 +227,7 @@ def machine() -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     lines = ["| what | against | ratio | peak memory |", "| --- | --- | ---: | ---: |"]
     for row in rows:
         memory = f"{row.peak_mib:.0f} MiB" if row.peak_mib else ""
@@ -238,9 +238,9 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="how often everything is run; the median counts")
-    parser.add_argument("--folder", help="where the files go; the disk that is measured")
-    parser.add_argument("--json", default="benchmarks.json", help="where the results go")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs; the median counts")
+    parser.add_argument("--folder", help="folder for the files; selects the disk measured")
+    parser.add_argument("--json", default="benchmarks.json", help="file for the results")
     parser.add_argument("--lua", help="the command of Lua Torch, for the rows against it")
     options = parser.parse_args()
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""The files that the benchmarks run on, written here byte by byte, so that no program under test has made them."""
+"""Benchmark files, written here byte by byte, independently of the programs under test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 TENSORS, ELEMENTS = 14, 10_000_000
-"""As many weights as VGG-16 has, 560 MB of them."""
+"""The number of weights of VGG-16, 560 MB."""
 
 
 def _string(text: bytes) -> bytes:
@@ -81,7 +81,7 @@ def nested(path: Path, depth: int) -> None:
 
 
 def sparse(path: Path, gigabytes: int = 10) -> None:
-    """One tensor of so many gigabytes, which take no space on the disk: zeros that were never written."""
+    """Write a sparse tensor file of the given gigabytes: zeros that were never written."""
     elements = gigabytes * 10**9 // 4
     head = struct.pack("<ii", 4, 1) + _string(b"V 1") + _string(b"torch.FloatTensor")
     head += struct.pack("<iqqq", 1, elements, 1, 1) + struct.pack("<ii", 4, 2)

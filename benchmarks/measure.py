@@ -1,4 +1,4 @@
-"""Times and memory of commands, taken in turns, so that a machine that slows down slows all of them."""
+"""Times and memory of commands, run alternately, so that a machine that slows down affects all of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from attrs import define
 
 @define(frozen=True)
 class Result:
-    """What several runs of one thing took.
+    """Measurements of several runs.
 
     Attributes:
         seconds: of each run.
-        peak_mib: the largest resident memory of a run, in MiB; 0 where it was not a process of its own.
+        peak_mib: the largest resident memory of a run, in MiB; 0 if it was not a process of its own.
     """
 
     seconds: tuple[float, ...]
@@ -31,7 +31,7 @@ class Result:
         return statistics.median(self.seconds)
 
 
-# A process counts as its own the memory that its parent had when it was started; so a small one starts it.
+# A process is charged the memory of its parent at its start; so a small one starts it.
 _LAUNCHER = """
 import os, sys, time
 start = time.perf_counter()
@@ -44,10 +44,10 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 
 
 def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
-    """Run commands in turns.
+    """Run commands alternately.
 
     Args:
-        runs: how often each.
+        runs: number of runs of each.
         named: by name a file to remove beforehand, and the command line.
 
     Raises:
@@ -58,7 +58,7 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
     for _ in range(runs):
         for name, (target, *command) in named.items():
             Path(str(target)).unlink(missing_ok=True)
-            os.sync()  # what the one before has written must not go to the disk in the time of this one
+            os.sync()  # earlier writes must not go to the disk during this run
             launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *map(str, command)]
             run = subprocess.run(launcher, capture_output=True, text=True)
             if run.returncode:
@@ -70,7 +70,7 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
 
 
 def calls(runs: int, **named: Callable[[], object]) -> dict[str, Result]:
-    """Call functions in turns, each once beforehand."""
+    """Call functions alternately, each once beforehand."""
     seconds: dict[str, list[float]] = {name: [] for name in named}
     for function in named.values():
         function()

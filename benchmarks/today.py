@@ -1,4 +1,4 @@
-"""What people do today: `today.py SOURCE.t7 TARGET.pt` with torchfile, `today.py SOURCE.pt TARGET.pt` with PyTorch."""
+"""Current practice: `today.py SOURCE.t7 TARGET.pt` with torchfile, `today.py SOURCE.pt TARGET.pt` with PyTorch."""
 
 from __future__ import annotations
 

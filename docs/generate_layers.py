@@ -1,7 +1,7 @@
-"""Writes layers.md from the registry of layers: `python docs/generate_layers.py`.
+"""Generate layers.md from the registry of layers: `python docs/generate_layers.py`.
 
-Needs t7bridge, and PyTorch for the operations that `save_module` builds; what the layers of the runtime do is read
-from their source.
+Needs t7bridge, and PyTorch for the operations that `save_module` builds; the descriptions of the runtime's layers are
+read from their source.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ RUNTIME = Path(t7bridge.nn.__file__).parents[1] / "torchmodules" / "layers"
 
 HEAD = f"""# Layers
 
-What becomes of each class of Lua. This page is made from the registry by `python docs/generate_layers.py`; do not edit
-it by hand.
+The PyTorch equivalent of each Lua class. This page is generated from the registry by `python docs/generate_layers.py`;
+do
+not edit it by hand.
 
-- **In PyTorch** is what `load_module` makes. A name of `nn.` is a class of `torch.nn`; other names are classes of
-  `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that others call the
-  field `b`, `a = 1` that 1 counts where the file has none, and `a - 1` that Lua counts from 1. *Depends* is shown
-  where more than values decides; the possible classes follow. Classes without anything there have a state dict only.
+- **In PyTorch** is the result of `load_module`. A name of `nn.` is a class of `torch.nn`; other names are classes of
+  `t7bridge.torchmodules.layers`, described in a line. Arguments are Lua's fields; `a \\| b` means that other releases
+  name
+  the field `b`, `a = 1` is the default of a missing field, and `a - 1` converts from 1-based numbers. *Depends* is
+  shown
+  if more than values decides; the possible classes follow. Classes with an empty cell have a state dict only.
 - **State dict** lists the keys that `convert` writes, after the name of the layer: *buffers* in italics, `(derived)`
-  what follows from other fields, struck through what Lua keeps and does not read.
-- **From PyTorch** lists the ATen operations of which `save_module` makes the class, alone or among others; what each
-  becomes is in [lua-operations.md](lua-operations.md), from the same table.
+  for computed tensors, struck through those that Lua keeps but does not read.
+- **From PyTorch** lists the ATen operations for which `save_module` uses the class, alone or with others; the
+composition
+  of each is in [lua-operations.md](lua-operations.md), from the same table.
 - A class that is not listed has the entry of the `nn` class of the same name if its package is one of
   {", ".join(f"`{prefix}*`" for prefix in ALIAS_PREFIXES)}: `cudnn.SpatialConvolution` is `nn.SpatialConvolution`.
 - A class of your own gets an entry by `register_layer`. Any other class keeps its tensors under Lua's names, with a
@@ -41,11 +45,11 @@ it by hand.
 """
 
 
-# What the runtime's classes do
+# Descriptions of the runtime's classes
 
 
 def runtime_classes() -> dict[str, str]:
-    """The first sentence of the docstring of each class of the runtime, by family and name: `shape.View`."""
+    """Return the first sentence of the docstring of each class of the runtime, by family and name: `shape.View`."""
     found = {}
     for path in sorted(RUNTIME.glob("*.py")):
         for node in ast.parse(path.read_text()).body:
@@ -87,7 +91,7 @@ def argument(value: Any) -> str:
 
 
 def called(row: Row) -> str:
-    """A row of the registry as the call that it makes."""
+    """Return a row of the registry as its call."""
     args = [argument(each) for each in row.args]
     args += [f"{name}={argument(value)}" for name, value in row.kwargs.items()]
     target = row.target.removeprefix(LAYERS)
@@ -95,17 +99,17 @@ def called(row: Row) -> str:
     if target in CLASSES:
         text += f": {CLASSES[target]}"
     if row.plain:
-        text += f" For inputs that all have a batch dimension {code(row.plain.removeprefix('torch.'))} does."
+        text += f" With a batch dimension: {code(row.plain.removeprefix('torch.'))}."
     return text
 
 
 def code(text: str) -> str:
-    """Text as code in a table."""
+    """Format text as code in a table."""
     return "`" + text.replace("|", "\\|") + "`"
 
 
 def depends(choice: Choice) -> str:
-    """The classes that an object may become, as text."""
+    """Return the classes that an object may become, as text."""
     names = [target.removeprefix(LAYERS).removeprefix("torch.") for target in choice.targets]
     if len(names) == 1 and names[0] in CLASSES:
         return f"*Depends.* {code(names[0])}: {CLASSES[names[0]]}"
@@ -116,7 +120,7 @@ def depends(choice: Choice) -> str:
 
 
 def keys(layer: Layer) -> str:
-    """The keys of a state dict."""
+    """Return the keys of a state dict as text."""
     if isinstance(layer.params, ParamsOf):
         return f"*depends:* {', '.join(map(code, layer.params.names))}"
     assert isinstance(layer.params, tuple), layer.names
@@ -124,7 +128,7 @@ def keys(layer: Layer) -> str:
 
 
 def key(param: Param) -> str:
-    """One key, or what is said of it."""
+    """Return one key, or its description."""
     shown = code(param.name)
     match param.kind:
         case "buffer":
@@ -149,7 +153,7 @@ def notes(layer: Layer) -> str:
 
 
 def built_of() -> dict[str, list[str]]:
-    """The operations of PyTorch that are built of each class of Lua."""
+    """Return the operations of PyTorch that use each Lua class."""
     found: dict[str, dict[str, None]] = {name: {} for name in registered_layers()}
     for entry in dict.fromkeys(OPERATIONS.values()):
         classes = re.findall(r"nn\.\w+", entry.lua)
@@ -163,7 +167,7 @@ def built_of() -> dict[str, list[str]]:
 
 
 def families() -> dict[str, list[str]]:
-    """The classes of each family in the order of its file, by the dotted name of the module."""
+    """Return the classes of each family in the order of its file, by the dotted name of the module."""
     found: dict[str, list[str]] = {}
     for name, layer in registered_layers().items():
         found.setdefault(layer.home, []).append(name)
@@ -181,7 +185,7 @@ def shown(mapped: Mapped | None) -> str:
 
 
 def page() -> str:
-    """The whole document."""
+    """Return the whole document."""
     layers, built = registered_layers(), built_of()
     kinds: dict[str, int] = {}
     modules = 0

@@ -1,4 +1,4 @@
-"""Writes lua-operations.md from the table of operations: `python docs/generate_lua_operations.py`. Needs PyTorch."""
+"""Generate lua-operations.md from the table of operations: `python docs/generate_lua_operations.py`. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from t7bridge.lua.table import OPERATIONS
 DOCUMENT = Path(__file__).with_name("lua-operations.md")
 HEAD = """# PyTorch operations in Lua Torch
 
-What `save_module` and `t7bridge lua` build of each ATen operation; see [lua.md](lua.md). This page is made from the
-table in `t7bridge/lua/operations/` by `python docs/generate_lua_operations.py`; do not edit it by hand. The way back,
-from Lua's layers to PyTorch, is in [layers.md](layers.md).
+The Lua layers that `save_module` and `t7bridge lua` use for each ATen operation; see [lua.md](lua.md). This page is
+generated from the table in `t7bridge/lua/operations/` by `python docs/generate_lua_operations.py`; do not edit it by
+hand. The reverse, from Lua's layers to PyTorch, is in [layers.md](layers.md).
 
-Operations on constants are computed when the module is saved. Whatever is not listed is refused with its line.
+Operations on constants are computed when the module is saved. Operations that are not listed are refused with their
+line.
 """
 
 
 def document() -> str:
-    """The page."""
+    """Return the page."""
     families: dict[str, list[str]] = {name: [] for name in operations.__all__}
     for entry in dict.fromkeys(OPERATIONS.values()):
         family = entry.build.__module__.rpartition(".")[2]
@@ -29,7 +30,7 @@ def document() -> str:
         families[family].append(f"| {names} | {first}{note} | {entry.lua} |")
     text = HEAD
     for family, rows in families.items():
-        text += f"\n## {family.capitalize()}\n\n| ATen | what it does | in Lua |\n| --- | --- | --- |\n"
+        text += f"\n## {family.capitalize()}\n\n| ATen | function | in Lua |\n| --- | --- | --- |\n"
         text += "\n".join(rows) + "\n"
     return text
 

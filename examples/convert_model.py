@@ -1,4 +1,4 @@
-"""A Lua model to a PyTorch state dict, and a tree of all fields back to the same bytes."""
+"""A Lua model as a PyTorch state dict, and a tree of all fields converted back to the same bytes."""
 
 import tempfile
 from pathlib import Path

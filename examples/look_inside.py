@@ -1,4 +1,4 @@
-"""What a training checkpoint holds, and a weight as a numpy array."""
+"""Content of a training checkpoint, and a weight as a numpy array."""
 
 import t7bridge
 

@@ -1,4 +1,4 @@
-"""A layer that a training program defined by itself, as a live PyTorch module."""
+"""A layer defined by a training program, as a live PyTorch module."""
 
 import tempfile
 from pathlib import Path
@@ -20,7 +20,7 @@ class Scale(torch.nn.Module):
     """Lua: `self.output:cmul(input, self.gain:expandAs(input)):mul(self.slope)`; `gain` is learned."""
 
     def __init__(self, features, slope):
-        """Make one for so many features."""
+        """Set the number of features and the slope."""
         super().__init__()
         self.slope = slope
         self.scale = torch.nn.Parameter(torch.ones(features))

@@ -1,4 +1,4 @@
-"""Many files at once: what became of each, and that a second run has nothing to do."""
+"""Many files at once: the outcome of each, and a second run without work."""
 
 import shutil
 import tempfile

@@ -1,11 +1,12 @@
-"""Referees for the readers of `.pt`: CPython's C unpickler, and PyTorch's own loader with `weights_only=True`.
+"""Differential fuzzing of the `.pt` readers: CPython's C unpickler, and PyTorch's own loader with `weights_only=True`.
 
-`pickles` changes data-only pickles and compares what `Unpickler` reads with what `_pickle.Unpickler` reads, whose
-`find_class` and `persistent_load` return inert stand-ins. `archives` changes whole files of `torch.save` and compares
-what `PtReader` reads with what `torch.load(weights_only=True)` reads.
+`pickles` mutates data-only pickles and compares the results of `Unpickler` and `_pickle.Unpickler`, whose
+`find_class` and `persistent_load` return inert stand-ins. `archives` mutates whole files of `torch.save` and compares
+the results of `PtReader` and `torch.load(weights_only=True)`.
 
-The rule: a file that both accept has one value, or it is a finding. What we refuse is
-not shown to the referee, which some of it would keep busy for ever. What only we accept is harmless where no other
+The rule: a file that both accept must have one value. Inputs that we refuse are
+not passed to the reference reader, which some of them would keep busy forever. Inputs that only we accept are harmless
+if no other
 reader takes the file, and is counted.
 
     python fuzz/differential.py pickles --count 300000
@@ -47,14 +48,14 @@ _REFEREE_BYTES = 1 << 28
 
 
 class Difference(AssertionError):
-    """Both readers accept the input, and do not agree about its value."""
+    """Both readers accept the input, but disagree about its value."""
 
 
 # One text for a value, whichever reader made it
 
 
 class _Writer:
-    """Writes values as text; what is shared or cyclic by number, as each reader shares it."""
+    """Writes values as text; shared and cyclic values by number, as each reader shares them."""
 
     def __init__(self, leaf: Callable[[Any], list[Any] | None]) -> None:
         self._leaf = leaf
@@ -63,13 +64,13 @@ class _Writer:
         self._left = _MOST_VALUES
 
     def text(self, value: Any, depth: int = 0) -> str:
-        """The text of a value."""
+        """Return the text of a value."""
         if value is None or isinstance(value, (bool, int, str, bytes)):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, (float, complex)):
             return f"{type(value).__name__}:{value!r}"
         self._left -= 1
-        if depth > _DEEPEST or self._left < 0:  # tuples are written as often as they stand, which may be without end
+        if depth > _DEEPEST or self._left < 0:  # tuples are written at each occurrence, possibly endlessly
             return "deep"
         if id(value) in self._seen and type(value) is not tuple:
             return f"#{self._seen[id(value)]}"
@@ -94,7 +95,7 @@ class _Writer:
         return [f"other {type(value).__name__}"]
 
     def _sketch(self, item: Any) -> list[str]:
-        """The first values of an element of a set, to put the elements in one order whichever reader made them."""
+        """Return the first values of an element of a set, to sort the elements independently of the reader."""
         words: list[str] = []
         waiting = [item]
         for _ in range(_SKETCHED):
@@ -115,7 +116,7 @@ class _Writer:
 
 
 class _Named:
-    """A global, by its name; a call of it makes an inert object."""
+    """A global, by its name; calling it creates an inert object."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -125,7 +126,7 @@ class _Named:
 
 
 class _Made:
-    """What a call would have made."""
+    """The result of a call."""
 
     def __init__(self, made_by: Any, args: Any, kwargs: Any = None) -> None:
         self.made_by, self.args, self.kwargs = made_by, args, kwargs
@@ -139,11 +140,11 @@ class _Made:
         self.states.append(state)
 
     def extend(self, items: Any) -> None:
-        """Take what APPENDS has."""
+        """Store the items of APPENDS."""
         self.items.extend(items)
 
     def append(self, item: Any) -> None:
-        """Take what APPEND has."""
+        """Store the item of APPEND."""
         self.items.append(item)
 
     add = append
@@ -153,7 +154,7 @@ class _Made:
 
 
 class _Id:
-    """What a persistent id names."""
+    """The object of a persistent id."""
 
     def __init__(self, saved_id: Any) -> None:
         self.saved_id = saved_id
@@ -173,7 +174,7 @@ class _CUnpickler(pickle.Unpickler):
 
 
 class _Inert:
-    """The same for our unpickler."""
+    """The meaning of names for our unpickler."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], PythonGlobal] = {}
@@ -222,10 +223,10 @@ def compare_pickle(data: bytes) -> str:
     """Read a pickle with both unpicklers.
 
     Returns:
-        `both` or `ours`: who accepts it; `refused` where we do not, and the referee is not asked.
+        `both` or `ours`: the readers that accept it; `refused` if we do not, without running the reference reader.
 
     Raises:
-        Difference: both do, with two values, or they end at two places.
+        Difference: both accept it, with different values or ends.
     """
     ours: Any = None
     theirs: Any = None
@@ -241,7 +242,7 @@ def compare_pickle(data: bytes) -> str:
         theirs = (referee.load(),)
     except (RecursionError, MemoryError):
         raise
-    except Exception:  # whatever CPython has for damaged pickles
+    except Exception:  # CPython raises anything for damaged pickles
         pass
     if theirs is None:
         return "ours"
@@ -304,10 +305,10 @@ def compare_archive(data: bytes) -> str:
     """Read a file with both loaders.
 
     Returns:
-        `both` or `ours`: who accepts it; `refused` where we do not, and the referee is not asked.
+        `both` or `ours`: the readers that accept it; `refused` if we do not, without running the reference reader.
 
     Raises:
-        Difference: both do, with two values.
+        Difference: both accept it, with different values.
     """
     import torch
 
@@ -324,7 +325,7 @@ def compare_archive(data: bytes) -> str:
         theirs = (_Writer(_torch_leaf).text(loaded),)
     except RecursionError:
         raise
-    except Exception:  # whatever PyTorch has for damaged files
+    except Exception:  # PyTorch raises anything for damaged files
         pass
     if theirs is None:
         return "ours"
@@ -337,7 +338,7 @@ def compare_archive(data: bytes) -> str:
 
 
 def pickle_seeds() -> Iterator[bytes]:
-    """Pickles of every protocol, and those of the corpus."""
+    """Return pickles of every protocol, and those of the corpus."""
     shared = [1, 2.5, "text"]
     value = {
         "a": shared, "b": (shared, {"c": None, 3: True}), "d": b"bytes" * 20, "e": {1, 2}, "f": frozenset({4}),
@@ -361,7 +362,7 @@ def pickle_seeds() -> Iterator[bytes]:
 
 
 def archive_seeds() -> Iterator[bytes]:
-    """Files of `torch.save` that the safe loader takes."""
+    """Return files of `torch.save` that the safe loader accepts."""
     for path in sorted(TESTFILES.glob("pt/*.pt")):
         if path.stat().st_size < _LARGEST and "torchscript" not in path.name and "tar" not in path.name:
             yield path.read_bytes()
@@ -374,7 +375,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], str], Callable[[], Iterator[bytes]]]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one referee; exit code 1 where the readers differ."""
+    """Run one comparison; exit code 1 if the readers differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--count", type=int, default=10_000)
@@ -394,7 +395,7 @@ def main(arguments: list[str] | None = None) -> int:
     def made(number: int) -> bytes:
         choose = random.Random(f"{options.target} {options.seed} {number}")
         data, other = choose.choice(files), choose.choice(files)
-        if data[:2] != b"PK" and choose.random() < 0.3:  # a file that is still read more often than not
+        if data[:2] != b"PK" and choose.random() < 0.3:  # a file that is usually still readable
             return overwrite(data, choose)
         return mutate(data, other, choose)
 

@@ -1,12 +1,12 @@
-"""Changed modules through `load_module` and `model.py`: both refuse, or both compute the same.
+"""Mutated modules through `load_module` and `model.py`: both refuse, or both compute the same.
 
     python fuzz/fuzz_modules.py --count 20000
     python fuzz/fuzz_modules.py --input findings/module-1234.t7
 
-Modules of the test files, recorded with inputs, get other options (hostile ones too), other inputs and other modules
-around them, beside them and behind them. A module that only `model.py` makes is a difference, and so is another output.
-What ends with an error on one side is refused there, and counted: `model.py` is written for batches where torch.nn is,
-and does not run branches that nobody reads. `nn.Linear` of three dimensions, which only PyTorch knows, is passed over.
+Modules of the test files, recorded with inputs, get other options (also hostile ones), other inputs and other modules
+around, next to and after them. A module that only `model.py` accepts is a difference, and so is another output.
+Errors on one side only are refusals, and counted: `model.py` is written for batches where torch.nn requires them,
+and does not run unused branches. `nn.Linear` of three dimensions, which only PyTorch accepts, is skipped.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from t7bridge.torchmodules.build import live_module, materialize
 
 _FILES = ("random_nn.t7", "random_expr.t7", "random_graph.t7", "found_nets.t7", "found_pages.t7", "found_windows.t7")
 _MOST_OBJECTS = 60
-"""Modules with more objects inside are not tried."""
+"""Modules with more objects inside are skipped."""
 _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors that PyTorch and Python raise for inputs that do not fit."""
+"""Errors that PyTorch and Python raise for unsuitable inputs."""
 
 Case = tuple[TorchObject, Any]
 
 
 def module(name: str, /, **fields: Any) -> TorchObject:
-    """An object of a class of nn."""
+    """Return an object of a class of nn."""
     return TorchObject(f"nn.{name}", 1, Table.of(fields))
 
 
 def objects(value: Any) -> list[TorchObject]:
-    """All objects with fields in a value, each once."""
+    """Yield all objects with fields in a value, each once."""
     found: dict[int, TorchObject] = {}
     seen: set[int] = set()
     stack = [value]
@@ -72,7 +72,7 @@ def objects(value: Any) -> list[TorchObject]:
 
 
 def copied(value: Any) -> Any:
-    """A copy of objects and tables, shared and cyclic as they are; tensors are the same."""
+    """Return a copy of objects and tables with their sharing and cycles; tensors are the same."""
     made: dict[int, Any] = {}
     stack = [value]
     while stack:
@@ -95,7 +95,7 @@ def copied(value: Any) -> Any:
 
 
 def seeds() -> list[Case]:
-    """Modules and their inputs."""
+    """Return modules and their inputs."""
     found: list[Case] = []
     for name in _FILES:
         for record in read(TESTFILES / name).as_list():
@@ -113,7 +113,7 @@ def seeds() -> list[Case]:
 
 
 def pointwise(choose: random.Random) -> TorchObject:
-    """A layer that takes any tensor."""
+    """Return a layer that accepts any tensor."""
     inplace, number = choose.random() < 0.4, choose.choice((-1.0, 0.5, 2.0))
     dim, dims = float(choose.randint(1, 3)), choose.choice((None, 1.0, 2.0, 3.0))
     some: dict[str, Any] = {} if dims is None else {"nInputDims": dims}
@@ -145,12 +145,12 @@ def pointwise(choose: random.Random) -> TorchObject:
 
 
 def container(name: str, *modules: TorchObject, **fields: Any) -> TorchObject:
-    """A container with modules."""
+    """Return a container with modules."""
     return module(name, modules=Table.from_list([*modules]), **fields)
 
 
 def surrounded(obj: TorchObject, choose: random.Random) -> TorchObject:
-    """A module among others."""
+    """Return a module among others."""
     way = choose.randrange(6)
     if way == 0:
         return container("Sequential", pointwise(choose), obj)
@@ -171,7 +171,7 @@ def surrounded(obj: TorchObject, choose: random.Random) -> TorchObject:
 
 
 def mutate(obj: TorchObject, choose: random.Random, others: list[Case]) -> TorchObject:
-    """A module with some field of some object in it changed."""
+    """Return a module with some field of some object in it changed."""
     obj = copied(obj)
     each = choose.choice(objects(obj))
     names = [key for key in each.fields.raw_keys if isinstance(key, bytes)]
@@ -203,7 +203,7 @@ def mutate(obj: TorchObject, choose: random.Random, others: list[Case]) -> Torch
 
 
 def input_of(value: Any, choose: random.Random) -> Any:
-    """The recorded input, or another: one example, a batch of one, a dimension more."""
+    """Return the recorded input, or another: one example, a batch of one, an extra dimension."""
     found = as_torch(value)
     if not isinstance(found, torch.Tensor) or choose.random() < 0.6:
         return found
@@ -216,7 +216,7 @@ def input_of(value: Any, choose: random.Random) -> Any:
 
 
 def fresh(value: Any) -> Any:
-    """Tensors of nested lists, cloned."""
+    """Return the tensors of nested lists, cloned."""
     return value.clone() if isinstance(value, torch.Tensor) else [fresh(v) for v in value] if _is_list(value) else value
 
 
@@ -225,7 +225,7 @@ def _is_list(value: Any) -> bool:
 
 
 def page_of(obj: TorchObject) -> torch.nn.Module:
-    """The model that the source of a module makes, with its weights."""
+    """Return the model from the generated source of a module, with its weights."""
     made = generate(obj, "root")
     page = types.ModuleType("model")
     page.__file__ = str(TESTFILES / "none.py")
@@ -237,7 +237,7 @@ def page_of(obj: TorchObject) -> torch.nn.Module:
 
 
 def computed(model: torch.nn.Module, value: Any, train: bool) -> Any:
-    """The output of a model, or the error instead of it."""
+    """Return the output of a model, or its error."""
     torch.manual_seed(0)
     try:
         with torch.no_grad():
@@ -247,7 +247,7 @@ def computed(model: torch.nn.Module, value: Any, train: bool) -> Any:
 
 
 class _Dimensions:
-    """Tells whether a linear layer took more dimensions than Lua's does."""
+    """Detects whether a linear layer received more dimensions than Lua's accepts."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.beyond = False
@@ -260,7 +260,7 @@ class _Dimensions:
 
 
 def disagreement(one: Any, other: Any) -> str:
-    """Where two outputs of the same structure differ."""
+    """Return where two outputs of the same structure differ."""
     if _is_list(one) != _is_list(other):
         return f"{type(one).__name__} for {type(other).__name__}"
     if _is_list(one):
@@ -273,7 +273,7 @@ def disagreement(one: Any, other: Any) -> str:
 
 
 def verdict(obj: TorchObject, value: Any) -> str:
-    """What becomes of a module: a word or two, and after a colon a difference."""
+    """Return the verdict on a module: a word or two, and after a colon a difference."""
     made: list[Any] = []
     for make in (lambda: live_module(obj, "root"), lambda: page_of(obj)):
         try:
@@ -295,7 +295,7 @@ def verdict(obj: TorchObject, value: Any) -> str:
             return "beyond Lua"
         errors = [isinstance(each, _REFUSALS) for each in (wanted, found)]
         if train and not any(errors) and disagreement(computed(live, value, True), wanted):
-            break  # it draws at random, or remembers
+            break  # it is random, or stateful
         if errors[0] and errors[1]:
             answer = "neither runs"
         elif errors[1]:
@@ -308,7 +308,7 @@ def verdict(obj: TorchObject, value: Any) -> str:
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
-    """Modules and inputs at random."""
+    """Yield random modules and inputs."""
     choose = random.Random(seed)
     known = seeds()
     for _ in range(count):
@@ -321,7 +321,7 @@ def cases(seed: int, count: int) -> Iterator[Case]:
 
 
 def recorded(value: Any) -> Any:
-    """Tensors of torch as values of the graph."""
+    """Return tensors of torch as values of the graph."""
     return Tensor.from_numpy(value.numpy()) if isinstance(value, torch.Tensor) else value
 
 
@@ -338,7 +338,7 @@ def keep(obj: TorchObject, value: Any, folder: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; exit code 1 where there was a difference."""
+    """Run the command line; exit code 1 if there was a difference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Mutations of bytes that know a little of what they change: integers, words of text, members of archives."""
+"""Format-aware mutations of bytes: integers, words of text, members of archives."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ _LARGEST = 200_000
 
 
 def mutate(data: bytes, other: bytes, choose: random.Random) -> bytes:
-    """A file with one to six changes.
+    """Return a file with one to six changes.
 
     Args:
         data: the file.
-        other: another one, of which pieces may be taken.
-        choose: says which changes.
+        other: another file, from which pieces may be copied.
+        choose: selects the changes.
     """
     if data[:2] == b"PK" and choose.random() < 0.6:
         changed = _member_changed(data, other, choose)
@@ -77,7 +77,7 @@ def mutate(data: bytes, other: bytes, choose: random.Random) -> bytes:
 
 
 def overwrite(data: bytes, choose: random.Random) -> bytes:
-    """A file with one changed bit, byte or number, and all else where it was."""
+    """Return a file with one changed bit, byte or number, and all else in place."""
     result = bytearray(data)
     place, kind = choose.randrange(max(1, len(data))), choose.randrange(4)
     if kind == 0:
@@ -124,7 +124,7 @@ def _change(data: bytearray, other: bytes, choose: random.Random) -> None:
     elif kind == 9:
         _change_word(data, place, choose)
     elif kind == 10:
-        step = place & ~3  # what is aligned in the file stays so
+        step = place & ~3  # keep aligned data aligned
         start = choose.randrange(len(data) + 1) & ~3
         data[step : step + 4] = data[start : start + 4]
     else:
@@ -139,11 +139,11 @@ def _change_word(data: bytearray, place: int, choose: random.Random) -> None:
 
 
 def _member_changed(data: bytes, other: bytes, choose: random.Random) -> bytes | None:
-    """An archive with a changed member and the right CRC for it, so that more than the CRC is tested."""
+    """Return an archive with a changed member and its correct CRC, to test more than the CRC."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [(name, archive.read(name)) for name in archive.namelist()]
-    except Exception:  # an archive of testfiles/bad that Python's reader refuses in one of its many ways
+    except Exception:  # Python's reader refuses archives of testfiles/bad in many ways
         return None
     if not members:
         return None

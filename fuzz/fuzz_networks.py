@@ -1,10 +1,11 @@
-"""Random networks that Lua Torch made and ran, through `load_module` and `model.py`.
+"""Random networks made and run by Lua Torch, through `load_module` and `model.py`.
 
     th testfiles/gen/random_nets.lua graph 7 50 nets.t7
     python fuzz/fuzz_networks.py nets.t7 --findings findings
     python fuzz/fuzz_networks.py --th /path/to/th --kind graph --seed 1 --count 5000
 
-Outputs in evaluation and in training are compared with Lua's, and for live modules gradients too (`--grads`). Ends with
+Outputs in evaluation and in training are compared with Lua's, and for live modules gradients too (`--grads`). Exits
+with
 1 if there was a difference; the records are in the folder of findings, one file each.
 """
 
@@ -37,19 +38,20 @@ GENERATOR = Path(__file__).resolve().parent.parent / "testfiles" / "gen" / "rand
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file: fields by name, as the reader returns them."""
+    """Return the records of a file: fields by name, as the reader returns them."""
     value = t7bridge.T7Reader(path).read_object()
     listed = value.sequence() or [value]
     return [{key.decode(): item for key, item in record.raw_items()} for record in listed]
 
 
 def copied(value: Any) -> Any:
-    """Tensors of nested lists, cloned: in-place layers write into their inputs."""
+    """Return the tensors of nested lists, cloned: in-place layers write to their inputs."""
     return value.clone() if isinstance(value, torch.Tensor) else [copied(item) for item in value]
 
 
 def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Compare the outputs of a module, made anew for each mode: mode and difference, empty where there is none."""
+    """Compare the outputs of a module, created anew for each mode: yield mode and difference, empty if there is
+    none."""
     for mode, wanted in (("eval", "output"), ("again", "again"), ("train", "trainOutput")):
         if record.get(wanted) is None:
             continue
@@ -141,7 +143,7 @@ def keep(path: Path, number: int, record: dict[str, Any], folder: Path, why: str
 
 
 def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
-    """Let Lua make files of fifty records."""
+    """Generate files of fifty records with Lua."""
     for at in range(0, options.count, 50):
         seed = options.seed * 1_000_000 + at
         path = folder / f"{options.kind}_{seed}.t7"
@@ -154,7 +156,7 @@ def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Run what the arguments say."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--th", default="th", help="the interpreter of Lua Torch")

@@ -1,7 +1,7 @@
-"""What is fuzzed: for each reader a function of bytes that may raise nothing.
+"""Fuzz targets: for each reader a function of bytes that must not raise.
 
-Each function reads the bytes, describes what was read, writes it and reads that again. Errors of the package are
-what a reader is for; anything else, or a graph that is another one after writing and reading, is a finding.
+Each function reads the bytes, describes the value, writes it and reads that again. Errors of the package are
+expected; anything else, or a graph that differs after writing and reading, is a finding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGEST_SEED = 60_000
 
 
 class Finding(AssertionError):
-    """Something that must not happen."""
+    """A violated promise."""
 
 
 def _described(value: Any) -> str:
@@ -93,7 +93,7 @@ def _pt(data: bytes) -> bool:
     try:
         writer.write(value)
     except (WriteError, UnsupportedError, LimitError):
-        return True  # opaque objects of foreign classes may be of a form that no pickle of ours has
+        return True  # inert objects of foreign classes may have a form that our pickles never have
     writer.finish()
     out.flush()
     again = json.dumps(describe_python(PtReader(output.getvalue()).read()))
@@ -120,7 +120,7 @@ def _shallow(value: Any, most: int = 100) -> bool:
 
 
 def pt_file(data: bytes) -> bool:
-    """A whole file: zip, tar, magic number or plain pickle, as its bytes say."""
+    """A whole file: zip, tar, magic number or plain pickle, according to its bytes."""
     return _pt(data)
 
 
@@ -136,12 +136,12 @@ _STORAGES = {f"a/data/{key}": bytes(range(64)) * 8 for key in range(8)}
 
 
 def pt_members(data: bytes) -> bool:
-    """The pickle of a checkpoint, in an archive that is sound otherwise."""
+    """The pickle of a checkpoint, in an otherwise valid archive."""
     return _pt(_zipped({"a/data.pkl": data, **_STORAGES, "a/version": b"3\n"}))
 
 
 def torchscript(data: bytes) -> bool:
-    """The pickle of a TorchScript archive; behind a line of `#` the source of its classes."""
+    """The pickle of a TorchScript archive; after a line of `#` the source of its classes."""
     pickle, _, source = data.partition(b"\n####\n")
     code = {"a/code/__torch__.py": source, "a/code/__torch__/torch/nn/modules/linear.py": source}
     return _pt(
@@ -158,7 +158,7 @@ def json_archive(data: bytes) -> bool:
 
 
 def pickle(data: bytes) -> bool:
-    """A pickle by itself."""
+    """A standalone pickle."""
     meaning = PtMeaning(StorageTable(), None, None, DEFAULT_LIMITS, len(data))
     try:
         Unpickler(ByteSource.from_bytes(data), 0, len(data), meaning, DEFAULT_LIMITS).load()
@@ -206,11 +206,11 @@ _MODEL = {
         },
     ],
 }
-"""What `model.json` is like in archives of 1.0 to 1.2, which no release of today writes."""
+"""A `model.json` of archives of 1.0 to 1.2, which no current release writes."""
 
 
 def seeds(target: str) -> list[bytes]:
-    """What a target is started with, out of `testfiles/`."""
+    """Return the seeds of a target, from `testfiles/`."""
     found = list(_seeds(target))
     if not found:
         raise LookupError(f"no seeds for {target}")
@@ -241,7 +241,7 @@ def _seeds(target: str) -> Iterator[bytes]:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-        except Exception:  # whatever Python's own reader has for the files in bad/
+        except Exception:  # Python's own reader raises anything for the files in bad/
             continue
         if target == "json_archive" and "model.json" in members:
             yield members["model.json"]

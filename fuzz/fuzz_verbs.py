@@ -1,7 +1,8 @@
-"""Every verb on changed files: no traceback, no control character, no half output, bounded CPU and memory.
+"""Every verb on mutated files: no traceback, no control character, no half output, bounded CPU and memory.
 
-`ACTIONS` lists what is done with a file, and how often: a verb that takes ten times as long has a smaller share. Each
-runs in the process as the command line does (`cli.main`, with its streams taken), or is a Python function.
+`ACTIONS` lists the actions on a file, and their frequency: a verb that takes ten times as long has a smaller share.
+Each
+runs in the process like the command line (`cli.main`, with captured streams), or is a Python function.
 `run.py verbs` calls `judge` for each number, in child processes.
 """
 
@@ -35,7 +36,7 @@ SECONDS, FACTOR, EXTRA_BYTES = 2.0, 8, 128 << 20
 LARGEST_SEED = 6_000
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 FOLDER = Path(f"/dev/shm/t7bridge-fuzz-{os.getpid()}")
-"""Where the inputs and outputs of a run are; each child has its own inside."""
+"""Folder of the inputs and outputs of a run; each child has its own inside."""
 
 
 def _python(name: str) -> Callable[..., Any]:
@@ -50,7 +51,7 @@ def _python(name: str) -> Callable[..., Any]:
 
 def _to_python(path: Path) -> None:
     value = t7bridge.load(path)
-    if not isinstance(value, (tuple, list, dict, set, frozenset)):  # Python repeats what is shared in its own
+    if not isinstance(value, (tuple, list, dict, set, frozenset)):  # Python repeats shared values in its own
         repr(value)
     t7bridge.to_python(value)
 
@@ -112,7 +113,7 @@ ACTIONS: dict[str, tuple[float, str, Any]] = {
 
 @cache
 def _seeds() -> dict[str, list[tuple[str, bytes]]]:
-    """The seeds of each kind, with their suffixes."""
+    """Return the seeds of each kind, with their suffixes."""
     found: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in ("any", "t7", "model", "weights")}
     for path in sorted(TESTFILES.glob("*/*")):
         if path.parent.name == "bad" or path.suffix not in (".t7", ".pt") or path.stat().st_size > LARGEST_SEED:
@@ -131,11 +132,11 @@ def _seeds() -> dict[str, list[tuple[str, bytes]]]:
 
 
 _MODELS: dict[bytes, bytes] = {}
-"""The `.t7` that a state dict of `_containers` was made from."""
+"""The `.t7` from which a state dict of `_containers` was made."""
 
 
 def _containers(models: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """The same weights in the other containers."""
+    """Return the same weights in the other containers."""
     made = []
     folder = FOLDER / "made"
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,7 @@ def _containers(models: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
 
 
 def prepare() -> None:
-    """Load in the parent what children would load one by one."""
+    """Load in the parent what each child would load again."""
     os.environ |= {"T7BRIDGE_TRACEBACK": "1", "LANGUAGE": "C"}  # argparse looks for its translations all the time
     import h5py  # noqa: F401
     import safetensors  # noqa: F401
@@ -173,7 +174,7 @@ def prepare() -> None:
 
 
 _BASE = [0]
-"""The memory of the process before the inputs, or that of the last finding: a peak never goes down."""
+"""The memory of the process before the inputs, or at the last finding: a peak never decreases."""
 
 
 def _peak() -> int:
@@ -181,18 +182,18 @@ def _peak() -> int:
 
 
 def made(number: int, seed: str, only: str = "") -> tuple[str, str, bytes, bytes]:
-    """The action, suffix, input and seed of a number.
+    """Return the action, suffix, input and seed of a number.
 
     Args:
         number: of the input.
         seed: of the run.
-        only: an action; one of all by their shares if empty.
+        only: an action; if empty, one of all by their shares.
     """
     choose = random.Random(f"{seed} {number}")
     name = only or choose.choices(list(ACTIONS), [share for share, _, _ in ACTIONS.values()])[0]
     seeds = _seeds()[ACTIONS[name][1]]
     suffix, data = choose.choice(seeds)
-    if data[:2] != b"PK" and choose.random() < 0.5:  # a file that is still read more often than not
+    if data[:2] != b"PK" and choose.random() < 0.5:  # a file that is usually still readable
         return name, suffix, overwrite(data, choose), data
     others = [other for other in (choose.choice(seeds) for _ in range(8)) if other[0] == suffix]
     other = others[0][1] if others else data
@@ -200,7 +201,7 @@ def made(number: int, seed: str, only: str = "") -> tuple[str, str, bytes, bytes
 
 
 def judge(number: int, seed: str, only: str = "") -> str:
-    """Do what a number says, and return `action|outcome|seconds|MiB|finding`."""
+    """Perform the action of a number, and return `action|outcome|seconds|MiB|finding`."""
     name, suffix, data, original = made(number, seed, only)
     folder = FOLDER / f"{os.getpid()}"
     start, finding = time.process_time(), ""
@@ -210,7 +211,7 @@ def judge(number: int, seed: str, only: str = "") -> str:
         outcome, finding = "raised", traceback.format_exc(limit=-6)
     taken = time.process_time() - start
     grown = _peak() - _BASE[0]
-    if taken > SECONDS:  # once more: other programs on the machine, or an import, may have cost the time
+    if taken > SECONDS:  # retry: other programs on the machine, or an import, may have taken the time
         start = time.process_time()
         with contextlib.suppress(Exception):
             _perform(name, suffix, data, original, folder / "again")
@@ -225,7 +226,7 @@ def judge(number: int, seed: str, only: str = "") -> str:
 
 
 def _perform(name: str, suffix: str, data: bytes, original: bytes, folder: Path) -> tuple[str, str]:
-    """Return the outcome, and what is wrong with it, if anything."""
+    """Return the outcome, and the finding, if any."""
     _, _, action = ACTIONS[name]
     folder.mkdir(parents=True, exist_ok=True)
     path, seed = folder / f"in{suffix}", folder / f"seed{suffix}"
@@ -269,7 +270,7 @@ def _unsafe(text: str) -> str:
 
 
 def one(path: Path, name: str, seed: Path | None = None) -> int:
-    """Do one action with one file, for a finding."""
+    """Perform one action on one file, for a finding."""
     prepare()
     data = path.read_bytes()
     print(_perform(name, path.suffix, data, seed.read_bytes() if seed else data, FOLDER / "one"))
@@ -278,10 +279,10 @@ def one(path: Path, name: str, seed: Path | None = None) -> int:
 
 
 def run(count: int, seed: str, findings: Path, only: str = "", first: int = 0) -> int:
-    """Judge as many inputs as asked, print a table of the actions, and keep the findings.
+    """Judge the requested number of inputs, print a table of the actions, and keep the findings.
 
     Returns:
-        1 where there was a finding, else 0.
+        1 if there was a finding, else 0.
     """
     from fuzz_workers import in_workers
 

@@ -1,7 +1,7 @@
-"""Child processes for inputs that may never end, or end the process; all other answers come out.
+"""Child processes for inputs that may never end, or end the process; all other results are returned.
 
-A child works on a block of numbers and writes one answer for each into a pipe. Where an input takes too much CPU the
-system ends the child (`ITIMER_PROF`), and the next child goes on behind that input. A block starts from the memory of
+A child processes a block of numbers and writes one result for each into a pipe. If an input takes too much CPU, the
+system ends the child (`ITIMER_PROF`), and the next child resumes after that input. A block starts from the memory of
 the parent, so that nothing adds up.
 """
 
@@ -22,15 +22,15 @@ def in_workers(
     """Call a function with each number, in one child process at a time.
 
     Args:
-        count: how many numbers.
-        work: returns the answer for a number, in the child. What it raises ends the child.
+        count: number of numbers.
+        work: returns the result for a number, in the child. Exceptions end the child.
         first: the first number.
-        block: how many numbers one child works on.
+        block: numbers per child.
         seconds: CPU time for one number.
-        nbytes: address space that a child may take beyond what the parent has; without limit if 0.
+        nbytes: address space that a child may use beyond the parent's; unlimited if 0.
 
     Yields:
-        Each number with its answer, in order; `killed by …` where a child ended before it had one.
+        Each number with its result, in order; `killed by …` if a child ended before it had one.
     """
     number, end = first, first + count
     while number < end:

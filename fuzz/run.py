@@ -1,4 +1,4 @@
-"""Fuzz one reader, or all in turn: by atheris, guided by coverage, or by mutations alone.
+"""Fuzz one reader, or all in turn: coverage-guided by atheris, or by mutations alone.
 
     python fuzz/run.py t7_binary --atheris -max_total_time=3600
     python fuzz/run.py all --count 100000
@@ -6,7 +6,7 @@
     python fuzz/run.py verbs --count 1000000 --seed 7
     python fuzz/run.py "verbs:convert .pt" --input findings/convert_.pt-1234.pt
 
-Ends with 1 if there was a finding; the inputs are in `findings/`.
+Exits with 1 if there was a finding; the inputs are in `findings/`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SECONDS, FACTOR, EXTRA_BYTES = 2.0, 8, 64 << 20
 
 
 def main() -> int:
-    """Run what the arguments say."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target")
     parser.add_argument("--atheris", action="store_true", help="further arguments go to libFuzzer")
     parser.add_argument("--count", type=int, default=100_000, help="inputs for each target")
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--first", type=int, default=0, help="number of the first input, to go on behind a run")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input, to continue a run")
     parser.add_argument("--input", type=Path, help="one file")
     parser.add_argument("--findings", type=Path, default=Path("findings"))
     options, rest = parser.parse_known_args()
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", category=UserWarning, module="zipfile")  # names that stand twice
+    warnings.filterwarnings("ignore", category=UserWarning, module="zipfile")  # duplicate names
     if options.target.partition(":")[0] == "verbs":
         import fuzz_verbs
 
