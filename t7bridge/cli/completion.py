@@ -19,15 +19,15 @@ _t7bridge() {
         COMPREPLY=($(compgen -W "%(verbs)s help --help --version" -- "$word"))
         return
     fi
-    case "$verb $before" in
-%(choices)s
-    esac
     if [ "${word#-}" != "$word" ]; then
         case "$verb" in
 %(options)s
         esac
         return
     fi
+    case "$verb $before" in
+%(choices)s
+    esac
     [ "$verb" = help ] && COMPREPLY=($(compgen -W "%(verbs)s" -- "$word"))
 }
 complete -o default -F _t7bridge t7bridge
