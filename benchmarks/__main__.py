@@ -1,6 +1,7 @@
 """All benchmarks in one run: `python benchmarks` prints one table of ratios and writes `benchmarks.json`.
 
-A ratio is our time divided by the other's, or the speed-up where the table says so.
+A ratio is our time divided by the other's, or the speed-up where the table says so; by the clock, and of processor
+time, which other programs on the machine change less.
 
 All candidates run alternately on the same files and the same disk. Needs torch and torchfile; the rows
 against Lua Torch need its command: `--lua th`.
@@ -22,7 +23,7 @@ from pathlib import Path
 import files
 import numpy as np
 from attrs import asdict, define
-from measure import calls, commands
+from measure import Result, calls, commands
 
 TOOL = Path(sys.executable).with_name("t7bridge")
 
@@ -35,12 +36,14 @@ class Row:
         what: the operation.
         against: the reference.
         ratio: median of our times divided by that of the other, or the inverse where `against` says so.
+        cpu: the same of processor time.
         peak_mib: the peak memory of our process, if it is one.
     """
 
     what: str
     against: str
     ratio: float
+    cpu: float
     peak_mib: float = 0.0
 
 
@@ -55,8 +58,8 @@ def copying(folder: Path, runs: int) -> Iterator[Row]:
         theirs=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), t7, folder / "t.pt"),
     )
     (folder / "t.pt").unlink()
-    yield Row(".t7 to .pt, 560 MB", "cp", first["ours"].median / first["cp"].median, first["ours"].peak_mib)
-    yield Row("torchfile and torch.save", "cp", first["theirs"].median / first["cp"].median, first["theirs"].peak_mib)
+    yield Row(".t7 to .pt, 560 MB", "cp", *first["ours"].over(first["cp"]), first["ours"].peak_mib)
+    yield Row("torchfile and torch.save", "cp", *first["theirs"].over(first["cp"]), first["theirs"].peak_mib)
     second = commands(
         runs,
         cp=(folder / "copy", "cp", pt, folder / "copy"),
@@ -65,36 +68,47 @@ def copying(folder: Path, runs: int) -> Iterator[Row]:
         torch=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), pt, folder / "t.pt"),
     )
     for name, what in (("back", ".pt to .t7, 560 MB"), ("same", ".t7 to .t7, 560 MB")):
-        yield Row(what, "cp", second[name].median / second["cp"].median, second[name].peak_mib)
-    yield Row("torch.load and torch.save", "cp", second["torch"].median / second["cp"].median, second["torch"].peak_mib)
+        yield Row(what, "cp", *second[name].over(second["cp"]), second[name].peak_mib)
+    yield Row("torch.load and torch.save", "cp", *second["torch"].over(second["cp"]), second["torch"].peak_mib)
     for path in folder.iterdir():
         path.unlink()
 
 
 def converting(folder: Path, runs: int) -> Iterator[Row]:
     """Elements that need conversion for the target, in pieces."""
-    big, text, wide, out = folder / "big.t7", folder / "text.t7", folder / "long.t7", folder / "out"
-    files.large(big, 14, order=">")
-    files.large(wide, 3, kind="Long")
-    files.ascii_text(text)
-    for path, what, options in (
-        (big, "big-endian .t7 to .pt, 560 MB", ()),
-        (big, "byte order of a .t7, 560 MB", ("--to", "t7", "--byte-order", "little")),
-        (wide, "longs to 4 bytes, 240 MB", ("--to", "t7", "--long-size", "4")),
-        (text, "ascii .t7 to .pt, 20 MB", ("--to", "pt")),
-    ):
-        target = out.with_suffix(".t7" if "t7" in options else ".pt")
-        subprocess.run([TOOL, "convert", *options, path, target], check=True, stdout=subprocess.DEVNULL)
+
+    def big(path: Path) -> None:
+        files.large(path, order=">")
+
+    def long(path: Path) -> None:
+        files.large(path, kind="Long")
+
+    def short_long(path: Path) -> None:
+        files.large(path, kind="Long", long_size=4)
+
+    def few_longs(path: Path) -> None:
+        files.large(path, 3, kind="Long")
+
+    cases: tuple[tuple[Callable[[Path], None], str, str, dict[str, str]], ...] = (
+        (big, "s.t7", "big-endian .t7 to .pt, 560 MB", {"to": "pt"}),
+        (big, "s.t7", "big-endian .t7 to little-endian, 560 MB", {"to": "t7", "byte-order": "little"}),
+        (files.large, "s.t7", "little-endian .t7 to big-endian, 560 MB", {"to": "t7", "byte-order": "big"}),
+        (long, "s.t7", "longs to 4 bytes, 1.1 GB to 560 MB", {"to": "t7", "long-size": "4"}),
+        (few_longs, "s.t7", "longs to 4 bytes, 240 MB to 120 MB", {"to": "t7", "long-size": "4"}),
+        (short_long, "s.t7", "longs to 8 bytes, 560 MB to 1.1 GB", {"to": "t7", "long-size": "8"}),
+        (files.bfloat16, "s.pt", "bfloat16 .pt to float32 .t7, 280 MB to 560 MB", {"to": "t7"}),
+        (files.ascii_text, "s.t7", "ascii .t7 to .pt, 20 MB", {"to": "pt"}),
+    )
+    for make, name, what, options in cases:
+        source, target = folder / name, folder / f"out.{options['to']}"
+        command = [TOOL, "convert", "-q", *(f"--{option}={value}" for option, value in options.items()), source, target]
+        make(source)
+        subprocess.run(command, check=True)
         written = target.rename(folder / "written")
-        found = commands(
-            runs,
-            cp=(folder / "copy", "cp", written, folder / "copy"),
-            ours=(target, TOOL, "convert", *options, path, target),
-        )
-        yield Row(what, "cp of the output", found["ours"].median / found["cp"].median, found["ours"].peak_mib)
-        target.unlink()
-    for path in folder.iterdir():
-        path.unlink()
+        found = commands(runs, cp=(folder / "copy", "cp", written, folder / "copy"), ours=(target, *command))
+        yield Row(what, "cp of the output", *found["ours"].over(found["cp"]), found["ours"].peak_mib)
+        for path in folder.iterdir():
+            path.unlink()
 
 
 def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
@@ -116,13 +130,13 @@ def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
             known["torchfile"] = lambda path=path: torchfile.load(str(path))
         found = calls(runs, **known)
         if "torchfile" in found:
-            yield faster(f"load {what}", "torchfile", found["ours"].median, found["torchfile"].median)
+            yield faster(f"load {what}", "torchfile", found["ours"], found["torchfile"])
         value = t7bridge.load(path)
         saved = calls(runs, ours=lambda value=value: t7bridge.save(value, folder / "out.t7", force=True))
         if lua:
             times = lua_times(lua, path, runs)
-            yield faster(f"load {what}", "Lua Torch", found["ours"].median, times["load"])
-            yield faster(f"save {what}", "Lua Torch", saved["ours"].median, times["save"])
+            yield faster(f"load {what}", "Lua Torch", found["ours"], times["load"])
+            yield faster(f"save {what}", "Lua Torch", saved["ours"], times["save"])
 
 
 def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
@@ -144,16 +158,16 @@ def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
         times = lua_times(lua, path, runs, "ascii")
         for verb in ("load", "save"):
             what = f"{verb} {count:,} {array.dtype.name} as text".replace(",", " ")
-            yield faster(what, "Lua Torch", found[verb].median, times[verb])
+            yield faster(what, "Lua Torch", found[verb], times[verb])
         path.unlink()
 
 
-def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict[str, float]:
-    """Return median seconds of Lua Torch's own `torch.load` and `torch.save` for a file."""
+def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict[str, Result]:
+    """Return the median times of Lua Torch's own `torch.load` and `torch.save` for a file."""
     script = Path(__file__).with_name("time.lua")
     run = subprocess.run([lua, script, path, str(runs), encoding], capture_output=True, text=True, check=True)
-    load, save = run.stdout.split()[-2:]
-    return {"load": float(load), "save": float(save)}
+    load, save, load_cpu, save_cpu = map(float, run.stdout.split()[-4:])
+    return {"load": Result((load,), (load_cpu,)), "save": Result((save,), (save_cpu,))}
 
 
 def starting(folder: Path, runs: int) -> Iterator[Row]:
@@ -170,13 +184,13 @@ def starting(folder: Path, runs: int) -> Iterator[Row]:
     yield Row(
         "describe a small file",
         "import numpy",
-        found["ours"].median / found["numpy"].median,
+        *found["ours"].over(found["numpy"]),
         found["ours"].peak_mib,
     )
     huge = folder / "huge.t7"
     files.sparse(huge)
-    opened = calls(runs, ours=lambda: t7bridge.load(huge))["ours"].median
-    yield Row("load a file of 10 GB", "50 ms", opened / 0.05)
+    opened = calls(runs, ours=lambda: t7bridge.load(huge))["ours"]
+    yield Row("load a file of 10 GB", "50 ms", opened.median / 0.05, opened.cpu / 0.05)
     huge.unlink()
 
 
@@ -200,7 +214,7 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
             one=lambda path=once, limits=limits: t7bridge.load(path, limits=limits),
             ten=lambda path=tenfold, limits=limits: t7bridge.load(path, limits=limits),
         )
-        yield Row(f"load {10 * count} {name}", f"{count} {name}", found["ten"].median / found["one"].median)
+        yield Row(f"load {10 * count} {name}", f"{count} {name}", *found["ten"].over(found["one"]))
     small, large = folder / "large1.t7", folder / "large10.t7"
     files.large(small, 14, 1_000_000)
     files.large(large, 14, 10_000_000)
@@ -209,12 +223,12 @@ def growing(folder: Path, runs: int) -> Iterator[Row]:
         one=(folder / "out.pt", TOOL, "convert", small, folder / "out.pt"),
         ten=(folder / "out.pt", TOOL, "convert", large, folder / "out.pt"),
     )
-    yield Row("convert 560 MB", "56 MB", found["ten"].median / found["one"].median, found["ten"].peak_mib)
+    yield Row("convert 560 MB", "56 MB", *found["ten"].over(found["one"]), found["ten"].peak_mib)
 
 
-def faster(what: str, against: str, ours: float, theirs: float) -> Row:
+def faster(what: str, against: str, ours: Result, theirs: Result) -> Row:
     """Return a row with the speed-up from two times."""
-    return Row(what, f"{against}, times faster", theirs / ours)
+    return Row(what, f"{against}, times faster", *theirs.over(ours))
 
 
 def machine() -> str:
@@ -228,10 +242,10 @@ def machine() -> str:
 
 def table(rows: list[Row]) -> str:
     """Return the rows as Markdown."""
-    lines = ["| what | against | ratio | peak memory |", "| --- | --- | ---: | ---: |"]
+    lines = ["| what | against | ratio | of CPU time | peak memory |", "| --- | --- | ---: | ---: | ---: |"]
     for row in rows:
         memory = f"{row.peak_mib:.0f} MiB" if row.peak_mib else ""
-        lines.append(f"| {row.what} | {row.against} | {row.ratio:.2f} | {memory} |")
+        lines.append(f"| {row.what} | {row.against} | {row.ratio:.2f} | {row.cpu:.2f} | {memory} |")
     return "\n".join(lines)
 
 
@@ -251,9 +265,10 @@ def main() -> None:
         rows += loading(folder, options.runs, options.lua)
         if options.lua:
             rows += texts(folder, options.runs, options.lua)
-    about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "runs": options.runs}
+    load = os.getloadavg()[1]
+    about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "runs": options.runs, "load": load}
     Path(options.json).write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    print(f"{about['day']}, {about['machine']}, median of {options.runs} runs\n")
+    print(f"{about['day']}, {about['machine']}, median of {options.runs} runs, load average {load:.1f}\n")
     print(table(rows))
 
 

@@ -19,10 +19,18 @@ def _number(value: float) -> bytes:
     return struct.pack("<id", 1, value)
 
 
-def large(path: Path, tensors: int = TENSORS, elements: int = ELEMENTS, order: str = "<", kind: str = "Float") -> None:
+def large(
+    path: Path,
+    tensors: int = TENSORS,
+    elements: int = ELEMENTS,
+    order: str = "<",
+    kind: str = "Float",
+    long_size: int = 8,
+) -> None:
     """A table of tensors, each with a storage of its own."""
     rng = np.random.default_rng(1)
-    dtype = np.dtype({"Float": "f4", "Long": "i8"}[kind]).newbyteorder(order)
+    long = {4: "i", 8: "q"}[long_size]
+    dtype = np.dtype({"Float": "f4", "Long": f"i{long_size}"}[kind]).newbyteorder(order)
     with path.open("wb") as file:
         file.write(struct.pack(f"{order}iii", 3, 1, tensors))
         for number in range(tensors):
@@ -32,9 +40,17 @@ def large(path: Path, tensors: int = TENSORS, elements: int = ELEMENTS, order: s
                 file.write(struct.pack(f"{order}iii", 4, position, 3) + b"V 1")
                 file.write(struct.pack(f"{order}i", len(text)) + text.encode())
                 if position == index:
-                    file.write(struct.pack(f"{order}iqqqqq", 2, elements // 1000, 1000, 1000, 1, 1))
-            file.write(struct.pack(f"{order}q", elements))
+                    file.write(struct.pack(f"{order}i5{long}", 2, elements // 1000, 1000, 1000, 1, 1))
+            file.write(struct.pack(f"{order}{long}", elements))
             (rng.random(elements) * 1000).astype(dtype).tofile(file)
+
+
+def bfloat16(path: Path) -> None:
+    """A state dict of bfloat16 tensors, made by PyTorch."""
+    import torch
+
+    torch.manual_seed(1)
+    torch.save({f"layer{number:02}": torch.randn(ELEMENTS).bfloat16() for number in range(TENSORS)}, path)
 
 
 def ascii_text(path: Path, elements: int = 2_000_000) -> None:

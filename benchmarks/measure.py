@@ -19,16 +19,27 @@ class Result:
 
     Attributes:
         seconds: of each run.
-        peak_mib: the largest resident memory of a run, in MiB; 0 if it was not a process of its own.
+        cpu_seconds: processor time of each run, of all threads together: what other programs change least.
+        peak_mib: the largest resident memory of a run, in MiB; 0 where it was not a process of its own.
     """
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
     peak_mib: float = 0.0
 
     @property
     def median(self) -> float:
         """The median of the times, in seconds."""
         return statistics.median(self.seconds)
+
+    @property
+    def cpu(self) -> float:
+        """The median of the processor times, in seconds."""
+        return statistics.median(self.cpu_seconds)
+
+    def over(self, other: Result) -> tuple[float, float]:
+        """Ratios of these times to those of another, by the clock and of processor time."""
+        return self.median / other.median, self.cpu / other.cpu
 
 
 # A process is charged the memory of its parent at its start; so a small one starts it.
@@ -38,7 +49,8 @@ start = time.perf_counter()
 quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
 child = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
 _, status, usage = os.wait4(child, 0)
-sys.stdout.write(f"{time.perf_counter() - start} {usage.ru_maxrss / 1024}")
+elapsed = time.perf_counter() - start
+sys.stdout.write(f"{elapsed} {usage.ru_utime + usage.ru_stime} {usage.ru_maxrss / 1024}")
 sys.exit(os.waitstatus_to_exitcode(status) != 0)
 """
 
@@ -54,6 +66,7 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
         SystemExit: a command fails.
     """
     seconds: dict[str, list[float]] = {name: [] for name in named}
+    cpu: dict[str, list[float]] = {name: [] for name in named}
     peaks = dict.fromkeys(named, 0.0)
     for _ in range(runs):
         for name, (target, *command) in named.items():
@@ -63,21 +76,24 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
             run = subprocess.run(launcher, capture_output=True, text=True)
             if run.returncode:
                 raise SystemExit(f"{name} fails: {run.stderr[-500:]}")
-            elapsed, peak = map(float, run.stdout.split())
+            elapsed, used, peak = map(float, run.stdout.split())
             seconds[name].append(elapsed)
+            cpu[name].append(used)
             peaks[name] = max(peaks[name], peak)
-    return {name: Result(tuple(seconds[name]), peaks[name]) for name in named}
+    return {name: Result(tuple(seconds[name]), tuple(cpu[name]), peaks[name]) for name in named}
 
 
 def calls(runs: int, **named: Callable[[], object]) -> dict[str, Result]:
     """Call functions alternately, each once beforehand."""
     seconds: dict[str, list[float]] = {name: [] for name in named}
+    cpu: dict[str, list[float]] = {name: [] for name in named}
     for function in named.values():
         function()
     for _ in range(runs):
         for name, function in named.items():
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             value = function()
             seconds[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - used)
             del value
-    return {name: Result(tuple(times)) for name, times in seconds.items()}
+    return {name: Result(tuple(seconds[name]), tuple(cpu[name])) for name in named}

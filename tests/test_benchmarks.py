@@ -27,6 +27,8 @@ def test_files(files, tmp_path):
     assert t7bridge.load(path)["layer01"].shape == (3, 1000)
     files.large(path, 1, 1000, order=">", kind="Long")
     assert t7bridge.T7Reader(path).read_object()["layer00"].numpy().dtype.itemsize == 8
+    files.large(path, 1, 1000, kind="Long", long_size=4)
+    assert t7bridge.T7Reader(path).read_object()["layer00"].numpy().shape == (1, 1000)
     files.ascii_text(path, 10)
     assert t7bridge.load(path).numpy().max() < 1
     files.numbers(path, 100)
