@@ -10,12 +10,13 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.conversion.into_named import differences
-from t7bridge.errors import ModelError, UnsupportedError
+from t7bridge.errors import LimitError, ModelError, UnsupportedError
 from t7bridge.graph.storage import Storage
 from t7bridge.limits import DEFAULT_LIMITS
 
 FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5", "npz": ".npz"}
 
+torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.numpy")
 h5py = pytest.importorskip("h5py")
 
@@ -145,3 +146,36 @@ def test_zoo(tmp_path: Path) -> None:
         report = t7bridge.convert_zoo(TESTFILES / "models", tmp_path / to, to=to, verify=True, workers=0)
         assert report.ok, report.failures
         assert all(row.output.endswith(suffix) for row in report.rows)
+
+
+def test_elements_that_are_shown_very_often(tmp_path: Path) -> None:
+    """A view that repeats one element many millions of times is refused before any of it is written."""
+    torch.save({"w": torch.zeros(1).expand(20_000_000)}, tmp_path / "x.pt")
+    for suffix in ("safetensors", "npz", "h5"):
+        with pytest.raises(LimitError, match="repeat the same elements"):
+            t7bridge.convert(tmp_path / "x.pt", tmp_path / f"x.{suffix}")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1000, True), (1001, False)])
+def test_numbers_beside_tensors(count: int, kept: bool, tmp_path: Path) -> None:
+    """A thousand numbers are metadata beside the tensors; more are left out, with their number."""
+    torch.save({"w": torch.ones(2), **{f"n{number}": number for number in range(count)}}, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
+    with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
+        metadata = file.metadata() or {}
+    assert ("n999" in metadata) == kept
+    assert [(note.code, note.count) for note in report.notes if note.level == "warning"] == (
+        [] if kept else [("left-out", count)]
+    )
+
+
+def test_paths_in_notes_are_counted(tmp_path: Path) -> None:
+    """Of what is left out, a note has the number and the first five paths."""
+    for count in (1, 5, 6):
+        torch.save({"w": torch.ones(2), "raw": [b"\xff"] * count}, tmp_path / "x.pt")
+        report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz", force=True)
+        (note,) = [note for note in report.notes if note.code == "left-out"]
+        assert (note.count, note.path) == (count, "raw.0")
+        assert ("raw.4" in note.message) == (count >= 5)
+        assert ("…" in note.message) == (count > 5)
