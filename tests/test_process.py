@@ -146,11 +146,14 @@ def test_owner_of_a_replaced_file(tmp_path, monkeypatch) -> None:
 @pytest.mark.slow
 def test_one_model_and_its_criterion_need_no_path(tmp_path) -> None:
     """Of a model and its criterion the model is meant; of two models the message says `--at`."""
+    import torch
+
     from t7bridge.graph.lua import Table
 
     model, criterion = t7bridge.load(ABS), t7bridge.load(TESTFILES / "nn" / "MSECriterion.t7")
     t7bridge.save(Table.of({"model": model, "criterion": criterion}), tmp_path / "one.t7")
     t7bridge.save(Table.of({"a": model, "b": t7bridge.load(ABS)}), tmp_path / "two.t7")
-    assert t7bridge.load_module(tmp_path / "one.t7") is not None
+    value = torch.tensor([-1.5, 2])
+    assert torch.equal(t7bridge.load_module(tmp_path / "one.t7")(value), value.abs())
     with pytest.raises(T7BridgeError, match="--at"):
         t7bridge.load_module(tmp_path / "two.t7")

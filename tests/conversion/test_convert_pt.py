@@ -105,7 +105,9 @@ def test_what_has_no_golden_is_read_alike(path: Path, encoding: str, tmp_path: P
     back = there_and_back(path, tmp_path, **ENCODINGS[encoding])
 
     assert t7bridge.describe(back) == t7bridge.describe(path)
-    assert torch.load(back, weights_only=False) is not None
+    after = torch.load(back, weights_only=False)
+    if not path.name.startswith("cpp_"):  # these come back as data: `test_cpp_archives`
+        assert repr(after) == repr(torch.load(path, weights_only=False))
 
 
 @pytest.mark.slow
