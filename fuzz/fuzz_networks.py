@@ -50,8 +50,7 @@ def copied(value: Any) -> Any:
 
 
 def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Compare the outputs of a module, created anew for each mode: yield mode and difference, empty if there is
-    none."""
+    """Compare the outputs of a module, created anew for each mode: yield mode and difference, if any."""
     for mode, wanted in (("eval", "output"), ("again", "again"), ("train", "trainOutput")):
         if record.get(wanted) is None:
             continue
