@@ -1,4 +1,4 @@
-"""What the tests share: the corpus, annotated hex, and reading and writing in one line."""
+"""Shared test helpers: the corpus, annotated hex, and reading and writing in one line."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Parts:
         return self._put(self.long_code if code == "l" else code, values, str if code in "hil" else "{:.9g}".format)
 
     def raw(self, data: bytes) -> Parts:
-        """Bytes as they are."""
+        """Append raw bytes."""
         self._pieces.append(data + (b"\n" if self.ascii and data else b""))
         return self
 

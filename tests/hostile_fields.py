@@ -1,4 +1,4 @@
-"""Every field of every class with every kind of hostile value, and what becomes of it as source."""
+"""Every field of every class with every kind of hostile value, and the outcome as source."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def guessed(name: str, linear: TorchObject) -> TorchObject:
 
 
 def _size(obj: TorchObject) -> int:
-    """How many modules are in a module."""
+    """Return the number of modules in a module."""
     return sum(1 for _ in Places(obj))
 
 
@@ -158,7 +158,7 @@ def cases(seed: int = 1, count: int | None = None) -> list[tuple[str, str, Any, 
 
 
 def outcome(obj: TorchObject) -> str:
-    """What becomes of an object: `refused`, or `loaded` for a page that constructs and loads its weights.
+    """Return the outcome of an object: `refused`, or `loaded` for a page that constructs and loads its weights.
 
     Raises:
         AssertionError: the error has no path, or the page does not load.

@@ -261,7 +261,7 @@ class Shuffle(nn.Module):
 
 
 class Coordinates(nn.Module):
-    """Two channels of coordinates beside those of the image, made in forward."""
+    """Two channels of coordinates next to those of the image, made in forward."""
 
     def __init__(self) -> None:
         super().__init__()

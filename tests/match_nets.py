@@ -1,4 +1,4 @@
-"""The PyTorch side of a match: architectures written by hand as people write them."""
+"""The PyTorch side of a match: architectures written by hand in common styles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Basic(nn.Module):
-    """torchvision's BasicBlock; `first` defines the shortcut before the branch, `grouped` norms behind convolutions."""
+    """torchvision's BasicBlock; `first` defines the shortcut before the branch, `grouped` norms after convolutions."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, first: bool = False, grouped: bool = False) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Basic(nn.Module):
 
 
 class FlatBasic(nn.Module):
-    """The same with the shortcut's layers beside the others, and before them."""
+    """The same with the shortcut's layers next to the others, and before them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Language(nn.Module):
 
 
 class SameLayers(nn.Module):
-    """Several layers of the same size, with names that say nothing."""
+    """Several layers of the same size, with meaningless names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class Change:
 
 
 def shows(obj: TorchObject, before: TorchObject, given: Any, ratio: float = 2e-6, behind: bool = False) -> bool:
-    """Whether a changed layer returns something else than before, by more than float rounding hides.
+    """Return whether the output of a changed layer differs from before by more than float rounding hides.
 
     Args:
         obj: the changed layer.

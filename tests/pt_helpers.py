@@ -1,4 +1,4 @@
-"""What the tests of `.pt` files share: PyTorch's own view of a value, and files put together by hand."""
+"""Shared helpers for `.pt` files: PyTorch's own view of a value, and files assembled by hand."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def written_by(kind: type, value: Any, **options: Any) -> bytes:
 
 
 def described(data: Any, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """What `PtReader` and `describe_python` see in a file."""
+    """Return the description of a file by `PtReader` and `describe_python`."""
     return describe_python(PtReader(data, limits=limits).read())
 
 
 def golden(path: Path) -> Any:
-    """What PyTorch saw in a file of the corpus."""
+    """Return PyTorch's description of a file of the corpus."""
     return json.loads((path.parent / (path.name[:-3] + ".json")).read_text())["tree"]
 
 

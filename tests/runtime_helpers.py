@@ -1,4 +1,4 @@
-"""What the tests of live modules share: what Lua computed, as torch has it, and comparing with it."""
+"""Shared helpers for live modules: Lua's recorded values as torch tensors, and comparisons."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def as_torch(value: Any) -> Any:
 
 
 def recorded(path: Path, kind: str) -> dict[str, Any]:
-    """What Lua computed for a case: `io` or `grad`."""
+    """Return Lua's recording for a case: `io` or `grad`."""
     table = read(path.with_suffix(f".{kind}.t7"))
     return {str(key): as_torch(value) for key, value in table.items()}
 
 
 def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) -> str:
-    """Where two outputs differ, or nothing."""
+    """Return where two outputs differ, or nothing."""
     if isinstance(wanted, list):
         if not isinstance(got, (list, tuple)) or len(got) != len(wanted):
             return f"{type(got).__name__} for a table of {len(wanted)}"
@@ -48,7 +48,7 @@ def difference(got: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) ->
 
 
 def run(module: torch.nn.Module, case: dict[str, Any]) -> Any:
-    """What a module gives for the input of a case, and a criterion for input and target."""
+    """Return the output of a module for the input of a case, and of a criterion for input and target."""
     return module(case["input"], case["target"]) if "target" in case else module(case["input"])
 
 
@@ -60,7 +60,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
 
 
 def gradient_difference(module: torch.nn.Module, input: Any, wanted: dict[str, Any]) -> str:
-    """Where the gradients of inputs and parameters differ from Lua's, or nothing.
+    """Return where the gradients of inputs and parameters differ from Lua's, or nothing.
 
     Parameters are compared by the sums of their gradients' absolute values, as layouts differ.
     """
@@ -98,7 +98,7 @@ def calls(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def tell(module: torch.nn.Module, mask: Any) -> None:
-    """Give a mask to the modules inside that take one."""
+    """Pass a mask to the modules inside that use one."""
     for inside in module.children():
         if hasattr(inside, "set_zero_mask"):
             inside.set_zero_mask(mask)

@@ -1,4 +1,4 @@
-"""What the tests of generated source share: a model's source, run as a module of its own."""
+"""Shared helpers for generated source: a model's source, run as a module of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t7bridge.torchmodules.build import materialize
 def run_source(
     value: TorchObject, folder: Path, path: str = "root", **options: int
 ) -> tuple[Generated, torch.nn.Module]:
-    """Write the source of a module and load what it says, with its weights, strictly."""
+    """Write the source of a module and load its model, with its weights, strictly."""
     made = generate(value, path, **options)
     torch.save(materialize(made.tensors), folder / "model.pt")
     (folder / "model.py").write_text(made.text)

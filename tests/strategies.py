@@ -129,7 +129,7 @@ def lua_values(draw: Any, elements: list[ElementType] | None = None) -> Any:
 
 @st.composite
 def _upvalues(draw: Any, inside: st.SearchStrategy[Any], tag: int) -> Table:
-    """The upvalues of a function as they stand in files."""
+    """The upvalues of a function as in files."""
     table = Table()
     for number in range(1, draw(st.integers(1, 4))):
         value = draw(inside)

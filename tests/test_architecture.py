@@ -330,7 +330,7 @@ def test_library_neither_prints_nor_exits(path):
 
 
 def test_every_test_says_what_must_hold():
-    """Every test of the repository has a docstring that says what must hold."""
+    """Every test of the repository has a docstring that states what must hold."""
     told = 0
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         outer = ast.parse(path.read_text()).body

@@ -42,7 +42,7 @@ def test_files_are_those_that_the_script_makes(tmp_path):
 
 
 def actions(path: Path, folder: Path) -> dict[str, object]:
-    """What can be done with a file in Python."""
+    """Operations on a file in Python."""
     return {
         "load": lambda: t7bridge.load(path),
         "describe": lambda: t7bridge.describe(path),
@@ -54,7 +54,7 @@ def actions(path: Path, folder: Path) -> dict[str, object]:
 @pytest.mark.slow
 @for_each("name", ROWS)
 def test_refused_in_python(name, tmp_path):
-    """Loading, describing and converting give the error of the README, name the file, and leave nothing behind."""
+    """Loading, describing and converting raise the error of the README, name the file, and leave nothing behind."""
     by, kind, words = ROWS[name]
     for action, run in actions(BAD / name, tmp_path).items():
         if by != "all" and action.split()[0] not in by:

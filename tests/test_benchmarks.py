@@ -1,4 +1,4 @@
-"""The benchmarks' own files hold what they say, and what they measure is measured."""
+"""The benchmarks' own files have the declared content, and their operations are measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def files(monkeypatch):
 
 
 def test_files(files, tmp_path):
-    """Each is a `.t7` file of the shape that its name says."""
+    """Each is a `.t7` file of the declared shape."""
     path = tmp_path / "x.t7"
     files.large(path, 2, 3000)
     assert t7bridge.load(path)["layer01"].shape == (3, 1000)

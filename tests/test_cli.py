@@ -51,7 +51,7 @@ def test_convert_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint", "function_shared_upvalue", "table_deep", "tensor_float_special"])
 def test_describe(name: str) -> None:
-    """The description is the JSON that Lua Torch gave, to the letter but for escapes."""
+    """The description is Lua Torch's JSON, to the letter but for escapes."""
     run = t7bridge("describe", ROOT / f"format/{name}.t7")
 
     assert run.returncode == 0
@@ -92,7 +92,7 @@ def test_verify(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(content: bytes, words: str, tmp_path: Path) -> None:
-    """A bad file gives one line that says what it is, exit code 1, and no traceback or output."""
+    """A bad file causes one line that describes it, exit code 1, and no traceback or output."""
     bad = tmp_path / "model.t7"
     bad.write_bytes(content)
 
@@ -146,7 +146,7 @@ def test_closed_pipe() -> None:
 
 @pytest.mark.slow
 def test_full_disk(tmp_path: Path) -> None:
-    """Where the output may not grow, the error is one line and no file is left."""
+    """If the output cannot grow, the error is one line and no file is left."""
     source = ROOT / "models/resnet_small.t7"
     # The shell's limit counts blocks of 1024 bytes; the signal that goes with it is ignored by Python.
     command = f"ulimit -f 8; {Path(sys.executable).with_name('t7bridge')} convert {source} {tmp_path / 'x.pt'}"
@@ -181,7 +181,7 @@ def test_imports() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals(number: signal.Signals, tmp_path: Path) -> None:
-    """A run that is stopped by a signal leaves nothing behind, and says so by its exit code."""
+    """A run stopped by a signal leaves nothing behind, and has the signal's exit code."""
     source = tmp_path / "large.t7"
     count = 1 << 28
     head = b"".join(
@@ -209,7 +209,7 @@ def test_signals(number: signal.Signals, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nohup") is None, reason="there is no nohup")
 def test_nohup_is_kept(tmp_path: Path) -> None:
-    """A signal that whoever started the run has ignored stays ignored."""
+    """A signal that the parent process ignores stays ignored."""
     code = (
         "import signal; from t7bridge.cli import main; "
         f"main(['describe', {str(ROOT / 'format/nil.t7')!r}]); "
@@ -230,7 +230,7 @@ def test_output_in_ascii(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    """What a file's name does to a terminal is not done."""
+    """Control characters in a file's name do not reach the terminal."""
     bad = tmp_path / "a\x1b[31m\nb.t7"
     bad.write_bytes(b"")
     run = t7bridge("describe", bad)
@@ -241,7 +241,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_zeros(tmp_path: Path) -> None:
-    """A file of zeros, as broken downloads leave behind, is not taken for values without a word."""
+    """A file of zeros, as left by broken downloads, is not silently read as values."""
     (tmp_path / "z.t7").write_bytes(bytes(1000))
     run = t7bridge("convert", tmp_path / "z.t7", tmp_path / "z.pt")
 
@@ -282,7 +282,7 @@ def test_module(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_module_of_several(tmp_path: Path) -> None:
-    """A file with several modules needs to be told which; the message names them."""
+    """A file with several modules requires a choice; the message names them."""
     protos = Table.of({"rnn": load(ROOT / "models/lenet_mm.t7"), "cnn": load(ROOT / "nn/Linear.t7")})
     save(Table.of({"protos": protos}), tmp_path / "two.t7")
     run = t7bridge("module", tmp_path / "two.t7", "-o", tmp_path / "x")

@@ -30,7 +30,7 @@ FOREIGN = b"cmy\nThing\n)R"
 
 
 def timed(action: Callable[[], Any]) -> Any:
-    """Return what a function returns; it may not take longer than a small file may."""
+    """Return the result of a function; it must not take longer than allowed for a small file."""
     start = time.process_time()
     result = action()
     assert time.process_time() - start < SECONDS
@@ -118,7 +118,7 @@ COLLIDING = {
 @pytest.mark.parametrize("kind", COLLIDING)
 @pytest.mark.parametrize("container", [dict.fromkeys, set, frozenset])
 def test_keys_of_one_hash_are_refused(kind, container) -> None:
-    """Filling a dict or a set takes the square of their number: more than a thousand are nobody's."""
+    """Filling a dict or a set takes quadratic time: more than a thousand equal hashes are refused."""
     keys = COLLIDING[kind]
     assert len({hash(key) for key in keys}) == 1
     with pytest.raises(LimitError, match="have the same hash"):
@@ -157,7 +157,7 @@ def repeated(size: tuple[int, ...], stride: tuple[int, ...], count: int = 4) -> 
     ("size", "stride", "count"), [((1 << 20, 1 << 20), (0, 0), 4), ((20_000, 20_000), (1, 1), 40_000)]
 )
 def test_verify_of_a_tensor_that_repeats_its_storage(tmp_path, size, stride, count) -> None:
-    """The other readers are asked about the elements that stand in the file, not about each that a view shows."""
+    """The other readers check the elements stored in the file, not each repetition in a view."""
     path = t7_file(tmp_path / "x.t7", Table.of({"x": repeated(size, stride, count)}))
     report = timed(lambda: t7bridge.verify(path, path))
     assert report.differences == []
@@ -172,7 +172,7 @@ def test_signaling_nans(tmp_path, recwarn) -> None:
 
 
 def test_hdf5_that_points_beyond_its_end(tmp_path) -> None:
-    """The library seeks wherever the file says; there is nothing there, and an error says so."""
+    """The library seeks to any offset in the file; nothing is there, and an error says so."""
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
@@ -199,7 +199,7 @@ def test_weights_for_lua_are_read_like_any_file(tmp_path, capsys) -> None:
 
 
 def test_a_member_that_is_marked_as_a_folder_and_empty(tmp_path) -> None:
-    """Zip tools write entries for folders, which have no bytes: they are no weights, and no reason to refuse a file."""
+    """Zip tools write entries for folders, which have no bytes: they are not weights, and do not matter."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         folder = zipfile.ZipInfo("a/")

@@ -43,7 +43,7 @@ def test_repr_is_that_of_attrs(options):
 
 
 def test_without_options():
-    """`define` is a decorator by itself too."""
+    """`define` is a decorator without arguments too."""
 
     @data.define
     class Plain:

@@ -1,4 +1,4 @@
-"""What holds for every verb of the command line: errors, pipes, paths, and the process around it."""
+"""Properties of every verb of the command line: errors, pipes, paths, and the process around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples run and print what stands beside them."""
+"""The examples run and print their expected output."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
-    """An example prints what `expected/` says."""
+    """An example prints the content of `expected/`."""
     run = subprocess.run([sys.executable, path], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert run.stderr == ""

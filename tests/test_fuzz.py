@@ -51,7 +51,7 @@ def test_memory():
     "seed", [b"\x8f", b"}", b"]", b")\x85", b"(", b"\x8f\x94", b"ccollections\nOrderedDict\nq\0" + b"h\0)R"]
 )
 def test_memory_of_empty_containers(seed):
-    """A pickle of a megabyte that is nothing but empty containers is refused, or costs what the promise allows."""
+    """A pickle of a megabyte of empty containers is refused, or costs no more than promised."""
     head, _, repeated = seed.rpartition(b"q\0")
     head = head + b"q\0" if head else b""
     code = (
@@ -71,7 +71,7 @@ def test_memory_of_empty_containers(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("pickles", 1000), ("archives", 200)])
 def test_referees_agree(name, count):
-    """What CPython's unpickler, or PyTorch's safe loader, and ours both accept has one value."""
+    """Inputs accepted both by ours and by CPython's unpickler, or PyTorch's safe loader, have one value."""
     command = [sys.executable, str(ROOT / "fuzz" / "differential.py"), name, "--count", str(count), "--seed", "5"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stderr

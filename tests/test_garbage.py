@@ -18,7 +18,7 @@ from t7bridge.garbage import collector_paused
 
 @pytest.fixture(autouse=True)
 def search_as_it_is():
-    """Whatever a test does, the search goes on as pytest has it."""
+    """After any test, the collector is configured as before."""
     before, enabled = gc.get_threshold(), gc.isenabled()
     yield
     gc.set_threshold(*before)
@@ -26,7 +26,7 @@ def search_as_it_is():
 
 
 def state() -> tuple[bool, tuple[int, int, int]]:
-    """Whether Python looks for garbage, and how often."""
+    """Return whether the garbage collector is enabled, and its thresholds."""
     return gc.isenabled(), gc.get_threshold()
 
 
@@ -46,7 +46,7 @@ def test_as_before_afterwards():
 
 
 def test_threads():
-    """The last thread that leaves has the search as it was before the first came."""
+    """The last thread that leaves restores the collector's original state."""
     before, inside, leave = state(), threading.Barrier(4), threading.Event()
 
     def read() -> None:
@@ -153,7 +153,7 @@ for path in sys.argv[1:]:
 
 
 def run(program: str, *paths: Path) -> str:
-    """What a program prints, and says at its end, about some files."""
+    """Return the output and the final statistics of a program for some files."""
     done = subprocess.run([sys.executable, "-c", program, *map(str, paths)], capture_output=True, text=True)
     return done.stdout + done.stderr
 
@@ -167,7 +167,7 @@ def test_memory_of_earlier_files_is_given_back(tmp_path):
 
 @pytest.mark.slow
 def test_nobody_keeps_what_was_read() -> None:
-    """What nobody needs any more goes at once: no reader is in a circle with what it read.
+    """Unused values are freed at once: readers are not in a cycle with their values.
 
     A value that refers to itself is a circle, and its weights are in it; those who read it must not be.
     """

@@ -65,7 +65,7 @@ def test_lua_graphs_in_every_encoding(layout, value):
 @SLOW
 @given(value=lua_values())
 def test_lua_graphs_through_pytorch_s_format(value, tmp_path_factory):
-    """A Lua graph gives the same bytes after it was a `.pt`, in `tree` mode."""
+    """A Lua graph has the same bytes after a round trip through a `.pt` in `tree` mode."""
     folder = tmp_path_factory.mktemp("x")
     (folder / "a.t7").write_bytes(written(value, LITTLE8))
     try:
@@ -115,7 +115,7 @@ def test_python_graphs_through_lua_s_format(value, tmp_path_factory):
 @SLOW
 @given(value=python_values([ELEMENT_TYPES[element.name] for element in LUA_ELEMENTS]))
 def test_python_graphs_as_lua_graphs(value):
-    """What a Python-side value becomes in Lua can be written and read in every encoding."""
+    """The Lua form of a Python-side value can be written and read in every encoding."""
     lua = to_lua(value).value
     for layout in LAYOUTS.values():
         assert description(read(written(lua, layout), **stated(layout))) == description(lua)
@@ -127,7 +127,7 @@ def views_of(value) -> list[Tensor]:
 
 
 def is_cyclic(value) -> bool:
-    """Whether something in a Lua graph is met again inside itself."""
+    """Return whether something in a Lua graph contains itself."""
     open_: list[tuple[object, frozenset[int]]] = [(value, frozenset())]
     for _ in range(2000):
         if not open_:

@@ -55,7 +55,7 @@ def refused(found: subprocess.CompletedProcess[str], words: str) -> None:
 
 
 def limited(size: int) -> object:
-    """What a child process does first: no file of it may be larger."""
+    """Limit the size of files in a child process, before anything else."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -121,7 +121,7 @@ def test_disk_without_room_for_a_name(tiny_disk, tmp_path):
 
 
 def test_read_only_disk(tiny_disk):
-    """A disk that takes nothing."""
+    """A disk that accepts nothing."""
     subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
     refused(run("convert", SMALL, tiny_disk / "y.pt"), "cannot be written: Read-only file system")
 
@@ -151,7 +151,7 @@ def as_nobody(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("case", ["folder without rights", "unreadable input", "file of somebody else"])
 def test_permission_denied(case, tmp_path):
-    """A folder that may not be written, a file that may not be read, a file of somebody else in a shared folder."""
+    """A folder without write permission, a file without read permission, a foreign file in a shared folder."""
     cli.main(["convert", str(SMALL), str(tmp_path / "loaded.pt")])
     (work := tmp_path / "work").mkdir()
     shutil.copy(SMALL, work / "x.t7")
@@ -264,7 +264,7 @@ def test_source_cut_while_it_is_converted(tmp_path):
 
 
 def test_source_replaced_under_us(tmp_path):
-    """A source that is replaced or removed meanwhile is read to its end as it was: it was open."""
+    """A source that is replaced or removed meanwhile is read to its end unchanged: it was open."""
     source, target = large(tmp_path / "x.t7", 1 << 23), tmp_path / "y.pt"
     wanted = t7bridge.convert(source, tmp_path / "wanted.pt")
 
@@ -304,7 +304,7 @@ def test_folder_removed_meanwhile(tmp_path):
 
 @pytest.mark.slow
 def test_target_made_by_another_meanwhile(tmp_path):
-    """Two runs to one name: the first to end has it, the other says so, and both files are never mixed."""
+    """Two runs with one target: the first to end has it, the other reports it, and both files are never mixed."""
     sources = [large(tmp_path / f"{number}.t7", (1 << 22) + number) for number in range(4)]
     processes = [
         subprocess.Popen(

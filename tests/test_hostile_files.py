@@ -71,7 +71,7 @@ def written(*values: object) -> bytes:
 
 
 def run(*arguments: object) -> int:
-    """A verb's exit code, in no more time than it may take."""
+    """Return a verb's exit code, within its time limit."""
     start = time.process_time()
     try:
         return cli.main([str(each) for each in arguments])
@@ -80,7 +80,7 @@ def run(*arguments: object) -> int:
 
 
 def test_rows_and_files_agree() -> None:
-    """Every file has a row that says what must hold, and every row a file."""
+    """Every file has a row that states what must hold, and every row a file."""
     rows = ROW.findall((HOSTILE / "README.md").read_text())
     assert sorted(rows) == sorted(path.name for path in HOSTILE.iterdir() if path.name != "README.md")
 
@@ -133,7 +133,7 @@ def test_no_verb_prints_what_a_terminal_obeys(tmp_path, capsys) -> None:
 
 
 def test_errors_and_notes_are_printable() -> None:
-    """What Python prints of an error, a note or a difference is escaped as well."""
+    """Printed errors, notes and differences are escaped as well."""
     error = t7bridge.T7BridgeError("no \x1b[2J", file="a\u202eb", path="root.\x9b")
     assert str(error) == "a\\u202eb: root.\\x9b: no \\x1b[2J"
     assert error.message == "no \x1b[2J"
@@ -157,7 +157,7 @@ def test_escaping_by_kind_of_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["shared_tuples.pt", "shared_sets.pt", "shared_objects.pt", "double_concat.t7"])
 def test_sharing_costs_nothing(name: str, capsys) -> None:
-    """What is shared is compared and shown once, however many paths lead to it."""
+    """Shared values are compared and shown once, however many paths lead to them."""
     path = HOSTILE / name
     assert run("verify", "--quick", path, path) == 0
     assert run("diff", path, path) == 0
@@ -171,7 +171,7 @@ def colliding(count: int) -> list[int]:
 
 
 def test_keys_that_collide_are_compared_in_linear_time() -> None:
-    """20 000 integers of one hash, in two orders, take no longer than others do."""
+    """20 000 integers of one hash, in two orders, take no longer than others."""
     keys = colliding(20_000)
     a, b = Table(list(keys), list(keys)), Table(keys[::-1], keys[::-1])
     start = time.process_time()
@@ -263,7 +263,7 @@ def test_zeros_are_no_value(size: int) -> None:
     ],
 )
 def test_what_explains_next_to_nothing_is_refused(name: str, words: str, tmp_path, capsys) -> None:
-    """By every way of reading, with a message that says what was read and how much is left."""
+    """In every way of reading, with a message that has the values read and the number of bytes left."""
     readers = (t7bridge.load, t7bridge.describe, lambda path: t7bridge.convert(path, tmp_path / "x.pt"))
     others = (t7bridge.load_as_torchfile, torchfile.load) if "different" not in words else ()  # the first value alone
     for read in (*readers, *others):
@@ -304,7 +304,7 @@ def test_empty_values_alone_are_values() -> None:
 
 
 def test_forged_record_of_a_t7_is_not_used(tmp_path, capsys) -> None:
-    """What becomes of a `.pt` is what every reader shows of it, whatever a record beside it holds."""
+    """The conversion of a `.pt` is the value that every reader shows, whatever its record holds."""
     assert run("convert", HOSTILE / "forged_record.pt", tmp_path / "x.t7") == 0
     assert "its record is not used" in capsys.readouterr().err
     shown = t7bridge.load(HOSTILE / "forged_record.pt")
@@ -325,7 +325,7 @@ def test_forged_record_of_a_pt_is_not_used(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("name", ["record_head_1.pt", "record_head_2.pt"])
 def test_damaged_heads_of_records(name: str, tmp_path) -> None:
-    """A head that says what cannot be is an error of ours, and the value is there without the record."""
+    """An impossible head is an error of ours, and the value is readable without the record."""
     with pytest.raises(CorruptError, match="--no-record"):
         t7bridge.convert(HOSTILE / name, tmp_path / "x.t7")
     t7bridge.convert(HOSTILE / name, tmp_path / "x.t7", record=False)

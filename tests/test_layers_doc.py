@@ -1,4 +1,4 @@
-"""docs/layers.md says what the registry says."""
+"""docs/layers.md agrees with the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def generator():
 
 @pytest.mark.slow
 def test_layers_are_documented():
-    """The page is what the generator writes now, in a process in which nobody has registered more."""
+    """The page is the generator's current output, in a process without further registrations."""
     code = f"import runpy; print(runpy.run_path({str(GENERATOR)!r})['page'](), end='')"
     page = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8")
     assert page.stdout == DOCUMENT.read_text(encoding="utf-8"), "run `python docs/generate_layers.py`"

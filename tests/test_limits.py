@@ -1,4 +1,4 @@
-"""Limits: each is met by a file made for it, the error names it, and raising or lowering it is what the error says."""
+"""Limits: each is hit by a file made for it, the error names it, and raising or lowering it works as described."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_limits_on_the_command_line(name, tmp_path, capsys):
     ids=lambda arguments: arguments[0],
 )  # fmt: skip
 def test_every_verb_takes_limits(arguments, tmp_path, capsys):
-    """Each verb that reads files hands the limits on."""
+    """Each verb that reads files passes the limits on."""
     path = tmp_path / "x.t7"
     path.write_bytes(nested("table", 11))
     code = cli.main([*(word.format(path) for word in arguments), "--limit", "objects=10", "--limit", "depth=50"])
@@ -247,6 +247,6 @@ def test_no_file_of_ours_meets_a_default():
 
 
 def test_depth_of_payloads_beyond_python():
-    """Where the limit is raised beyond what Python can do, the error is still one of the package."""
+    """If the limit is raised beyond Python's abilities, the error is still one of the package."""
     with pytest.raises(LimitError, match="deeper than Python allows"):
         t7bridge.load(nested("gpu", 5000), limits=Limits(payload_depth=10**6))

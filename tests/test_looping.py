@@ -1,4 +1,4 @@
-"""The loop that stands for many parametrizations runs each case and hides no failure."""
+"""The loop that replaces many parametrizations runs each case and hides no failure."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which tests run: long fuzzing only where it is asked for, and nothing is left out for want of a package."""
+"""Selection of tests: long fuzzing only on request, and none skipped for lack of a package."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_fuzzing_is_asked_for(options: tuple[str, ...], run: set[str], tmp_path:
 
 
 def test_packages_that_tests_ask_for_are_installed() -> None:
-    """What `importorskip` asks for comes with the extra `test`: where it is, no test is skipped for want of it."""
+    """Packages of `importorskip` come with the extra `test`: with it, no test is skipped for lack of them."""
     asked = {
         node.args[0].value
         for path in HOME.rglob("*.py")

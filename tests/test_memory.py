@@ -30,7 +30,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x.pt", "x.t7", "swapped.t7"])
 def test_peak(large: Path, target: str, tmp_path: Path) -> None:
-    """Converting a large file, also to the other byte order, takes little memory, and so does the way back."""
+    """Converting a large file, also to the other byte order, needs little memory, and so does the way back."""
     options = ["--byte-order", "big"] if target == "swapped.t7" else []
     assert peak_mib("convert", *options, large, tmp_path / target) < BOUND_MIB
     assert peak_mib("convert", tmp_path / target, tmp_path / "back.t7") < BOUND_MIB
@@ -40,5 +40,5 @@ def test_peak(large: Path, target: str, tmp_path: Path) -> None:
 
 
 def test_describe(large: Path) -> None:
-    """Describing a large file, which reads it for its checksum, takes little memory."""
+    """Describing a large file, which reads it for its checksum, needs little memory."""
     assert peak_mib("describe", large) < BOUND_MIB

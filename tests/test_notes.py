@@ -29,7 +29,7 @@ def calls(path: Path) -> list[ast.Call]:
 
 @for_each("path", FILES, ids=str)
 def test_every_note_has_a_code(path):
-    """No note is made without a code, and those that are named stand in the table."""
+    """No note is made without a code, and all codes used are in the table."""
     for call in calls(path):
         given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
         assert given, f"line {call.lineno}"
@@ -38,7 +38,7 @@ def test_every_note_has_a_code(path):
 
 
 def test_fields_instead_of_messages(tmp_path):
-    """Codes, classes and counts say what the messages say."""
+    """Codes, classes and counts agree with the messages."""
     half = torch.ones(3, dtype=torch.bfloat16)
     torch.save({"a": half, "b": half * 2, "tied": half, "text": ["x"]}, tmp_path / "a.pt")
     notes = {note.code: note for note in t7bridge.convert(tmp_path / "a.pt", tmp_path / "a.npz").notes}
@@ -54,7 +54,7 @@ def test_fields_instead_of_messages(tmp_path):
 
 
 def test_types_that_numpy_lacks_come_back(tmp_path):
-    """bfloat16 and float8 are float32 in npz and HDF5, as a note says, and what they were to our reader."""
+    """bfloat16 and float8 are float32 in npz and HDF5, with a note, and their original type for our reader."""
     made = {"b": torch.tensor([1.5, -2.0]).bfloat16(), "f": torch.tensor([0.5, 4.0]).to(torch.float8_e4m3fn)}
     torch.save(made, tmp_path / "a.pt")
     for suffix in ("npz", "h5"):

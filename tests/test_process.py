@@ -1,4 +1,4 @@
-"""What the command line leaves of the process around it: signals, streams, limits, owners of files."""
+"""Effects of the command line on its process: signals, streams, limits, owners of files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABS = TESTFILES / "nn" / "Abs.t7"
 
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What a shell's line prints; `$T` is the command line."""
+    """Return the output of a shell command; `$T` is the command line."""
     line = line.replace("$T", f"{sys.executable} -m t7bridge")
     return subprocess.run(["/bin/sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60)
 
@@ -40,7 +40,7 @@ def state() -> tuple[object, ...]:
 
 @pytest.mark.parametrize("verb", [["describe", str(ABS)], ["inspect", "missing"], ["frobnicate"], []])
 def test_the_process_is_as_it_was(verb, capsys) -> None:
-    """A verb that succeeds, fails or is none leaves handlers, streams, collector, warnings and limits alone."""
+    """A verb that succeeds, fails or does not exist changes no handlers, streams, collector, warnings or limits."""
     before = state()
     with contextlib.suppress(SystemExit):  # wrong usage
         cli.main(verb)
@@ -58,7 +58,7 @@ def test_reading_leaves_the_process_alone() -> None:
 
 @pytest.mark.slow
 def test_closed_standard_output(tmp_path) -> None:
-    """Who only prints fails with a message; who writes a file succeeds."""
+    """Verbs that only print fail with a message; verbs that write a file succeed."""
     done = shell(f"$T describe {ABS} >&-", tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == "t7bridge: error: standard output: is closed, and there is something to print"
@@ -107,7 +107,7 @@ def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
     ids=lambda verb: repr(" ".join(verb))[:30],
 )  # fmt: skip
 def test_nul_in_a_path(verb, tmp_path, monkeypatch, capsys) -> None:
-    """A path with NUL gives a message and no traceback, in every place where there is a path."""
+    """A path with NUL causes a message and no traceback, wherever there is a path."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(verb) in (1, 2)
     shown = capsys.readouterr()
@@ -145,7 +145,7 @@ def test_owner_of_a_replaced_file(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_one_model_and_its_criterion_need_no_path(tmp_path) -> None:
-    """Of a model and its criterion the model is meant; of two models the message says `--at`."""
+    """Of a model and its criterion the model is chosen; for two models the message names `--at`."""
     import torch
 
     from t7bridge.graph.lua import Table

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 def test_convert_command(tmp_path: Path) -> None:
-    """The conversion in the README's first command gives a state dict that PyTorch loads."""
+    """The conversion in the README's first command results in a state dict that PyTorch loads."""
     text = (ROOT / "README.md").read_text()
     block = re.search(r"<!-- convert command -->\n```sh\n(.*)\n```", text)
     assert block is not None

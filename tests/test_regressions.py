@@ -45,7 +45,7 @@ def test_short_values_of_another_layout_are_read():
 
 
 def test_digits_of_ascii_files():
-    """A number that has more than 6 digits says that all have: none of them is rounded when the file is written."""
+    """A number with more than 6 digits shows that all have: none of them is rounded when the file is written."""
     for numbers in ((0.1, 1 / 3), (9.224, 9007199254740992.0), (9.224, 4.0368547758e18)):
         data = lines(f"3\n1\n2\n1\n1\n1\n{numbers[0]:.6g}\n1\n2\n1\n{numbers[1]:.17g}\n")
         reader = T7Reader(data)
@@ -69,7 +69,7 @@ def test_items_of_a_counter():
 
 
 def test_pickle_that_ends_in_a_call():
-    """An empty stack at the end of a whole pickle is no pickle that was cut off."""
+    """An empty stack at the end of a complete pickle is not a truncated pickle."""
     for opcodes in (b"R", b"\x86", b"u"):
         with pytest.raises(CorruptError, match="pops from an empty stack"):
             PtReader(zipped({"a/data.pkl": b"\x80\x02" + opcodes + b".", "a/version": b"3\n"})).read()

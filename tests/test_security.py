@@ -1,4 +1,4 @@
-"""SECURITY.md says what is so."""
+"""SECURITY.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MISREAD = {"GPU.t7"}
 
 
 def same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
-    """Whether a value of torchfile's is ours, with its types, elements and sharing."""
+    """Return whether a value of torchfile's equals ours, with its types, elements and sharing."""
     if (id(a), id(b)) in seen:
         return True
     seen.add((id(a), id(b)))
@@ -48,7 +48,7 @@ def same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"use_list_heuristic": False}, {"use_int_heuristic": False}], ids=str)
 def test_values_are_those_of_torchfile(options: dict[str, Any]) -> None:
-    """What torchfile reads without an error, the drop-in reads as the same."""
+    """Values that torchfile reads without an error are the same in the drop-in."""
     compared = 0
     for path in corpus("format/*.t7", "nn/*.t7"):
         odd = ("stream", "object_custom_write", "table_deep")  # several roots, a class of its own, too deep to compare

@@ -20,7 +20,7 @@ from zoo_maker import make_zoo
 
 
 def timed(zoo: Path, output: Path, workers: int) -> float:
-    """Seconds that a run takes, as a user would measure them."""
+    """Return the seconds of a run, as a user would measure them."""
     began = time.perf_counter()
     subprocess.run(command(zoo, "-o", output, "--workers", workers), capture_output=True, check=False)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What the tests of zoos share: trees as hashes, servers, and the processes of a run."""
+"""Shared helpers for zoos: trees as hashes, servers, and the processes of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def verdicts(folder: Path) -> dict[str, str]:
-    """What the report says of each file."""
+    """Return the report's entry of each file."""
     return {row["name"]: row["status"] for row in json.loads((folder / "report.json").read_text())["table"]}
 
 
@@ -70,7 +70,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 def answers(url: str) -> bool:
-    """Whether a server answers."""
+    """Return whether a server answers."""
     try:
         urllib.request.urlopen(url, timeout=1).close()
     except OSError as error:

@@ -60,13 +60,13 @@ def archive(rng: random.Random) -> bytes:
 
 
 def greedy(path: Path, entries: int = 150_000) -> None:
-    """A table of tables, which takes far more memory than it has bytes."""
+    """A table of tables, which needs far more memory than it has bytes."""
     inner = b"".join(struct.pack("<idiii", 1, key + 1, 3, key + 2, 0) for key in range(entries))
     path.write_bytes(struct.pack("<iii", 3, 1, entries) + inner)
 
 
 def make_zoo(folder: Path, small: int, large: int = 0, large_bytes: int = 64 << 20, seed: int = 1) -> dict[str, str]:
-    """Make a zoo; the verdict on each file, by its name.
+    """Make a zoo; return the verdict on each file, by name.
 
     Args:
         folder: where.

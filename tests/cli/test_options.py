@@ -89,7 +89,7 @@ def test_command_line_is_that_of_the_table(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", sorted(FUNCTIONS))
 def test_signatures_are_those_of_the_table(verb: str) -> None:
-    """Each option of the table is an argument of Python with the same default, and the other way round.
+    """Each option of the table is an argument of Python with the same default, and vice versa.
 
     But for options that exist on the command line only, which are no argument at all.
     """
@@ -108,7 +108,7 @@ def test_signatures_are_those_of_the_table(verb: str) -> None:
 
 
 def test_function_of_a_verb_has_all_its_options() -> None:
-    """What one function does is asked of that function: nothing of `convert` or `export` is left to another."""
+    """Options of a single function are checked by that function, never left to `convert` or `export`."""
     for verb in ("convert", "diff", "export", "inspect", "module", "verify"):
         parameters = inspect.signature(FUNCTIONS[verb][0]).parameters
         names = {option.name for option in options_for(verb) if not option.command_line}

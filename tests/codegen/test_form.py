@@ -1,4 +1,4 @@
-"""What generated source looks like: formatted, nothing unused, alike things said once, names that are free."""
+"""Form of generated source: formatted, nothing unused, no repetition, names that are free."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_blocks_that_differ_in_numbers_are_one_class():
 
 
 def test_repeated_calls_and_operators():
-    """What a person writes as an operator or a call of torch is no module."""
+    """Operators and calls of torch are written as such, not as modules."""
     text = generate(architectures()["word_lstm"]).text
     assert "torch.sigmoid(" in text
     assert "class Graph" not in text
@@ -96,7 +96,7 @@ def test_tied_weights_stay_tied(tmp_path):
 
 
 def test_what_changes_its_input_keeps_its_turn(tmp_path):
-    """A layer that works in place on what others read later is not moved behind them."""
+    """A layer that changes a value in place is not moved past later readers of it."""
     text = generate(architectures()["wide_resnet"]).text
     assert "x = self.layers(input)\n        return self.body(x) + self.shortcut(x)" in text
 
@@ -119,7 +119,7 @@ def test_dropout_copies_only_where_others_could_tell():
 
 
 def test_index_base(tmp_path):
-    """What counts from 1 in Lua can count from 0."""
+    """1-based numbers of Lua can become 0-based."""
     _, one = run_source(architectures()["sentences"], tmp_path)
     _, zero = run_source(architectures()["sentences"], tmp_path, index_base=0)
     words = torch.tensor([[1, 2, 3, 4, 5, 9]])
@@ -153,7 +153,7 @@ def test_reserved_names_are_those_of_modules():
 
 
 def test_layers_have_one_name_each():
-    """Pieces of different files can stand in one source: no name is used twice."""
+    """Pieces of different files can be combined in one source: no name is used twice."""
     seen: dict[str, str] = {}
     folder = Path(copied.__file__).parent.parent / "torchmodules" / "layers"
     for path in sorted(folder.glob("*.py")):

@@ -1,4 +1,4 @@
-"""What hostile `.t7` files become as source: nothing of them runs, nothing is lost, nothing takes long."""
+"""Hostile `.t7` files as source: nothing of them runs, nothing is lost, nothing takes long."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def linear(inputs: int, outputs: int) -> TorchObject:
 
 @for_each("name", sorted(REFUSED))
 def test_what_cannot_be_constructed_is_refused(name, tmp_path):
-    """The error says why and where, and neither a file nor a folder is left."""
+    """The error has the reason and the path, and neither a file nor a folder is left."""
     with pytest.raises(ModelError, match=REFUSED[name]) as caught:
         write_module(HOSTILE / name, tmp_path / "made" / "here")
     assert caught.value.path.startswith("root")
@@ -78,7 +78,7 @@ def test_strings_and_numbers_stay_what_they_are(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
 def test_computes_what_the_live_module_does(name, shape, tmp_path):
-    """Names that a page uses for itself, and constants that are no numbers, change no result."""
+    """Names that a page uses for itself, and constants that are not numbers, change no result."""
     ((_, module),) = find_modules(read(HOSTILE / name))
     _, model = run_source(module, tmp_path)
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ NAMES = [
 
 @for_each("names", NAMES, ids=repr)
 def test_names_of_nodes(names, tmp_path):
-    """Whatever nodes are called, every layer is there once, in its place, and the page computes the same."""
+    """For any names of nodes, every layer is present once, in its place, and the page computes the same."""
     _, model = run_source(graph(*names), tmp_path)
     assert len(list(model.parameters())) == 2 * len(names)
     given = torch.ones(1, 2)
@@ -294,7 +294,7 @@ def _random_tree(rng: random.Random, depth: int):
 
 
 def test_expressions_mean_what_their_trees_do():
-    """What a tree prints has its value: precedence is the tree's business."""
+    """Printed expressions have the value of their tree: precedence is right."""
     rng = random.Random(5)
     for _ in range(2000):
         node, value = _random_tree(rng, rng.randrange(1, 5))
@@ -324,7 +324,7 @@ def test_what_is_no_literal_is_refused(value):
 
 @for_each("name", ["a b", "class", "", "1a", "\ufb01", "a.b", "x;y", "a\n"])
 def test_names_are_identifiers(name):
-    """A name that is none is refused, wherever it stands in the tree."""
+    """An invalid name is refused, wherever it is in the tree."""
     for make in (Name, lambda each: Attr(Name("x"), each), lambda each: apply("f", **{each: 1})):
         with pytest.raises(ModelError):
             make(name)

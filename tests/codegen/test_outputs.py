@@ -56,7 +56,7 @@ def module_in(path: Any) -> TorchObject:
 @pytest.mark.slow
 @for_each("path", [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL], ids=name_of)
 def test_output_is_that_of_lua(path, tmp_path):
-    """A generated model gives what Lua's module gave."""
+    """A generated model returns what Lua's module returned."""
     _, model = run_source(module_in(path), tmp_path)
     case = recorded(path, "io")
     assert not difference(run(model, case), case["output"])
@@ -85,7 +85,7 @@ def test_further_cases(file, name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(BATCHES_ONLY))
 def test_one_example_is_refused_where_a_batch_is_meant(name, tmp_path):
-    """Where the source is for batches, one example is an error of PyTorch's, not another result."""
+    """If the source requires batches, a single example is an error of PyTorch's, not another result."""
     case = recorded_cases(name.split()[0])[name.split()[1]]
     _, model = run_source(case["module"], tmp_path)
     with pytest.raises(ValueError, match="expected 4D input"):

@@ -29,7 +29,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def disagreement(name: str, folder: Any) -> str:
-    """Where the outputs of a case differ from Lua's, or nothing."""
+    """Return where the outputs of a case differ from Lua's, or nothing."""
     case = cases()[name]
     _, model = run_source(case["module"], folder)
     for number, call in enumerate(calls(case), 1):
@@ -48,7 +48,7 @@ def disagreement(name: str, folder: Any) -> str:
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @for_each("name", lambda: [name for name in cases() if name not in UNEQUAL])
 def test_outputs_are_those_of_lua(name, tmp_path):
-    """Every call gives what Lua's module gave."""
+    """Every call returns what Lua's module returned."""
     assert not disagreement(name, tmp_path)
 
 

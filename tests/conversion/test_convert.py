@@ -68,7 +68,7 @@ def torch_tensors(value: Any) -> list[torch.Tensor]:
 
 
 def lua_tensors(path: Path) -> list[dict[str, Any]] | None:
-    """Every tensor that Lua saw in a file, with its storage; `None` where nobody wrote down what Lua saw."""
+    """Return every tensor that Lua saw in a file, with its storage; `None` without a recording of Lua's."""
     golden = path.parent / (path.name.split(".")[0] + ".json")
     if not golden.exists():
         return None
@@ -157,7 +157,7 @@ def test_auto_keeps_every_parameter(path: Path, tmp_path: Path) -> None:
 
 
 def test_auto_checkpoint(tmp_path: Path) -> None:
-    """A module inside a table gives its state dict in its place; the rest stays."""
+    """A module inside a table is replaced by its state dict; the rest is unchanged."""
     report = t7bridge.convert(ROOT / "models/training_checkpoint.t7", tmp_path / "x.pt")
 
     value = torch.load(tmp_path / "x.pt", weights_only=True)
@@ -169,7 +169,7 @@ def test_auto_checkpoint(tmp_path: Path) -> None:
 
 
 def test_state_dict_loads_strictly(tmp_path: Path) -> None:
-    """The state dict of a Lua convolutional network loads into the same PyTorch network and gives Lua's outputs."""
+    """The state dict of a Lua convolutional network loads into the same PyTorch network, with Lua's outputs."""
     io = t7bridge.load(ROOT / "models/lenet_mm.io.t7")
     t7bridge.convert(ROOT / "models/lenet_mm.t7", tmp_path / "x.pt")
     net = torch.nn.Sequential(
@@ -186,7 +186,7 @@ def test_state_dict_loads_strictly(tmp_path: Path) -> None:
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:
-    """Converting twice gives the same file."""
+    """Converting twice results in the same file."""
     for name in ("a.pt", "b.pt"):
         t7bridge.convert(ROOT / "models/unet_nngraph.t7", tmp_path / name, mode="tree")
 
@@ -239,7 +239,7 @@ def test_encodings_equal_luas(name: str, options: dict[str, Any], tmp_path: Path
 
 
 def test_several_values(tmp_path: Path) -> None:
-    """A file with values behind the first, and bytes that are none, is copied whole; the note says so."""
+    """A file with values after the first, and trailing bytes, is copied whole; the note says so."""
     report = t7bridge.convert(ROOT / "format/stream.t7", tmp_path / "x.t7")
 
     assert (ROOT / "format/stream.t7").read_bytes() == (tmp_path / "x.t7").read_bytes()
@@ -266,7 +266,7 @@ def test_existing_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["x.pt", "x.t7"])
 def test_damaged_source_leaves_nothing(target: str, tmp_path: Path) -> None:
-    """A damaged file gives an error with byte and place, and no output, not even a temporary file."""
+    """A damaged file is an error with byte and path, and leaves no output, not even a temporary file."""
     data = (ROOT / "models/resnet_small.t7").read_bytes()
     (tmp_path / "bad.t7").write_bytes(data[: len(data) // 2])
 
@@ -279,7 +279,7 @@ def test_damaged_source_leaves_nothing(target: str, tmp_path: Path) -> None:
 
 
 def test_source_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source that becomes shorter while its weights are copied gives an error, and leaves nothing."""
+    """A source that becomes shorter while its weights are copied is an error, and leaves nothing."""
     source = tmp_path / "a.t7"
     data = (ROOT / "format/shared_small_of_large.t7").read_bytes()
     source.write_bytes(data)
@@ -297,7 +297,7 @@ def test_source_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_wrong_options(tmp_path: Path) -> None:
-    """A mode or format that does not exist, and a suffix that says nothing, are refused."""
+    """Unknown modes, formats and suffixes are refused."""
     source = ROOT / "format/table_list.t7"
     with pytest.raises(ModelError, match="mode"):
         t7bridge.convert(source, tmp_path / "x.pt", mode="best")

@@ -72,14 +72,14 @@ def there_and_back(source: Path, folder: Path, **encoding: Any) -> Path:
 
 
 def converted(value: Any, folder: Path, **options: Any) -> Any:
-    """What Lua has of a value that PyTorch saved; and the report."""
+    """Return the Lua value of a value saved by PyTorch, and the report."""
     (folder / "x.pt").write_bytes(value if isinstance(value, bytes) else saved(value))
     report = t7bridge.convert(folder / "x.pt", folder / "x.t7", force=True, **options)
     return t7bridge.load(folder / "x.t7"), report
 
 
 def restored(folder: Path, **load: Any) -> Any:
-    """What PyTorch loads of the `.pt` made from the `.t7` that `converted` made."""
+    """Return the value that PyTorch loads from the `.pt` made from the `.t7` of `converted`."""
     t7bridge.convert(folder / "x.t7", folder / "back.pt", force=True)
     return torch.load(folder / "back.pt", **{"weights_only": True, **load})
 
@@ -129,7 +129,7 @@ def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_pat
 @pytest.mark.parametrize("pt_format", ["zip", "legacy"])
 @for_each("path", PT_FILES, ids=name_of)
 def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path) -> None:
-    """A copy in either format of PyTorch holds what the original holds, or says why it cannot."""
+    """A copy in either format of PyTorch holds what the original holds, or the error has the reason."""
     if pt_format == "legacy" and path.name in ONLY_TODAY:
         with pytest.raises(UnsupportedError, match=r"0\.2 to 1\.5"):
             t7bridge.convert(path, tmp_path / "x.pt", pt_format=pt_format)
@@ -147,7 +147,7 @@ def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("value", [None, True, False, 0, 1, -1, 0.5, "", b"", "x", (), [], {}, 2**60 + 1], ids=repr)
 def test_short_values(value: Any, encoding: str, tmp_path: Path) -> None:
-    """A value of a few bytes with its record behind it is not taken for a file of another kind."""
+    """A value of a few bytes followed by its record is not mistaken for a file of another kind."""
     (tmp_path / "x.pt").write_bytes(saved(value))
     back = torch.load(there_and_back(tmp_path / "x.pt", tmp_path, **ENCODINGS[encoding]))
 
@@ -224,7 +224,7 @@ def test_cycle(tmp_path: Path) -> None:
 
 
 def test_shared_and_cyclic_containers(tmp_path: Path) -> None:
-    """What was one list or dict is one table in Lua and one object afterwards; a dict may hold itself."""
+    """A shared list or dict is one table in Lua and one object afterwards; a dict may contain itself."""
     shared: list[Any] = [torch.ones(2)]
     inner: dict[str, Any] = {"list": shared}
     value: dict[str, Any] = {"a": shared, "b": shared, "c": inner, "d": [inner, inner], "pair": (shared, inner)}
@@ -241,7 +241,7 @@ def test_shared_and_cyclic_containers(tmp_path: Path) -> None:
 
 
 def test_whole_module(tmp_path: Path) -> None:
-    """A whole pickled module is its state dict in Lua, and comes back as the module that computes the same."""
+    """A whole pickled module is its state dict in Lua, and is restored as the module that computes the same."""
     source = TESTFILES / "pt/whole_module.pt"
     report = t7bridge.convert(source, tmp_path / "x.t7")
     lua = t7bridge.load(tmp_path / "x.t7")
@@ -410,7 +410,7 @@ def test_devices(tmp_path: Path) -> None:
 
 
 def test_without_the_record(tmp_path: Path) -> None:
-    """Without a record nothing stands behind the value, and what comes back is what Lua has."""
+    """Without a record nothing follows the value, and the way back returns Lua's values."""
     lua, report = converted({"a": (1, None, 2.5), "b": torch.tensor([True])}, tmp_path, record=False)
     data = (tmp_path / "x.t7").read_bytes()
     back = restored(tmp_path)
@@ -448,7 +448,7 @@ def test_nested(tmp_path: Path) -> None:
 
 
 def rewritten(path: Path, value: Any) -> None:
-    """Write another value into a `.t7`, in front of what stands behind the value there."""
+    """Write another value into a `.t7`, before the bytes that follow its value."""
     content = read_t7(path)
     with open(path.with_suffix(".new"), "wb") as file:
         writer = T7Writer(file, content.layout)
@@ -468,7 +468,7 @@ def rewritten(path: Path, value: Any) -> None:
     ids=["number", "string", "key", "shape"],
 )
 def test_a_changed_value_is_noticed(change: Any, tmp_path: Path) -> None:
-    """A record behind a value that somebody changed is not used: the change counts, and a warning says so."""
+    """The record of a changed value is not used: the change counts, and a warning says so."""
     lua, _ = converted({"epoch": 3, "name": "first", "w": torch.zeros(3), "pair": (1, 2)}, tmp_path)
     change(lua)
     rewritten(tmp_path / "x.t7", lua)
@@ -545,7 +545,7 @@ def test_a_record_that_is_cut(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_record_with_changed_bytes(seed: int, tmp_path: Path) -> None:
-    """Whatever bytes stand in the record, there is a file or an error of ours, and nothing is run."""
+    """For any bytes in the record, the result is a file or an error of ours, and nothing is executed."""
     converted({"w": torch.ones(2), "b": torch.ones(3, dtype=torch.bool), "c": 1j, "pair": (1, None)}, tmp_path)
     data = (tmp_path / "x.t7").read_bytes()
     start = data.index(PT_RECORD_START)
@@ -737,7 +737,7 @@ def test_deep_nesting(tmp_path: Path) -> None:
 
 
 def test_many_notes(tmp_path: Path) -> None:
-    """What is so in very many places is noted for some of them, and counted."""
+    """Notes with very many paths list some of them, and the count."""
     _, report = converted({"ints": [2**60 + number for number in range(5000)], "t": (1,)}, tmp_path)
     notes = [note for note in report.notes if "nearest" in note.message]
 
@@ -831,7 +831,7 @@ def test_damaged_weights(target: str, tmp_path: Path) -> None:
 
 
 def test_keys_that_cannot_be_nested(tmp_path: Path) -> None:
-    """Where one key is the start of another, names stay flat, other keys too; a note says so where it was asked."""
+    """If one key is a prefix of another, names stay flat, other keys too; a note says so if nesting was requested."""
     (tmp_path / "x.pt").write_bytes(saved({1: torch.ones(1), "a": torch.ones(2), "a.b": torch.ones(3)}))
     for nested in (True, False):
         report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7", nested=nested, force=True)

@@ -80,7 +80,7 @@ def test_complex_number() -> None:
 
 
 def test_integers_beyond_doubles_are_noted() -> None:
-    """An integer that no double holds is the nearest, with a note that gives both; one that is exact has no note."""
+    """An integer that no double holds becomes the nearest, with a note that has both; an exact one has no note."""
     tree = to_lua({"exact": 2**60, "near": 2**53 + 1, "huge": 10**400})
 
     assert tree.value["near"] == 2.0**53
@@ -204,7 +204,7 @@ def test_nested_names() -> None:
     ids=["first", "last", "table", "inner", "endless"],
 )
 def test_names_that_cannot_be_nested(value: Any) -> None:
-    """Where one name is the start of another, the dict stays flat, and a note says so."""
+    """If one name is a prefix of another, the dict stays flat, and a note says so."""
     tree = to_lua(value, nested=True)
 
     assert [bytes(key).decode() for key in tree.value.raw_keys] == list(value)
@@ -276,7 +276,7 @@ def test_no_storage_and_no_elements() -> None:
 
 
 def test_conjugation_costs_nothing_beforehand() -> None:
-    """A conjugated view that repeats few elements very often is a view in Lua, too, and takes no memory."""
+    """A conjugated view that repeats few elements very often is a view in Lua too, and needs no memory."""
     storage = Storage.from_array(np.array([1 + 2j], "c8"))
     size, stride = (1 << 20, 1 << 20, 1 << 10), (0, 0, 0)
     tree = to_lua(Tensor(storage.element, storage, size, stride, extras=TensorExtras(conj=True)))
@@ -289,7 +289,7 @@ def test_conjugation_costs_nothing_beforehand() -> None:
 @pytest.mark.parametrize("neg", [False, True])
 @pytest.mark.parametrize("name", ["complex32", "complex64", "complex128"])
 def test_conjugation_and_sign(name: str, neg: bool, conj: bool) -> None:
-    """Both marks together do what they say, of every complex type."""
+    """Both marks are applied together, for every complex type."""
     one = torch.tensor([1 + 2j, -3 - 0.5j]).to(getattr(torch, name))
     read_one = PtReader(saved(one)).read()
     read_one.extras = TensorExtras(conj=conj, neg=neg)
@@ -310,7 +310,7 @@ def test_sign_of_a_type_that_has_none() -> None:
 
 
 def test_attributes_of_tensors_are_named() -> None:
-    """What Python has attached to a tensor, and its class, are not in Lua; a warning says so."""
+    """Python attributes of a tensor, and its class, are not in Lua; a warning says so."""
     one = Tensor.from_numpy(np.ones(1))
     one.extras = TensorExtras(state={"note": "x"})
 
@@ -318,7 +318,7 @@ def test_attributes_of_tensors_are_named() -> None:
 
 
 def test_bare_storages() -> None:
-    """A storage alone is a Lua storage, of bytes where nothing says what is in it."""
+    """A storage outside of tensors is a Lua storage, of bytes if its type is unknown."""
     bits = Storage(ELEMENT_TYPES["bfloat16"], 2, np.array([0x3F80, 0x4000], "u2"))
     raw = Storage.from_array(np.array([1, 2], "u1"))
     found = lua([bits, UntypedStorage(raw)])
@@ -384,7 +384,7 @@ def test_numpy_scalars_of_the_wrong_size(data: bytes) -> None:
 
 
 def test_one_array_twice() -> None:
-    """An array that stands in two places is one tensor."""
+    """An array that occurs in two places is one tensor."""
     array = NumpyArray(NumpyDtype("f4", "<"), (1,), False, b"\0\0\x80?")
     found = to_lua([array, array]).value
 
@@ -425,20 +425,20 @@ def test_object_in_itself() -> None:
 
 
 def test_unknown_values_are_refused() -> None:
-    """What is nothing of a `.pt` is an error with its place."""
+    """A value that no `.pt` has is an error with its path."""
     with pytest.raises(UnsupportedError, match=r"root\.a\[2\].*object"):
         to_lua({"a": [1, 2, object()]})
 
 
 def test_objects_of_lua_stay_what_they_are() -> None:
-    """A Lua object inside Python's builtins is in the tree as it is."""
+    """A Lua object inside Python's builtins is in the tree unchanged."""
     module = TorchObject("nn.Identity")
     assert to_lua({"net": module}).value["net"] is module
 
 
 @pytest.mark.slow
 def test_places_very_deep_inside() -> None:
-    """A note about something very deep inside has a short path, and gathering it takes no time."""
+    """A note about a deeply nested value has a short path, and collecting it takes no time."""
     value: Any = 2**53 + 1
     for _ in range(50_000):
         value = {"key " * 100: [value]}

@@ -76,14 +76,14 @@ def test_pytorch_asks_for_the_mapped_device(several, tmp_path):
 
 @pytest.mark.parametrize("wrong", ["", "gpu zero", "a=b c", {"cpu": "../x"}, lambda name: 5])
 def test_wrong_devices(several, tmp_path, wrong):
-    """What is no name of a device is refused, and no file is left behind."""
+    """Invalid names of devices are refused, and no file is left behind."""
     with pytest.raises(ModelError, match="device"):
         t7bridge.convert(several, tmp_path / "out.pt", map_location=wrong)
     assert not (tmp_path / "out.pt").exists()
 
 
 def test_command_line(several, tmp_path):
-    """The option takes a device, or pairs."""
+    """The option accepts a device, or pairs."""
     assert main(["convert", str(several), str(tmp_path / "out.pt"), "--map-location", "cuda:0=cuda:3"]) == 0
     assert devices(tmp_path / "out.pt") == ["cuda:3", "cpu", "cpu", "cpu"]
 

@@ -1,4 +1,4 @@
-"""safetensors, HDF5 and npz: what their own libraries read is what torchfile and PyTorch's format say."""
+"""safetensors, HDF5 and npz: their own libraries read what torchfile and PyTorch read from the source."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_elements(tmp_path: Path, kind: str, layout: str) -> None:
 
 @pytest.mark.parametrize("suffix", FLAT_FORMATS.values())
 def test_models_have_state_dicts(tmp_path: Path, suffix: str) -> None:
-    """Modules give PyTorch's names and shapes, in a checkpoint under their own; the same bytes each time."""
+    """Modules have PyTorch's names and shapes, in a checkpoint under their own; the same bytes each time."""
     for name in ("one", "two"):
         flat(TESTFILES / "models/training_checkpoint.t7", tmp_path / f"{name}{suffix}")
     t7bridge.convert(TESTFILES / "models/training_checkpoint.t7", tmp_path / "x.pt")

@@ -131,7 +131,7 @@ def test_complex_numbers_as_pairs(tmp_path, suffix, kind):
 
 @pytest.mark.parametrize("suffix", LIBRARIES)
 def test_storages_become_tensors(tmp_path, suffix):
-    """A storage is a tensor of one dimension where there are only tensors, which the report says."""
+    """A storage is a tensor of one dimension where only tensors exist, and the report says so."""
     storage = t7bridge.Storage.from_array(np.arange(4, dtype="i8"))
     t7bridge.save({"sizes": storage, "w": t7bridge.Tensor.from_numpy(np.ones(2, "f4"))}, tmp_path / "a.t7")
     report = t7bridge.convert(tmp_path / "a.t7", tmp_path / f"a.{suffix}")

@@ -1,4 +1,4 @@
-"""The record behind a `.t7` that was made from a `.pt`: what it keeps, and what becomes of a damaged one."""
+"""The record after a `.t7` made from a `.pt`: its content, and damaged records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vector(name: str, count: int = 4, **more: Any) -> Tensor:
 
 
 def recorded(value: Any, layout: T7Layout | None = None) -> tuple[bytes, list[Storage]]:
-    """A value's record, and the storages of its `.t7`, as they are read."""
+    """Return a value's record, and the storages of its `.t7`, as read."""
     tree = to_lua(value)
     file = io.BytesIO()
     writer = T7Writer(file, layout)
@@ -70,7 +70,7 @@ def test_every_type(name: str) -> None:
 
 
 def test_what_lua_has_only_inexactly_is_in_the_record() -> None:
-    """Numbers that were rounded for Lua, and those that it sees conjugated, stand behind the pickle as they were."""
+    """Numbers that were rounded for Lua, and those that it sees conjugated, follow the pickle unchanged."""
     large = Storage.from_array(np.array([2**63 + 1, 2**64 - 1], "u8"))
     value = [
         Tensor(large.element, large, (2,), (1,)),
@@ -148,7 +148,7 @@ def test_the_hash_is_of_any_encoding() -> None:
     ids=str,
 )
 def test_heads_that_are_none(head: dict[str, Any]) -> None:
-    """A head without sound facts is an error that says how to do without it."""
+    """An invalid head is an error whose hint is to convert without the record."""
     data, _ = recorded([vector("float32")])
 
     with pytest.raises(CorruptError, match=r"record.*--no-record"):
@@ -171,7 +171,7 @@ def test_heads_that_are_none(head: dict[str, Any]) -> None:
     ids=lambda data: repr(data[:20]),
 )
 def test_what_is_no_record(data: bytes) -> None:
-    """Bytes that are no record are an error, however deep they pretend to be."""
+    """Bytes that are not a record are an error, however deep they pretend to be."""
     with pytest.raises(CorruptError, match="record"):
         decode_pt_record(data)
 
@@ -205,7 +205,7 @@ def test_storages_that_do_not_fit(row: list[Any]) -> None:
 
 
 def test_types_that_share_their_bytes() -> None:
-    """A record may say of the bytes what else they mean: it is only read as what Lua could have made of it."""
+    """A record cannot reinterpret the bytes: it is only read as what Lua could have made of it."""
     data, storages = recorded([vector("uint8")])
 
     back, _, _ = restore_value(decode_pt_record(changed(data, storages=[["bool", 4, 0]])), storages)
@@ -213,7 +213,7 @@ def test_types_that_share_their_bytes() -> None:
 
 
 def test_a_storage_that_is_not_listed() -> None:
-    """A pickle that names a storage which the record does not list gives an error when its elements are wanted."""
+    """A pickle that names a storage missing from the record is an error when its elements are needed."""
     data, storages = recorded([vector("float32")])
     value, _, _ = restore_value(decode_pt_record(changed(data, storages=[])), storages)
 

@@ -1,4 +1,4 @@
-"""What a `.pt` names: state dicts for whole modules, plain data for foreign classes, and notes that say so."""
+"""Names in a `.pt`: state dicts for whole modules, plain data for foreign classes, and notes about both."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Net(torch.nn.Module):
 
 
 def converted(value: Any, folder: pathlib.Path, **options: Any) -> tuple[Any, t7bridge.Report]:
-    """What PyTorch's safe loader reads after a conversion, and its report."""
+    """Return the value of PyTorch's safe loader after a conversion, and the report."""
     (folder / "x.pt").write_bytes(saved(value))
     report = t7bridge.convert(folder / "x.pt", folder / "y.pt", force=True, **options)
     return torch.load(folder / "y.pt", weights_only=True), report
 
 
 def test_allowed_names_are_pytorchs_own() -> None:
-    """The names that PyTorch's safe loader takes are the ones that the installed PyTorch lists."""
+    """The names accepted by PyTorch's safe loader are those that the installed PyTorch lists."""
     from torch._weights_only_unpickler import _get_allowed_globals
 
     assert set(_get_allowed_globals()) == names.WEIGHTS_ONLY
@@ -72,7 +72,7 @@ def test_whole_modules_are_state_dicts(wrap: Any, tmp_path: pathlib.Path) -> Non
 
 
 def test_tree_mode_keeps_modules(tmp_path: pathlib.Path) -> None:
-    """In tree mode a module of PyTorch is written as the object that it was; the report says who refuses it."""
+    """In tree mode a module of PyTorch is written as its object; the report names the loaders that refuse it."""
     (tmp_path / "x.pt").write_bytes(saved(torch.nn.Sequential(torch.nn.Linear(2, 2))))
     report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "y.pt", mode="tree")
 
@@ -100,7 +100,7 @@ def test_foreign_objects_are_plain_data(tmp_path: pathlib.Path) -> None:
 
 
 def test_objects_in_sets_and_keys_are_text(tmp_path: pathlib.Path) -> None:
-    """Where only what can be hashed may stand, an object that would become a dict is its text."""
+    """If only hashable values are allowed, an object that would become a dict is text."""
     one, two = (b"cmy.pkg\nColour\nK%c\x85R" % number for number in (1, 2))
     a_set = b"c__builtin__\nset\n](" + two + one + b"e\x85R"
     opcodes = b"\x80\x02}(" + one + b"K\x01" + two + b"K\x02" + text("s") + a_set + b"u."
@@ -114,7 +114,7 @@ def test_objects_in_sets_and_keys_are_text(tmp_path: pathlib.Path) -> None:
 
 
 def test_harmless_classes_are_kept(tmp_path: pathlib.Path) -> None:
-    """Classes of Python and numpy that checkpoints are full of stay as they are; the report says what they cost."""
+    """Classes of Python and numpy that are common in checkpoints are kept; the report notes the consequences."""
     value = {
         "args": argparse.Namespace(lr=0.1),
         "when": datetime.datetime(2020, 1, 2),
@@ -135,7 +135,7 @@ def test_harmless_classes_are_kept(tmp_path: pathlib.Path) -> None:
 
 
 def test_nested_pickles_are_not_carried(tmp_path: pathlib.Path) -> None:
-    """A call that would unpickle bytes of the file is no name that is written."""
+    """A call that would unpickle bytes of the file is never written."""
     inner = b"c_codecs\nencode\n(" + text("\x80\x02K\x01.") + text("latin1") + b"tR"
     opcodes = b"\x80\x02ctorch.storage\n_load_from_bytes\n" + inner + b"\x85R."
     (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": opcodes, "a/version": b"3\n"}))

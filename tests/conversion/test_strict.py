@@ -90,7 +90,7 @@ def test_bits_of_nans(value, lost, tmp_path):
 
 
 def test_sound_conversions_pass(tmp_path):
-    """Where nothing is lost, `strict` changes nothing."""
+    """If nothing is lost, `strict` changes nothing."""
     for number, (source, target) in enumerate((("models/lenet_mm.t7", "pt"), ("format/checkpoint.t7", "t7"))):
         path = tmp_path / f"{number}.{target}"
         t7bridge.convert(TESTFILES / source, path, strict=True)
@@ -127,7 +127,7 @@ def flat(storage: Storage) -> Tensor:
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_sharing_between_layouts(changes, tmp_path):
-    """Memory that two layers share stays shared where the layouts agree; where not, the report says so."""
+    """Memory that two layers share stays shared if the layouts agree; otherwise the report says so."""
     t7bridge.save(tied(changes), tmp_path / "x.t7")
     report = t7bridge.convert(tmp_path / "x.t7", tmp_path / "x.pt")
     notes = [note.message for note in report.notes if note.loss == "sharing"]

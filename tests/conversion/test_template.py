@@ -42,7 +42,7 @@ def model(name: str) -> Path:
 
 
 def weights(path: Path, folder: Path) -> Any:
-    """What PyTorch loads of a Lua file in `auto` mode."""
+    """Return the value that PyTorch loads from a Lua file converted in `auto` mode."""
     convert(path, folder / "weights.pt", force=True)
     return torch.load(folder / "weights.pt", weights_only=True)
 
@@ -86,7 +86,7 @@ def saved(value: Any, folder: Path) -> Path:
 @pytest.mark.slow
 @for_each("path", [path for path in MODELS if path.name not in NO_MODULE], ids=name_of)
 def test_unchanged_weights_give_the_same_bytes(path, tmp_path):
-    """What `auto` mode made of a file gives, with the file as template, the same bytes; running_std included."""
+    """The result of `auto` mode, with the file as template, restores the same bytes; also running_std."""
     convert(path, tmp_path / "x.pt")
     report = convert(tmp_path / "x.pt", tmp_path / "y.t7", template=path)
 
@@ -97,7 +97,7 @@ def test_unchanged_weights_give_the_same_bytes(path, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(NO_MODULE))
 def test_template_without_module(name, tmp_path):
-    """A file that holds no module is no template."""
+    """A file without a module is not a template."""
     with pytest.raises(ModelError, match="no nn module"):
         fill({}, TESTFILES / "legacy" / name, tmp_path)
     assert not (tmp_path / "out.t7").exists()
@@ -150,7 +150,7 @@ def test_lstm_has_one_bias_in_lua(tmp_path):
 
 
 def test_weights_that_follow_from_others(tmp_path):
-    """A weight that Lua keeps beside g and v is computed anew from them; another one in the `.pt` gives a warning."""
+    """A weight that Lua keeps next to g and v is recomputed from them; another one in the `.pt` causes a warning."""
     source = read(str(model("nn/LinearWeightNorm")))
     source["weight"] = state_dict(source).tensors["weight"]
     template = saved(source, tmp_path)
@@ -213,7 +213,7 @@ def test_error_lists_every_key(tmp_path):
 
 
 def test_odd_keys(tmp_path):
-    """Keys that are no names are named in a way that cannot break a message."""
+    """Keys that are not names are quoted in a way that cannot break a message."""
     odd = {3: torch.zeros(1), 2**200: 1, ("a", 1): 2, "a\nb": 3, "x" * 1000: 4}
     with pytest.raises(ModelError) as caught:
         fill({**weights(model("nn/Linear"), tmp_path), **odd}, model("nn/Linear"), tmp_path)
@@ -295,7 +295,7 @@ def test_tensors_that_overlap(tmp_path):
     ],
 )
 def test_element_types(kind, dtype, values, note, tmp_path):
-    """The template's element type stays; a note says where it cannot hold what PyTorch has."""
+    """The template's element type is kept; a note says if it cannot hold PyTorch's values."""
     bias = torch.tensor(values, dtype=torch.float64).to(dtype)
     report = fill({"weight": torch.zeros(2, 3), "bias": bias}, saved(linear(kind), tmp_path), tmp_path)
 
@@ -360,7 +360,7 @@ def test_whole_module(tmp_path):
 
 
 def test_several_modules(tmp_path):
-    """Several modules are filled at their places; one state dict does not say whose it is, but for a criterion."""
+    """Several modules are filled at their paths; one state dict is ambiguous, except with a criterion."""
     template = saved(Table.of({"netG": linear(), "nets": Table.from_list([linear(size=4)])}), tmp_path)
     state = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
     other = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
@@ -382,7 +382,7 @@ def _values(module: TorchObject) -> list[np.ndarray]:
 
 
 def test_two_state_dicts(tmp_path):
-    """A checkpoint with two state dicts does not say which is meant."""
+    """A checkpoint with two state dicts is ambiguous."""
     state = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
     with pytest.raises(ModelError, match="several state dicts; found state_dict, model"):
         fill({"state_dict": state, "model": dict(state)}, saved(linear(), tmp_path), tmp_path)
@@ -421,7 +421,7 @@ def test_what_a_template_is_for(tmp_path):
 
 @pytest.mark.slow
 def test_command_line(tmp_path):
-    """`convert --template` says what did not fit, with exit code 2; `--partial` alone is wrong usage."""
+    """`convert --template` reports mismatches, with exit code 2; `--partial` alone is wrong usage."""
     template = saved(Table.of({"net": linear("f8"), "name": b"x"}), tmp_path)
     torch.save({"weight": torch.ones(2, 3)}, tmp_path / "x.pt")
     command = [sys.executable, "-m", "t7bridge", "convert", str(tmp_path / "x.pt"), str(tmp_path / "y.t7")]
@@ -446,14 +446,14 @@ def test_one_state_dict_under_two_names(tmp_path):
 
 
 def test_checkpoint_inside_itself():
-    """A wrapper that holds itself ends, and is no state dict."""
+    """A wrapper that contains itself ends, and is not a state dict."""
     value = {"epoch": 1}
     value["model"] = value
     assert state_dict_in(value) is None
 
 
 def test_batches_are_counted(tmp_path):
-    """What PyTorch counts and Lua does not is left out, and the note says how often."""
+    """PyTorch's batch counter, which Lua lacks, is left out, and the note has the count."""
     path = saved(container("nn.Sequential", linear(size=3), linear(size=3)), tmp_path)
     state = {**weights(path, tmp_path), "0.num_batches_tracked": torch.tensor(5)}
     state["1.num_batches_tracked"] = torch.tensor(7)

@@ -1,4 +1,4 @@
-"""Lua values as Python values, and the record beside them."""
+"""Lua values as Python values, and the record next to them."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ from t7bridge.graph.tensor import Tensor
     ids=lambda value: repr(value)[:40],
 )
 def test_values(lua: object, python: object) -> None:
-    """Each kind of Lua value becomes what the module's table says, with the type and the sign."""
+    """Each kind of Lua value becomes the one in the module's table, with its type and sign."""
     assert repr(python) == repr(to_python(lua))
 
 
@@ -80,7 +80,7 @@ def test_tensor_keys() -> None:
 
 
 def test_replace() -> None:
-    """What stands for an object is asked for once for each object."""
+    """The replacement of an object is requested once per object."""
     asked = []
     module = TorchObject("nn.Linear")
 
@@ -97,7 +97,7 @@ def test_replace() -> None:
 
 
 def test_record_round_trip() -> None:
-    """A record gives back layout, values and trailing bytes."""
+    """A record restores layout, values and trailing bytes."""
     tensor = Tensor.from_numpy(np.arange(4, dtype="f4"))
     layout = T7Layout(byte_order="big", long_size=4)
     skeleton = take_skeleton([Table.of({"t": tensor}), 2.0], layout, lambda storage: "7", b"behind")
@@ -117,7 +117,7 @@ def test_record_round_trip() -> None:
     "data", [b"", b"{}", b"[1]", b"nonsense\n", b'{"record": "t7bridge record 9"}\n', b"[" * 90000]
 )
 def test_bad_record(data: bytes) -> None:
-    """Bytes that are no record are an error that says what to do."""
+    """Bytes that are not a record are an error with a hint."""
     with pytest.raises(CorruptError, match="record"):
         decode_record(data)
 

@@ -1,4 +1,4 @@
-"""Files of every format: told by content, read and written by span, with what shares memory tied again."""
+"""Files of every format: detected by content, read and written by span, with shared memory tied again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_weights_stay_in_the_file(suffix: str, tmp_path: Path) -> None:
 
 
 def test_tensors_that_were_changed_are_not_tied(tmp_path: Path) -> None:
-    """Where somebody changed one of two tied tensors and kept the metadata, both keep their own values."""
+    """If one of two tied tensors was changed but the metadata kept, both keep their own values."""
     torch.save(state(), tmp_path / "source.pt")
     t7bridge.convert(tmp_path / "source.pt", tmp_path / "x.safetensors")
     data = bytearray((tmp_path / "x.safetensors").read_bytes())
@@ -157,7 +157,7 @@ def test_metadata_cannot_make_memory(tmp_path: Path) -> None:
 
 
 def test_numpy_archives(tmp_path: Path) -> None:
-    """What numpy writes is read: Fortran order, big-endian, compressed; objects and text are named and left out."""
+    """Files written by numpy are read: Fortran order, big-endian, compressed; objects and text are reported."""
     arrays = {
         "c": np.arange(6.0).reshape(2, 3), "f": np.asfortranarray(np.arange(6).reshape(2, 3)),
         "big": np.arange(3, dtype=">f4"), "text": np.array(["a", "bc"]), "objects": np.array([{}], object),
@@ -172,7 +172,7 @@ def test_numpy_archives(tmp_path: Path) -> None:
 
 
 def test_damaged_numpy_archives(tmp_path: Path) -> None:
-    """A header that is none, or promises more than there is, is refused; it is never evaluated."""
+    """An invalid header, or one that promises more than exists, is refused; it is never evaluated."""
     good = io.BytesIO()
     np.save(good, np.zeros(2))
     for old, new in ((b"(2,)", b"(9,)"), (b"(2,)", b"(x,)"), (b"NUMPY", b"NUMPI"), (b"False", b"print")):
@@ -220,7 +220,7 @@ def test_hdf5_of_others(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_held_is_counted(tmp_path: Path) -> None:
-    """What a format of named tensors leaves out is in the report by kind, with the number and the first paths."""
+    """The report lists what a format of named tensors leaves out by kind, with the number and the first paths."""
     tensor = t7bridge.Tensor.from_numpy(np.zeros(2, "f4"))
     t7bridge.save({"w": tensor, "raw": [b"\xff"] * 7, "more": b"\xfe"}, tmp_path / "x.pt")
     report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")

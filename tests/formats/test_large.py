@@ -21,7 +21,7 @@ SECONDS = 0.05
 
 
 def safetensors(path: Path) -> Path:
-    """A safetensors file of 10 GB that takes a few KB of the disk."""
+    """Return a safetensors file of 10 GB that occupies a few KB of the disk."""
     nbytes = 4 * ELEMENTS
     header = {f"w{n}": {"dtype": "F32", "shape": [ELEMENTS], "data_offsets": [n * nbytes, (n + 1) * nbytes]}
               for n in range(TENSORS)}  # fmt: skip

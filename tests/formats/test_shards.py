@@ -67,7 +67,7 @@ def test_damaged_index(tmp_path, places, error, message):
 
 
 def test_two_indices(tmp_path):
-    """A folder with two indices says so."""
+    """A folder with two indices is an error that says so."""
     index = sharded(tmp_path / "model")
     (index.parent / "other.safetensors.index.json").write_bytes(index.read_bytes())
     with pytest.raises(UnsupportedError, match="several indices"):
@@ -75,7 +75,7 @@ def test_two_indices(tmp_path):
 
 
 def test_values_that_the_index_does_not_name(tmp_path):
-    """What a file has beside the index's tensors is named in the report."""
+    """Content of a file besides the index's tensors is named in the report."""
     index = sharded(tmp_path / "model")
     content = json.loads(index.read_text())
     del content["weight_map"]["layer.1.weight"]

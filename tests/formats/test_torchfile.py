@@ -68,7 +68,7 @@ def test_every_file(path: Path) -> None:
 
 @pytest.mark.slow
 def test_same_as_torchfile() -> None:
-    """Where torchfile itself loads a file rightly, its answer is ours."""
+    """If torchfile itself loads a file correctly, its result equals ours."""
     same = 0
     for path in FILES:
         content = read_t7(path)

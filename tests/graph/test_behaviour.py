@@ -1,4 +1,4 @@
-"""Values in a user's hands: one-line reprs, mappings in Lua's keys, tensors as numpy and PyTorch have them."""
+"""Behaviour of values: one-line reprs, mappings in Lua's keys, tensors as in numpy and PyTorch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def linear(inputs: int, outputs: int) -> TorchObject:
 
 
 def test_repr_is_one_bounded_line():
-    """Whatever a value holds, its repr is one printable line of at most 120 letters."""
+    """For any value, the repr is one printable line of at most 120 characters."""
     loop = Table()
     loop["self"] = loop
     odd = Tensor.from_numpy(np.zeros((1,) * 30, "f4"))

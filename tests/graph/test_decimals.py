@@ -54,7 +54,7 @@ def bits(values: np.ndarray) -> list[int]:
 @for_each("name", SAMPLES)
 @pytest.mark.parametrize("digits", [6, 9, 17])
 def test_format_as_printf(name, digits):
-    """What is formatted at once is what C's printf prints of each number."""
+    """Formatting in bulk equals C's printf for each number."""
     values = SAMPLES[name]
     if digits < 17:
         values = values[np.abs(values) < 3e38].astype("f4")
@@ -93,7 +93,7 @@ def test_format_integers(kind):
 @for_each("name", SAMPLES)
 @pytest.mark.parametrize("digits", [6, 9, 17])
 def test_parse_as_python(name, digits):
-    """What is read at once is what Python reads of each word, to the last bit."""
+    """Parsing in bulk equals Python's for each word, to the last bit."""
     words = [f"{value:.{digits}g}" for value in SAMPLES[name].tolist()]
     found = parse_floats(" ".join(words).encode())
     assert found is not None
@@ -127,7 +127,7 @@ def test_parse_garbage():
 
 
 def test_parse_integers_beyond_64_bits():
-    """What numpy would cut off at 64 bits is left to a slower way."""
+    """Numbers that numpy would saturate at 64 bits are left to the slow path."""
     assert parse_integers(b"1 -2 3").tolist() == [1, -2, 3]  # type: ignore[union-attr]
     assert parse_integers(b"9223372036854775808") is None
     assert parse_integers(b"-9223372036854775809") is None

@@ -9,7 +9,7 @@ from t7bridge.graph.lua import Table, TorchObject, index_key
 
 
 def test_look_up():
-    """Text stands for its UTF-8 bytes and an integer for the equal double."""
+    """Text means its UTF-8 bytes and an integer the equal double."""
     table = Table.of({"weight": 1.5, 2: b"two", "ü": True})
     assert table.raw_keys == [b"weight", 2.0, "ü".encode()]
     assert table["weight"] == table[b"weight"] == 1.5
@@ -79,7 +79,7 @@ def test_keys_added_after_a_look_up():
     ],
 )
 def test_sequence(keys, values, wanted):
-    """Just the keys 1 to n, in any order, are a list; an empty table is none, as nobody can tell."""
+    """Exactly the keys 1 to n, in any order, are a list; an empty table is not, as it is ambiguous."""
     assert Table(keys, values).sequence() == wanted
 
 

@@ -24,7 +24,7 @@ def values(element) -> np.ndarray:
 
 
 def in_file(element, array: np.ndarray, order: str, tmp_path, pad: int = 3) -> Storage:
-    """A storage whose bytes are in a file in that order, behind `pad` bytes."""
+    """Return a storage whose bytes are in a file in that order, after `pad` bytes."""
     path = tmp_path / "elements"
     sign = "<" if order == "little" else ">"
     path.write_bytes(bytes(pad) + array.astype(sign + element.code).tobytes() + b"tail")
@@ -34,7 +34,7 @@ def in_file(element, array: np.ndarray, order: str, tmp_path, pad: int = 3) -> S
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("element", NATIVE, ids=lambda element: element.name)
 def test_file_in_either_order(element, order, tmp_path):
-    """Elements in a file of either byte order give the same array, bytes, and CRC-32 of the little-endian bytes."""
+    """Elements in a file of either byte order have the same array, bytes, and CRC-32 of the little-endian bytes."""
     array = values(element)
     storage = in_file(element, array, order, tmp_path)
     little, big = array.astype("<" + element.code).tobytes(), array.astype(">" + element.code).tobytes()
@@ -83,7 +83,7 @@ def test_chunks_are_small(size, order, tmp_path):
 
 
 def test_text():
-    """Numbers in text give the array, whatever white space is between them."""
+    """Numbers in text are parsed whatever white space is between them."""
     text = b"junk 1 2.5\n-3e2 inf\n nan junk"
     storage = Storage(ELEMENT_TYPES["float32"], 5, TextSpan(ByteSource.from_bytes(text), 5, len(text) - 10))
     assert storage.array.dtype == "f4"
@@ -229,7 +229,7 @@ def test_longs_that_do_not_fit(count, order, tmp_path):
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("name", ["float16", "int16", "float32", "float64", "complex64", "complex128", "uint8"])
 def test_checked_elements_to_the_other_order(name, order, tmp_path):
-    """Bytes that a file checks by their CRC-32 are checked as they are in it, and written in any order."""
+    """Bytes with a CRC-32 in the file are checked as they are there, and written in any order."""
     element = ELEMENT_TYPES[name]
     array = np.random.default_rng(6).integers(0, 256, 1_600_000, "u1").view(element.code)
     storage = in_file(element, array, order, tmp_path)
@@ -243,7 +243,7 @@ def test_checked_elements_to_the_other_order(name, order, tmp_path):
 
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_derived_elements_from_file_to_file(order, tmp_path):
-    """Elements that are made from others, one by one, in groups, or in two steps, are written as they are made."""
+    """Elements computed from others, one by one, in groups, or in two steps, are written as they are computed."""
     array = np.arange(1_200_000, dtype="f4")
     storage = in_file(ELEMENT_TYPES["float32"], array, order, tmp_path)
     doubled = Storage(ELEMENT_TYPES["float64"], len(array), Derived(storage, lambda part: part * 2.0))

@@ -63,7 +63,7 @@ def test_strides_of_one_element(step):
 
 
 def test_views_share_memory():
-    """What is written through one view is seen through another of the same storage."""
+    """Writes through one view are visible through another of the same storage."""
     storage = counting(6)
     left, right = Tensor(FLOAT32, storage, (3,), (2,), 0), Tensor(FLOAT32, storage, (2, 3), (3, 1), 0)
     left.numpy()[1] = 99

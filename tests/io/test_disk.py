@@ -43,7 +43,7 @@ def test_file_system_that_cannot_write(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("platform", ["darwin", "linux"])
 def test_system_without_the_call(tmp_path, monkeypatch, platform):
-    """Other systems, and a C library without it, say that they cannot."""
+    """Other systems, and a C library without it, report that it is unsupported."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
     assert not disk.flush_file_system(str(tmp_path))

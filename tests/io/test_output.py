@@ -17,7 +17,7 @@ from t7bridge.io.source import ByteSource
 
 
 def names(folder) -> list[str]:
-    """What is in a folder."""
+    """Return the content of a folder."""
     return sorted(os.listdir(folder))
 
 
@@ -60,7 +60,7 @@ def test_file_that_takes_little_at_a_time():
 
 
 def test_full_disk():
-    """What the system says about a failed write is said, with the file and the byte."""
+    """The error of a failed write has the system's reason, the file and the byte."""
 
     class Full(io.RawIOBase):
         def write(self, data):
@@ -122,14 +122,14 @@ def test_file_appears_when_it_is_complete(tmp_path):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_failure_leaves_nothing(error, tmp_path):
-    """Whatever ends the writing, neither the target nor a temporary file is left."""
+    """However writing ends, neither the target nor a temporary file is left."""
     with pytest.raises(error):
         fail_half_way(FileOutput(tmp_path / "out.t7"), error)
     assert names(tmp_path) == []
 
 
 def test_failure_keeps_the_old_file(tmp_path):
-    """A failed overwriting leaves the old file as it was."""
+    """A failed overwrite leaves the old file unchanged."""
     path = tmp_path / "out.t7"
     path.write_bytes(b"old")
     with pytest.raises(ValueError, match="stop"):
@@ -178,7 +178,7 @@ def test_folder_that_does_not_exist(tmp_path):
 
 
 def test_very_long_name(tmp_path):
-    """The longest name that the file system takes can be written to."""
+    """The longest name that the file system allows can be written to."""
     path = tmp_path / ("x" * 252 + ".t7")
     with FileOutput(path) as output:
         output.write(b"abc")
@@ -186,7 +186,7 @@ def test_very_long_name(tmp_path):
 
 
 def test_rename_that_fails(tmp_path):
-    """Where the name cannot be given in the end, nothing is left and the error says why."""
+    """If the rename fails in the end, nothing is left and the error has the reason."""
     path = tmp_path / "out.t7"
     output = FileOutput(path, force=True)
     output.write(b"abc")
@@ -198,7 +198,7 @@ def test_rename_that_fails(tmp_path):
 
 
 def test_name_taken_meanwhile(tmp_path):
-    """A file that somebody else has made since is not replaced."""
+    """A file created by another process meanwhile is not replaced."""
     path = tmp_path / "out.t7"
     output = FileOutput(path)
     output.write(b"mine")
@@ -210,7 +210,7 @@ def test_name_taken_meanwhile(tmp_path):
 
 
 def test_pipes_are_not_replaced(tmp_path):
-    """What is no regular file stays what it is, forced or not."""
+    """A target that is not a regular file is left alone, forced or not."""
     os.mkfifo(tmp_path / "pipe.t7")
     for force in (False, True):
         with pytest.raises(TargetExistsError, match="not a regular file"):
@@ -229,7 +229,7 @@ def test_links_are_followed(tmp_path):
 
 
 def test_mode_is_kept(tmp_path):
-    """A file that is replaced gives its mode to the new one."""
+    """A replaced file passes its mode on to the new one."""
     path = tmp_path / "out.t7"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -261,7 +261,7 @@ def test_relative_target(tmp_path, monkeypatch):
 
 
 def test_file_systems_without_links(tmp_path, monkeypatch):
-    """Where no links can be made, the file is renamed, and one that was made meanwhile is still not replaced."""
+    """If links are not supported, the file is renamed, and one created meanwhile is still not replaced."""
 
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
@@ -279,7 +279,7 @@ def test_file_systems_without_links(tmp_path, monkeypatch):
 
 
 def test_folder_that_takes_no_file(tmp_path):
-    """What the system says about a temporary file that cannot be made is said of the target."""
+    """If a temporary file cannot be created, the error names the target and the system's reason."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="cannot be written: Not a directory"):
         FileOutput(tmp_path / "file" / "out")

@@ -29,7 +29,7 @@ def source(request, path):
 
 
 def test_read(source):
-    """Bytes come from their offset, fewer at the end and none behind it."""
+    """Bytes come from their offset, fewer at the end and none after it."""
     assert source.size == len(DATA)
     assert source.read(0, 5) == DATA[:5]
     assert source.read(1000, 70_000) == DATA[1000:71_000]
@@ -39,7 +39,7 @@ def test_read(source):
 
 
 def test_read_exact(source):
-    """A missing byte is an error that says what was wanted, where, and how much is there."""
+    """A missing byte is an error that names the part, the offset, and the bytes available."""
     assert source.read_exact(3, 4, "a name") == DATA[3:7]
     with pytest.raises(TruncatedError, match=r"the file ends inside a name; expected 9 bytes; found 4") as caught:
         source.read_exact(len(DATA) - 4, 9, "a name")
@@ -86,7 +86,7 @@ def test_bytes_in_memory_are_not_copied():
 
 @pytest.mark.parametrize("left", [0, 10, 4096, len(DATA) - 1])
 def test_file_that_became_shorter(left, path):
-    """A file that is cut after it was opened gives an error in every way of reading, not a crash."""
+    """A file truncated after it was opened is an error in every way of reading, not a crash."""
     source = ByteSource.from_path(path)
     os.truncate(path, left)
     with pytest.raises(TruncatedError):
@@ -99,7 +99,7 @@ def test_file_that_became_shorter(left, path):
 
 
 def test_file_that_became_shorter_after_it_was_mapped(path):
-    """A file that is cut after a part of it was mapped gives an error for what is gone."""
+    """A file truncated after a part of it was mapped is an error for the missing part."""
     source = ByteSource.from_path(path)
     assert bytes(source.mapped(0, 10)) == DATA[:10]
     os.truncate(path, 10)
@@ -127,7 +127,7 @@ def test_closed_source(path):
 
 
 def test_sources_close_themselves(path):
-    """A source that nobody holds gives its descriptor back."""
+    """An unreferenced source closes its descriptor."""
     before = len(os.listdir("/dev/fd"))
     for _ in range(20):
         ByteSource.from_path(path).read(0, 1)
@@ -153,7 +153,7 @@ def test_same_file(path, tmp_path):
 
 
 def test_open(path):
-    """`open` takes what it is given, and starts where a file object stands."""
+    """`open` accepts any source, and starts at a file object's position."""
     source = ByteSource.from_path(path)
     assert ByteSource.open(source) == (source, 0)
     for given in (path, str(path), DATA, bytearray(DATA), memoryview(DATA), io.BytesIO(DATA)):

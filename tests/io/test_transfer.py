@@ -22,7 +22,7 @@ from t7bridge.io.source import ByteSource
 
 @pytest.fixture
 def no_thread_left():
-    """Threads that a test starts end with it, or just behind it."""
+    """Threads started by a test end with it, or shortly after."""
     before, end = set(threading.enumerate()), time.monotonic() + 10
     yield
     while left := set(threading.enumerate()) - before:
@@ -40,7 +40,7 @@ def small_pieces(monkeypatch, no_thread_left):
 
 @pytest.mark.parametrize("lengths", [(0, 0), (1, 0), (0, 1), (5, 70_001), (123_457, 3)])
 def test_combined_crc(lengths):
-    """The CRC-32 of two runs is that of both, one behind the other; the fast function is zlib's."""
+    """The CRC-32 of two consecutive runs is combined correctly; the fast function is zlib's."""
     first, second = (random.Random(length).randbytes(length) for length in lengths)
     assert combine(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
     assert crc32(second, crc32(first)) == zlib.crc32(first + second)
@@ -65,7 +65,7 @@ def test_reversed_words(tmp_path, small_pieces, word, length):
 @pytest.mark.parametrize("length", [8192, 50_000, 1_000_003])
 @pytest.mark.parametrize("times", [1, 2, 7])
 def test_bytes_and_crc(tmp_path, small_pieces, length, times):
-    """What is copied between other writes stands where it belongs, and has the CRC-32 that zlib gives."""
+    """Copies between other writes are at the right positions, with zlib's CRC-32."""
     data = random.Random(1).randbytes(length + 77)
     (tmp_path / "in").write_bytes(data)
     found: list[int] = []
@@ -83,7 +83,7 @@ def test_bytes_and_crc(tmp_path, small_pieces, length, times):
 
 
 def test_waiting_twice(tmp_path, small_pieces):
-    """What is copied after a wait arrives with the next one."""
+    """Copies added after a wait complete with the next one."""
     (tmp_path / "in").write_bytes(data := random.Random(2).randbytes(100_000))
     found: list[int] = []
     with ByteSource.from_path(tmp_path / "in") as source, FileOutput(tmp_path / "out") as output:
@@ -96,7 +96,7 @@ def test_waiting_twice(tmp_path, small_pieces):
 
 
 def test_mistake_in_a_thread(tmp_path, small_pieces, monkeypatch):
-    """What goes wrong in a thread of its own is raised, whatever it is."""
+    """Any error in a helper thread is raised."""
     (tmp_path / "in").write_bytes(bytes(1_000_000))
     original, main = transfer.write_at, threading.main_thread()
 
@@ -159,7 +159,7 @@ def test_target_that_takes_no_more(tmp_path, small_pieces, monkeypatch):
 
 
 def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
-    """A file system that cannot set space aside gives the same bytes."""
+    """A file system that cannot preallocate results in the same bytes."""
 
     def refuse(*arguments):
         raise OSError(95, "Operation not supported")
@@ -172,7 +172,7 @@ def test_without_preallocation(tmp_path, small_pieces, monkeypatch):
 
 
 def test_file_that_is_replaced_is_never_at_risk(tmp_path, monkeypatch):
-    """The new one is on the disk before it takes the name, asked or not, and the name before all is said to be done."""
+    """The new file is on the disk before the rename, with or without sync, and the name before the call returns."""
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(
@@ -186,7 +186,7 @@ def test_file_that_is_replaced_is_never_at_risk(tmp_path, monkeypatch):
 
 
 def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
-    """A platform that does not know the call at all gives the same bytes."""
+    """A platform without the call results in the same bytes."""
     monkeypatch.setattr(blocks, "CAN_RESERVE", False)
     monkeypatch.delattr(blocks.os, "posix_fallocate", raising=False)
     (tmp_path / "in").write_bytes(bytes(range(256)) * 400)
@@ -196,7 +196,7 @@ def test_platform_without_preallocation(tmp_path, small_pieces, monkeypatch):
 
 
 def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
-    """Where the C library writes a byte to each block instead, it is asked once, for little, and not again."""
+    """If the C library writes a byte to each block instead, it is called once, for little, and not again."""
     asked: list[int] = []
 
     def imitate(fd, start, size):
@@ -218,7 +218,7 @@ def test_preallocation_that_is_imitated(tmp_path, small_pieces, monkeypatch):
 
 @pytest.mark.skipif(not blocks.CAN_RESERVE, reason="the platform has no such call")
 def test_preallocation(tmp_path):
-    """Blocks are found for the first bytes and for those behind them, and the place of writing stays."""
+    """Blocks are allocated for the first bytes and those after them, and the write position is unchanged."""
     with open(tmp_path / "out", "wb", buffering=0) as file:
         file.write(b"data")
         found = blocks.Blocks(file.fileno())
@@ -249,7 +249,7 @@ def test_every_block_of_a_large_file_is_found_first(tmp_path, small_pieces, monk
 
 
 def test_small_files_need_no_blocks_first(tmp_path, monkeypatch):
-    """For many small files the call would cost more than it gives."""
+    """For many small files the call would cost more than it saves."""
     reserved: list[int] = []
     monkeypatch.setattr(blocks.os, "posix_fallocate", lambda *arguments: reserved.append(1), raising=False)
     (tmp_path / "in").write_bytes(bytes(5000))
@@ -307,7 +307,7 @@ def test_many_small_runs_are_written_together(tmp_path, monkeypatch):
 @pytest.mark.parametrize("length", [16, 8192, 50_000, 1_000_008])
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_change_of_size(tmp_path, small_pieces, length, in_memory):
-    """Elements may become smaller or larger on their way; both CRCs are zlib's, whoever moves the bytes."""
+    """Elements may become smaller or larger in a copy; both CRCs are zlib's, whichever thread copies the bytes."""
     data = random.Random(1).randbytes(length + 77)
     (tmp_path / "in").write_bytes(data)
     taken = data[77 : 77 + length]
@@ -367,7 +367,7 @@ def test_change_that_the_target_cannot_hold(tmp_path, small_pieces, length):
 @pytest.mark.parametrize("length", [800, 500_000])
 @pytest.mark.parametrize("change", [NO_CHANGE, reversal(4)])
 def test_wrong_crc_of_a_source(tmp_path, small_pieces, length, change):
-    """Who knows the CRC-32 of the source's bytes is given it before the file takes its name, and may refuse."""
+    """The check of the source's CRC-32 is called before the rename, and may refuse."""
     data = random.Random(4).randbytes(length)
     (tmp_path / "in").write_bytes(data)
 

@@ -52,7 +52,7 @@ def test_verb(tmp_path, capsys):
     [("nothing", "2x3"), ("no_such_package:Net", "2x3"), ("torch.nn:ReLU", "2by3"), ("math:sqrt(4)", "2x3")],
 )
 def test_wrong_arguments_are_messages(factory, sizes, tmp_path, capsys):
-    """What is not a factory, not there, or not sizes, ends with a message."""
+    """A missing or invalid factory, and invalid sizes, are errors with a message."""
     assert main(["lua", factory, "--input", sizes, "-o", str(tmp_path / "out")]) != 0
     assert "t7bridge: error:" in capsys.readouterr().err
 

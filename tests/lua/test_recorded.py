@@ -1,4 +1,4 @@
-"""What stock Lua Torch computed on models that `save_module` wrote: forward, gradients of inputs and of weights."""
+"""Recorded results of stock Lua Torch on models written by `save_module`: outputs, gradients of inputs and weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import t7bridge
 
 
 def recorded(name):
-    """What Lua recorded for a network or an operation."""
+    """Return Lua's recording for a network or an operation."""
     if name in NETS:
         return read(TESTFILES / "lua" / f"{name}.t7")
     kind = "operations" if name in CASES else "styles"
@@ -67,7 +67,7 @@ def test_lua_computed_what_pytorch_does(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NETS, *STYLES])
 def test_loaded_models_compute_what_lua_did(name, tmp_path):
-    """What is loaded from a saved network computes what Lua computed on it."""
+    """A module loaded from a saved network computes what Lua computed on it."""
     case = recorded(name)
     module = filled(name, case)
     inputs = flat(as_torch(case["input"]))

@@ -30,7 +30,7 @@ def same_outputs(module, path, inputs, **kwargs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_networks_compute_the_same(name, tmp_path):
-    """What is loaded from a saved network computes what the network did."""
+    """A module loaded from a saved network computes the same as the network."""
     module, inputs = module_of(name)
     same_outputs(module, tmp_path / "m.t7", inputs)
 
@@ -38,7 +38,7 @@ def test_networks_compute_the_same(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "resnet", "squeeze"])
 def test_the_size_of_the_batch_stays_open(name, tmp_path):
-    """The model takes batches of other sizes than the example, a single one too."""
+    """The model accepts batches of other sizes than the example, also of one."""
     module, inputs = module_of(name)
     again = same_outputs(module, tmp_path / "m.t7", inputs)
     for count in (1, 5):
@@ -82,7 +82,7 @@ class Noisy(nn.Module):
 
 
 def test_a_branch_for_training_is_reported(tmp_path):
-    """A module whose `forward` branches on `self.training` is named; an argument `training=` is no branch."""
+    """A module whose `forward` branches on `self.training` is named; an argument `training=` is not a branch."""
     module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), Noisy())
     report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
     (note,) = [note for note in report.notes if note.code == "left-out"]
@@ -134,7 +134,7 @@ def test_control_flow_by_data_is_refused(tmp_path):
 
 
 def test_wrong_arguments(tmp_path):
-    """What is not a module, and a target that exists, are errors of their own."""
+    """A value that is not a module, and an existing target, are errors of their own."""
     with pytest.raises(ModelError, match=r"torch\.nn\.Module"):
         t7bridge.save_module({}, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
     (tmp_path / "m.t7").write_bytes(b"")
@@ -145,7 +145,7 @@ def test_wrong_arguments(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NETS, *STYLES])
 def test_state_dict_keys(name, tmp_path):
-    """The loaded module has the state dict keys, shapes and values of the network, and takes its state dict."""
+    """The loaded module has the state dict keys, shapes and values of the network, and loads its state dict."""
     module, inputs = module_of(name) if name in NETS else style_of(name)
     again = same_outputs(module, tmp_path / "m.t7", inputs)
     want = module.state_dict()
@@ -191,7 +191,7 @@ class TimeFirst(nn.Module):
 
 @pytest.mark.slow
 def test_the_first_dimension_may_be_time(tmp_path):
-    """Where the first dimension cannot stay open, all extents are those of the example, and a note says so."""
+    """If the first dimension cannot stay variable, all extents are those of the example, and a note says so."""
     torch.manual_seed(1)
     module, inputs = TimeFirst().eval(), (torch.randn(4, 2, 6),)
     same_outputs(module, tmp_path / "m.t7", inputs)

@@ -35,7 +35,7 @@ def view(on: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: in
 
 
 def check(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Compact, check the elements, and that every view lies inside its storage; gives the result."""
+    """Compact, check the elements, and that every view lies inside its storage; return the result."""
     result = compacted(tensors)
     assert list(result) == list(tensors)
     for name, tensor in result.items():
@@ -99,7 +99,7 @@ def test_interleaved_views_count_as_overlapping():
     ],
 )
 def test_views_with_gaps_are_copied_out(size, stride, offset, count):
-    """One view that leaves elements out takes only those that it shows; repeated ones are still repeated."""
+    """A view that leaves elements out uses only those that it covers; repeated ones are still repeated."""
     result = check({"a": view(storage(100), size, stride, offset)})
     assert result["a"].storage.count == count
 
@@ -120,7 +120,7 @@ def test_storages_by_themselves_are_kept():
 
 
 def test_nothing_is_changed():
-    """The tensors that are compacted stay as they are."""
+    """The original tensors are unchanged."""
     one = view(storage(100), (4,), (1,), 5)
     holder = [one]
     result = compact_in(OrderedDict(a=one))
@@ -138,7 +138,7 @@ def test_nothing_is_changed():
     )
 )
 def test_any_views(rows):
-    """Whatever the views are: the same elements, nothing larger, and the same sharing of overlapping ones."""
+    """For any views: the same elements, nothing larger, and the same sharing of overlapping ones."""
     flat = storage(150)
     tensors = {}
     for number, (dims, offset, scalar) in enumerate(rows):
@@ -229,13 +229,13 @@ def test_compact_tables_of_tensors(tmp_path):
 
 
 def test_compact_has_no_meaning_in_tree_mode(tmp_path):
-    """Where every field is kept, so is every element; that is said."""
+    """If every field is kept, so is every element, and a note says so."""
     report = convert(FLAT, tmp_path / "m.pt", "tree", compact=True)
     assert any("compact does not apply" in note.message for note in report.notes)
 
 
 def test_small_files_are_not_noted(tmp_path):
-    """A few bytes more than needed are no news."""
+    """A few bytes more than needed cause no note."""
     assert not [note for note in convert(FLAT, tmp_path / "m.pt").notes if "--compact" in note.message]
 
 

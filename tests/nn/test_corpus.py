@@ -1,4 +1,4 @@
-"""State dicts of the whole corpus, against what Lua's own `module:parameters()` gave."""
+"""State dicts of the whole corpus, compared with Lua's own `module:parameters()`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_case_has_a_state_dict(path):
 
 @for_each("path", GRADS, ids=name_of)
 def test_parameters_are_those_of_lua(path):
-    """As many parameters, of the same sizes, as `module:parameters()` gave."""
+    """The number and sizes of parameters are those of `module:parameters()`."""
     gradients = items_of(read(str(path.with_suffix(".grad.t7"))).get("gradParameters")) or []
     parameters = learned(dict_of(path)) * COPIES.get(name_of(path), 1)
     assert len(parameters) == len(gradients)
@@ -97,13 +97,13 @@ def test_siamese_branches_share_weights():
 
 
 def test_checkpoint_table():
-    """The module of a checkpoint table is found at its path; the rest of the table is no module."""
+    """The module of a checkpoint table is found at its path; the rest of the table is not a module."""
     modules = find_modules(read(str(TESTFILES / "models/training_checkpoint.t7")))
     assert [path for path, _ in modules] == ["root.model"]
 
 
 def test_cuda_classes_and_names():
-    """A cuDNN network gives the keys and shapes of torch.nn, on the device that the file names."""
+    """A cuDNN network has the keys and shapes of torch.nn, on the device that the file names."""
     tensors = dict_of("models/cuda_cudnn_convnet.t7").tensors
     assert list(tensors)[:7] == [
         "0.weight",
@@ -119,7 +119,7 @@ def test_cuda_classes_and_names():
 
 
 def test_graph_without_modules():
-    """A gModule of before 2015-10 has no `modules`: its forward nodes give the same keys."""
+    """A gModule of before 2015-10 has no `modules`: its forward nodes determine the same keys."""
     root = read(str(TESTFILES / "models/unet_nngraph.t7"))
     expected = list(state_dict(root).tensors)
     root["modules"] = None

@@ -1,4 +1,4 @@
-"""Models whose fields were swapped, emptied or replaced still give a state dict."""
+"""Models whose fields were swapped, emptied or replaced still have a state dict."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def damage(root: object, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_models(seed):
-    """Whatever stands in the fields, nothing but a limit stops it, and every tensor lies in its storage."""
+    """For any values of the fields, only limits stop it, and every tensor lies in its storage."""
     rng, checked, limited = random.Random(seed), 0, 0
     for _ in range(25):
         root = read(str(rng.choice(FILES)))

@@ -1,4 +1,4 @@
-"""Layout changes: views wherever a view can say it, and an inverse for each."""
+"""Layout changes: views wherever a view can express them, and an inverse for each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHAPES = [(24,), (2, 12), (4, 6), (2, 3, 4), (1, 24), (24, 1), (2, 1, 3, 1, 4), 
 @for_each("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_view_agrees_with_numpy(shape, order):
-    """`view` gives numpy's elements, and a view in just those cases in which numpy needs no copy."""
+    """`view` has numpy's elements, and is a view in exactly those cases in which numpy needs no copy."""
     source = tensor_of(2, 3, 4, order=order)
     array = source.numpy()
     shown = view(source, shape)
@@ -83,7 +83,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_have_an_inverse(name):
-    """What a layout makes of a Lua tensor becomes the same Lua tensor again."""
+    """Undoing a layout restores the same Lua tensor."""
     size, layout = LAYOUTS[name]
     source = tensor_of(*size)
     changed = apply_layout(layout, source, NO_FIELDS)
@@ -113,7 +113,7 @@ def test_parts_are_views():
 
 
 def test_wrong_shapes_are_refused():
-    """A kernel whose fields do not give its number of elements, and a tensor that the Lua model cannot take back."""
+    """A kernel whose fields contradict its number of elements, and a tensor that does not fit back into Lua's model."""
     with pytest.raises(ModelError, match="cannot have this shape"):
         Reshape((FIRST, 5, 3)).apply(tensor_of(4, 18), NO_FIELDS)
     with pytest.raises(ModelError, match="another shape"):

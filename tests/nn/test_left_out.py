@@ -20,7 +20,7 @@ def numbers(*size: int) -> Tensor:
 
 
 def test_checkpoint_table(tmp_path):
-    """Each module of a checkpoint table becomes its state dict in its place; all else stays as it is."""
+    """Each module of a checkpoint table is replaced by its state dict; all else is unchanged."""
     target = tmp_path / "c.pt"
     convert(CHECKPOINT, target)
     lua, state = read(str(CHECKPOINT)), torch.load(target, weights_only=True)
@@ -70,7 +70,7 @@ def test_what_is_left_out_is_counted(tmp_path):
 
 
 def test_nothing_left_out_is_no_news(tmp_path):
-    """A model that holds nothing else gives no note; in tree mode there is none either."""
+    """A model that holds nothing else causes no note; in tree mode there is none either."""
     source = tmp_path / "m.t7"
     t7bridge.save(TorchObject("nn.Linear", 1, Table.of({"weight": numbers(2, 3)})), source)
     assert not convert(source, tmp_path / "m.pt").notes

@@ -54,7 +54,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_classes_on_the_command_line(folder: Path) -> None:
-    """Without the program the class is unknown, and the message says what it has and how to register it; with it the
+    """Without the program the class is unknown, and the message describes it and how to register it; with it the
     model is written, and imports the program."""
     without = run(folder, "module", "model.t7", "-o", "out")
     assert without.returncode == 2
@@ -79,7 +79,7 @@ def test_classes_in_the_workers_of_a_zoo(folder: Path) -> None:
 
 
 def test_a_class_like_a_known_one_is_named() -> None:
-    """A copy of a known class under another name is told by its fields."""
+    """A copy of a known class under another name is recognized by its fields."""
     fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
     model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([])}))
     model["modules"] = Table.from_list([TorchObject("nn.Linear01", 1, Table.of(fields))])
@@ -101,7 +101,7 @@ def test_a_class_like_a_known_one_is_named() -> None:
     ],
 )
 def test_programs_that_cannot_be_run(name: str, text: str | None, words: str, tmp_path: Path) -> None:
-    """Each gives an error that names the file."""
+    """Each is an error that names the file."""
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ModelError, match=words) as caught:

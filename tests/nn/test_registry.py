@@ -60,7 +60,7 @@ def test_unknown_classes_have_none():
 
 
 def test_entries_name_each_tensor_once():
-    """No entry gives two tensors the same name, and only what is computed lacks a source."""
+    """No entry has two tensors of the same name, and only computed tensors lack a source."""
     for name, layer in registered_layers().items():
         if not callable(layer.params):
             kept = [item.name for item in layer.params]
@@ -83,7 +83,7 @@ def test_users_can_register():
 
 
 def test_classes_without_a_module():
-    """A class with weights and no module, and one that nobody knows, are told apart; the latter is to be registered."""
+    """A class with weights but no module is distinguished from an unknown one, for which the hint is to register it."""
     register_layer("my.Scale", params=(param("scale", field="gain"),))
     try:
         for name, reason, hinted in (("my.Scale", "has no PyTorch module yet", False), ("my.Other", "", True)):
@@ -164,7 +164,7 @@ def test_flat_recurrent_weights(name, kind, twice):
 
 
 def test_flat_recurrent_weights_of_another_length():
-    """A flat vector that the fields do not explain stays as it is, with a note."""
+    """A flat vector that the fields do not explain is unchanged, with a note."""
     layer = obj("cudnn.LSTM", weight=numbers(10), inputSize=3.0, hiddenSize=4.0, numLayers=1e18, numDirections=1e18)
     result = state_dict(layer)
     assert result.tensors["weight"].shape == (10,)
@@ -192,7 +192,7 @@ def test_rows_give_arguments():
 
 
 def test_users_say_what_a_class_is_in_pytorch():
-    """An entry of one's own gives a live module, with the weights where the entry puts them."""
+    """A custom entry results in a live module, with the weights where the entry puts them."""
     register_layer("my.Affine", params=(param("weight", field="w"),), module=of_torch("Linear", 3, 2, bias=False))
     try:
         module = live_module(obj("my.Affine", w=numbers(2, 3)))
@@ -202,7 +202,7 @@ def test_users_say_what_a_class_is_in_pytorch():
 
 
 def test_ceil_pooling_with_large_strides():
-    """Where cuDNN may add a window outside the input, a note says so; not where windows touch, or ceil mode is off."""
+    """A note warns if cuDNN may add a window outside the input; not if windows touch, or ceil mode is off."""
     sizes = {"kW": 2.0, "kH": 2.0, "dW": 3.0, "dH": 2.0, "padW": 0.0, "padH": 0.0}
     class_name = "cudnn.SpatialAveragePooling"
     (note,) = state_dict(obj(class_name, **sizes, ceil_mode=True)).notes

@@ -42,7 +42,7 @@ def test_a_declared_class_exists() -> None:
 
 
 def test_every_entry_declares_its_classes() -> None:
-    """What a layer becomes is data: a row, or a function with the classes that it may return; each of them exists."""
+    """PyTorch equivalents are data: a row, or a function with the classes that it may return; each of them exists."""
     for name, layer in registered_layers().items():
         assert isinstance(layer.params, (tuple, ParamsOf)), name
         for mapped in layer.modules.values():
@@ -109,7 +109,7 @@ def test_the_source_writer_knows_no_layer_by_name() -> None:
 
 
 def test_traits_come_and_go_with_their_entry() -> None:
-    """An entry declares the traits of its class, once, and takes them along."""
+    """An entry declares the traits of its class, once, and removes them with itself."""
     facts = Traits(takes_list=True, written=("fold", "+"))
     register_layer("my.Sum", "my.Total", module=of_runtime("my.Sum"), traits={"my.Sum": facts})
     try:

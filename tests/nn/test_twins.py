@@ -52,7 +52,7 @@ def linear(fields: Fields, root: TorchObject) -> Any:
     "name", ["nn/Linear", "nn/Linear.vector", "nn/Linear.nobias", "rnn/LinearNoBias", "nn/SparseLinear"]
 )
 def test_linear(name):
-    """Linear in all its kinds; the sparse one takes other inputs, so only its keys are compared."""
+    """Linear in all its kinds; the sparse one has other inputs, so only its keys are compared."""
     if name == "nn/SparseLinear":
         root = read(str(TESTFILES / f"{name}.t7"))
         assert {key: t.shape for key, t in state_dict(root).tensors.items()} == {"weight": (3, 10), "bias": (3,)}
@@ -89,7 +89,7 @@ def test_weight_norm():
 
 
 def test_bilinear():
-    """Bilinear takes a list of two inputs in Lua."""
+    """Bilinear has a list of two inputs in Lua."""
     run("nn/Bilinear", lambda fields, root: nn.Bilinear(3, 4, size_of(root, "weight", 0)))
 
 

@@ -45,7 +45,7 @@ def test_unknown_layer_keeps_its_usual_tensors():
 
 
 def test_unknown_layer_without_usual_names():
-    """Without weight and bias every tensor that is no scratch is kept, in tables too."""
+    """Without weight and bias every tensor that is not scratch is kept, in tables too."""
     layer = obj("my.Layer", scale=tensor(2), output=tensor(9), _tmp=tensor(3), pair=[tensor(1), tensor(4)])
     result = state_dict(layer)
     assert {name: t.shape for name, t in result.tensors.items()} == {
@@ -73,7 +73,7 @@ def test_modules_in_fields_of_unknown_classes():
 
 
 def test_notes_are_grouped():
-    """An unknown class at many places gives one note with the first path."""
+    """An unknown class at many places causes one note with the first path."""
     result = state_dict(obj("nn.Sequential", modules=[obj("my.Swish") for _ in range(5)]))
     assert warnings_of(result) == [
         "warning: root.modules[1]: no mapping yet for class my.Swish: it has no tensors of its own "
@@ -95,13 +95,13 @@ def test_left_out_fields_of_known_classes():
 
 @pytest.mark.parametrize("name", ["nn.Linear", "nn.SpatialConvolution", "nn.BatchNormalization", "nn.WeightNorm"])
 def test_empty_objects(name):
-    """A known class without any field gives no tensors and no error."""
+    """A known class without any field has no tensors and causes no error."""
     assert dict(state_dict(obj(name)).tensors) == {}
     assert dict(state_dict(TorchObject(name, 1, None)).tensors) == {}
 
 
 def test_wrong_fields():
-    """Fields that do not fit keep Lua's layout, with a warning that says what is wrong."""
+    """Inconsistent fields keep Lua's layout, with a warning that has the reason."""
     conv = obj("nn.SpatialConvolutionMM", weight=tensor(4, 18), bias=b"none", kW=5.0, kH=7.0)
     result = state_dict(conv)
     assert result.tensors["weight"].shape == (4, 18)
@@ -115,7 +115,7 @@ def test_modules_that_are_no_list(modules):
 
 
 def test_container_with_strangers():
-    """What is no module in a list of modules is warned of; the others are kept."""
+    """A value in a list of modules that is not a module causes a warning; the others are kept."""
     result = state_dict(obj("nn.Sequential", modules=[linear(), tensor(3), linear()]))
     assert list(result.tensors) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert "modules[2]: nn.Sequential holds a Tensor where a module belongs" in warnings_of(result)[0]

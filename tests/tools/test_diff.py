@@ -1,4 +1,4 @@
-"""How far two files are apart, compared with what PyTorch computes."""
+"""Differences of two files, compared with PyTorch's computation."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def only(found: DiffReport) -> Difference:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_numbers_are_those_of_pytorch(dtype: torch.dtype, tmp_path: Path) -> None:
-    """How many elements of each type differ, by how much and where."""
+    """The number of differing elements of each type, by how much and where."""
     rng = torch.Generator().manual_seed(3)
     a = (torch.rand(7, 11, 13, generator=rng) * 100).to(dtype)
     b = torch.where(torch.rand(a.shape, generator=rng) < 0.2, (torch.rand(a.shape, generator=rng) * 100).to(dtype), a)
@@ -107,7 +107,7 @@ def test_types_that_numpy_lacks(tmp_path: Path) -> None:
 
 
 def test_storage_does_not_count(tmp_path: Path) -> None:
-    """Strides, offsets and sharing are `verify`'s business; a view of the same values is no difference here."""
+    """Strides, offsets and sharing are `verify`'s business; a view of the same values is not a difference here."""
     base = torch.arange(24.0).reshape(4, 6)
     first = save(tmp_path / "a.pt", {"t": base.t(), "tied": [base, base], "wide": torch.ones(1).expand(9, 9)})
     second = save(
@@ -179,7 +179,7 @@ def test_other_weights_against_a_lua_model(tmp_path: Path) -> None:
 
 
 def test_trained_weights_against_their_lua_model(tmp_path: Path) -> None:
-    """What became of a Lua model's weights in PyTorch: key by key, in either order."""
+    """A Lua model's weights and their PyTorch conversion are compared key by key, in either order."""
     source = FILES / "models" / "lenet_mm.t7"
     t7bridge.convert(source, tmp_path / "model.pt")
     weights = torch.load(tmp_path / "model.pt", weights_only=True)

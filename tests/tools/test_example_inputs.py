@@ -1,4 +1,4 @@
-"""Example inputs: shapes, tables in brackets and files become the tree of inputs that a model takes."""
+"""Example inputs: shapes, tables in brackets and files become the tree of a model's inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_shapes_and_types():
     ],
 )
 def test_refused(given):
-    """What is no shape and no table of shapes is an error that quotes a part of it."""
+    """A text that is not a shape or a table of shapes is an error that quotes a part of it."""
     with pytest.raises(ModelError) as caught:
         parse_inputs([given])
     assert len(str(caught.value)) < 400

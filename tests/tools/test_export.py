@@ -33,7 +33,7 @@ def lua(path: Path) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["models/resnet_small.t7", "models/dcgan_generator.t7", "nn/SpatialConvolution.t7"])
 def test_onnx_computes_what_lua_computed(name, tmp_path):
-    """onnxruntime gives Lua's output, for another batch size too, under the names that were given."""
+    """onnxruntime returns Lua's output, for another batch size too, under the given names."""
     path = TESTFILES / name
     if not path.exists():
         pytest.fail(f"{name} is not in testfiles")
@@ -113,7 +113,7 @@ class Refused(torch.nn.Module):
 
 @pytest.mark.slow
 def test_refused_layer_is_named(tmp_path):
-    """A model that the exporter refuses says which layer it is."""
+    """For a model that the exporter refuses, the error names the layer."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(Refused())).eval()
     with pytest.raises(UnsupportedError, match=r"1\.0 \(Refused\)"):
         export_onnx(model, Example("x", (2, 3)), str(tmp_path / "x.onnx"))
@@ -164,14 +164,14 @@ def arrays(value: Any) -> Iterator[np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nn/ClassNLLCriterion", "nn/ParallelCriterion", "nn/MSECriterion"])
 def test_criterions_compute_what_lua_computed(name, tmp_path):
-    """A criterion takes its target as a second input."""
+    """A criterion has its target as a second input."""
     exported(name, tmp_path, ())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_any_batch_computes_what_lua_computed(name, tmp_path):
-    """The file takes batches of any size, and computes Lua's output for Lua's input."""
+    """The file accepts batches of any size, and computes Lua's output for Lua's input."""
     exported(name, tmp_path)
 
 
@@ -199,13 +199,13 @@ class Nothing(torch.nn.Module):
 
 
 def test_what_pytorch_cannot_write(tmp_path):
-    """What PyTorch raises while it writes an archive is an error that says so."""
+    """Exceptions of PyTorch while writing an archive become errors that quote them."""
     with pytest.raises(ModelError, match="PyTorch cannot write and run"):
         export_pt2(Nothing(), Example("x", (2, 3)), str(tmp_path / "x.pt2"))
 
 
 def test_tables_in_tables_as_pt2(tmp_path):
-    """A .pt2 takes tables in tables, given as shapes in brackets."""
+    """A .pt2 accepts nested tables, given as shapes in brackets."""
     source = TESTFILES / "nn" / "CAddTensorTable.t7"
     given = t7bridge.load(source.with_suffix(".io.t7"))["input"]
     first, rest = given[1].shape, given[2]
@@ -218,7 +218,7 @@ def test_tables_in_tables_as_pt2(tmp_path):
 
 
 def test_modules_at_many_places_are_refused(tmp_path, capsys):
-    """A kilobyte whose modules stand at thousands of places is refused before an exporter follows each of them."""
+    """A kilobyte whose modules are at thousands of places is refused before an exporter traces each of them."""
     bomb = TESTFILES / "hostile" / "double_concat.t7"
     assert main(["export", str(bomb), str(tmp_path / "x.pt2"), "--input", "2x3"]) == 2
     assert "--limit work=N" in capsys.readouterr().err

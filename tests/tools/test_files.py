@@ -24,7 +24,7 @@ def test_public_names() -> None:
 
 
 def test_load_by_content(tmp_path: Path) -> None:
-    """A file is what it holds, whatever its name says."""
+    """A file is identified by its content, whatever its name."""
     (tmp_path / "a.pt").write_bytes((ROOT / "format/table_list.t7").read_bytes())
     (tmp_path / "b.t7").write_bytes((ROOT / "pt/nested.pt").read_bytes())
 
@@ -33,7 +33,7 @@ def test_load_by_content(tmp_path: Path) -> None:
 
 
 def test_load_from_the_middle() -> None:
-    """A file object is read from where it stands."""
+    """A file object is read from its position."""
     with open(ROOT / "format/stream.t7", "rb") as file:
         file.seek(4)
         assert t7bridge.load(file)["hello"] == 123.0
@@ -73,7 +73,7 @@ def test_save_python_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors", "npz", "h5"])
 def test_save_lua_values_in_builtins(suffix: str, tmp_path: Path) -> None:
-    """What was loaded from a .t7 may stand in lists and dicts, beside arrays; every format has its tensors."""
+    """Values loaded from a .t7 may be inside lists and dicts, next to arrays; every format has their tensors."""
     model = t7bridge.load(TESTFILES / "nn" / "Linear.t7")
     path = tmp_path / f"x.{suffix}"
     t7bridge.save({"model": model, "extra": np.arange(3.0)}, path)

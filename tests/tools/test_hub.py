@@ -33,7 +33,7 @@ with torch.no_grad():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet_small", "dcgan_generator"])
 def test_a_process_without_t7bridge_loads_it(name, tmp_path):
-    """The folder needs torch and safetensors only, and its model gives Lua's output."""
+    """The folder needs only torch and safetensors, and its model returns Lua's output."""
     record = t7bridge.load(TESTFILES / "models" / f"{name}.io.t7")
     t7bridge.export(TESTFILES / "models" / f"{name}.t7", tmp_path / "hub", hub=True)
     np.save(tmp_path / "input.npy", record["input"].numpy())
@@ -66,7 +66,7 @@ def test_facts(tmp_path):
 
 @pytest.mark.slow
 def test_what_lua_recorded_is_in_the_card(tmp_path):
-    """Where the file has outputs of Lua Torch, the card says how far the layers agree with them."""
+    """If the file has outputs of Lua Torch, the card states how far the layers agree with them."""
     source = TESTFILES / "prove" / "lenet.eval.t7"
     report = t7bridge.export(source, tmp_path, hub=True)
     assert report.checked == t7bridge.prove(source).sentence()
@@ -84,7 +84,7 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_nothing_is_left_behind(tmp_path):
-    """Where one file is there already, none is written; a folder that was made for nothing goes."""
+    """If one file already exists, none is written; a new folder is removed again."""
     (tmp_path / "config.json").write_text("mine")
     source = TESTFILES / "models" / "resnet_small.t7"
     with pytest.raises(TargetExistsError):
@@ -95,7 +95,7 @@ def test_nothing_is_left_behind(tmp_path):
 
 
 def test_names_of_a_file_are_text(tmp_path):
-    """Names from the file are nothing but text in the card."""
+    """Names from the file are only text in the card."""
     path = tmp_path / "a](http:x)<b>`.t7"
     path.write_bytes((TESTFILES / "models" / "resnet_small.t7").read_bytes())
     t7bridge.export(path, tmp_path / "hub", hub=True)

@@ -64,7 +64,7 @@ def test_shapes_by_running() -> None:
 
 
 def test_header_answers(tmp_path: Path) -> None:
-    """Input, output, parameters, skips, branches and sharing stand in the header, and a guess is said to be one."""
+    """Input, output, parameters, skips, branches and sharing are in the header, and a guess is marked as one."""
     expected = {
         "unet_nngraph": {"input": "1×1×", "output": "1×2×", "parameters": 802, "skips": "1: 3 → 9"},
         "siamese_shared": {"input": "1×6, 1×6", "shared": "2: 0.1.0 = 0.0.0, 0.1.2 = 0.0.2", "branches": "1: 0 "},
@@ -82,7 +82,7 @@ def test_header_answers(tmp_path: Path) -> None:
 
 
 def test_rest_of_a_checkpoint() -> None:
-    """Options, vocabularies and optimizer state are said beside the model, which is not repeated."""
+    """Options, vocabularies and optimizer state are listed next to the model, which is not repeated."""
     summary = t7bridge.inspect(FILES / "models" / "training_checkpoint.t7")
     others = dict(summary.others)
     assert others["root.epoch"] == "12"

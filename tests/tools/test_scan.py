@@ -34,7 +34,7 @@ def test_sound_files_have_no_findings(tmp_path):
 
 
 def test_globals(tmp_path):
-    """Names that run code are told from foreign ones, each is named once."""
+    """Names that run code are distinguished from foreign ones, each is named once."""
     pickle = b"\x80\x02](cposix\nsystem\ncposix\nsystem\ncmy.models\nNet\n\x8c\x0ctorch._utils\x8c\tos.system\x93e."
     report = scan(pt(pickle, tmp_path / "x.pt"))
 
@@ -48,7 +48,7 @@ def test_globals(tmp_path):
 
 @pytest.mark.parametrize("head", [b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."])
 def test_damage_does_not_hide_what_comes_before_it(head, tmp_path):
-    """What a pickle names before it breaks would have been called, so it is found, and the damage is told."""
+    """Names in a pickle before its damage would have been called, so they are found, and the damage is reported."""
     (tmp_path / "x.pt").write_bytes(head + b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R\xff")
     report = scan(tmp_path / "x.pt")
 
@@ -82,7 +82,7 @@ def test_classes_and_records(tmp_path):
 
 
 def test_command_line(tmp_path, capsys):
-    """Exit code 1 on findings and errors, 0 without; lines for people, JSON on request; several files go on."""
+    """Exit code 1 on findings and errors, 0 without; text by default, JSON on request; errors stop no other file."""
     sound, attack = str(TESTFILES / "format/nil.t7"), str(TESTFILES / "bad/call_system.pt")
     missing = str(tmp_path / "no\x1b.pt")
 
@@ -107,7 +107,7 @@ _TABLE = Table.of({f"key {number}": float(number) for number in range(9)})
 
 
 def test_values_behind_the_first(tmp_path):
-    """Every value of a `.t7` is scanned, behind a nil too, as Lua can read one after another."""
+    """Every value of a `.t7` is scanned, also after a nil, as Lua can read one after another."""
     for name, values in (("x.t7", [_TABLE]), ("y.t7", [_TABLE, None])):
         with (tmp_path / name).open("wb") as file:
             writer = t7bridge.T7Writer(file)
@@ -119,7 +119,7 @@ def test_values_behind_the_first(tmp_path):
 
 
 def test_what_no_reader_looks_at(tmp_path):
-    """Bytes behind the value, and members that nothing refers to, are findings; pickles among them are read."""
+    """Bytes after the value, and members that nothing refers to, are findings; pickles among them are read."""
     attack = b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R."
     (tmp_path / "x.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}." + attack, "a/version": b"3\n"}))
     assert [found.kind for found in scan(tmp_path / "x.pt").findings] == ["forbidden global", "unread"]

@@ -1,4 +1,4 @@
-"""Whether two files hold the same, across formats and encodings, with other readers asked."""
+"""Comparison of two files across formats and encodings, also by other readers."""
 
 from pathlib import Path
 
@@ -131,7 +131,7 @@ def test_report_is_data() -> None:
 
 
 def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):
-    """PyTorch, whose message about a name takes time by its square, is asked only where all names are short."""
+    """PyTorch, whose message about a name takes quadratic time, is used only if all names are short."""
     asked = []
     monkeypatch.setattr(torch_oracle, "differences", lambda path, value: asked.append(path))
     for size in (1000, 1001):

@@ -97,7 +97,7 @@ def test_inspect_counts_and_shows_the_tree(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_objects_beside_modules_are_described(tmp_path: Path) -> None:
-    """Tensors in objects of other classes stand in the description and count in the summary."""
+    """Tensors in objects of other classes are in the description and count in the summary."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
     torch.save(optimizer, tmp_path / "o.pt")
     text = json.dumps(t7bridge.describe(tmp_path / "o.pt"))
@@ -125,7 +125,7 @@ def test_verify_and_diff_know_the_conversion(tmp_path: Path, suffix: str, wrappe
 
 
 def test_match_finds_a_module_inside(tmp_path: Path) -> None:
-    """`match` takes the state dict of a module that stands in a table of other things."""
+    """`match` uses the state dict of a module inside a table of other things."""
     module = saved(tmp_path / "m.pt", {"epoch": 3, "net": 1})
     torch.save({"a": {"b": module}}, tmp_path / "deep.pt")
     torch.save(module.state_dict(), tmp_path / "s.pt")

@@ -1,4 +1,4 @@
-"""The public writers take what `save` takes: arrays, torch tensors, state dicts, modules, and builtins of these."""
+"""The public writers accept the values of `save`: arrays, torch tensors, state dicts, modules, builtins of these."""
 
 from __future__ import annotations
 

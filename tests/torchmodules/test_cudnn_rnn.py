@@ -47,7 +47,7 @@ def sigmoid(x):
 
 
 def reference(obj: TorchObject, x: np.ndarray, first=None) -> np.ndarray:
-    """What cuDNN's manual says a layer computes: matrices, then biases; of an LSTM i, f, g, o, of a GRU r, i, n.
+    """Compute a layer as in cuDNN's manual: matrices, then biases; of an LSTM i, f, g, o, of a GRU r, i, n.
 
     Args:
         obj: the layer.
@@ -117,7 +117,7 @@ def check(found: torch.Tensor, wanted: np.ndarray) -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", GATES)
 def test_outputs(kind, layers):
-    """A layer gives the outputs, and is a module of torch.nn with its keys."""
+    """A layer returns Lua's outputs, and is a module of torch.nn with its keys."""
     obj, x = layer(kind, layers), inputs()
     module = live_module(obj)
     assert isinstance(module, {4: torch.nn.LSTM, 3: torch.nn.GRU, 1: torch.nn.RNN}[GATES[kind]])
@@ -128,13 +128,13 @@ def test_outputs(kind, layers):
 
 @pytest.mark.parametrize("kind", GATES)
 def test_batch_first(kind):
-    """`batchFirst` gives and takes (batch, time, …)."""
+    """`batchFirst` uses (batch, time, …) for inputs and outputs."""
     obj, x = layer(kind, batchFirst=True), inputs()
     check(live_module(obj)(x.transpose(0, 1)).transpose(0, 1), reference(obj, x.numpy()))
 
 
 def test_the_mode_counts_in_the_class_without_a_name():
-    """A cudnn.RNN is what its mode says."""
+    """The kind of a cudnn.RNN is its mode."""
     obj, x = layer("RNNTanh", 2), inputs()
     plain = TorchObject("cudnn.RNN", 1, obj.fields)
     check(live_module(plain)(x), reference(obj, x.numpy()))
@@ -160,7 +160,7 @@ def test_states_that_are_given(kind):
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNNReLU"])
 def test_states_that_are_remembered(kind):
-    """With `rememberStates` a sequence goes on from the last; one of another batch size, and after `forget`, anew."""
+    """With `rememberStates` a sequence resumes from the last; another batch size, and `forget`, restart it."""
     obj, x = layer(kind, 2, rememberStates=True), inputs(6)
     module, wanted = live_module(obj), reference(layer(kind, 2), x.numpy())
     check(module(x[:4]), wanted[:4])
@@ -172,7 +172,7 @@ def test_states_that_are_remembered(kind):
 
 
 def test_remembered_states_of_a_file():
-    """The state after the last call of Lua is what the first sequence goes on from."""
+    """The first sequence resumes from the state after the last call of Lua."""
     first = states("LSTM")
     given = {"hiddenOutput": Tensor.from_numpy(first[0]), "cellOutput": Tensor.from_numpy(first[1])}
     obj, x = layer("LSTM", 2, rememberStates=True, **given), inputs()
@@ -191,7 +191,7 @@ def test_dropout_between_layers():
 
 
 def test_weights_of_another_length():
-    """A vector that is no layer's is refused."""
+    """A vector of a wrong length is refused."""
     obj = layer("LSTM")
     obj["hiddenSize"] = 5.0
     with pytest.raises(UnsupportedLayerError, match="do not have the length"):
@@ -199,7 +199,7 @@ def test_weights_of_another_length():
 
 
 def bare(kind: str, directions: int) -> TorchObject:
-    """A layer whose input is added as it is, with the matrices and biases that are left."""
+    """A layer whose input is added directly, with the remaining matrices and biases."""
     weight = np.random.default_rng(5).normal(0, 0.5, directions * HIDDEN * (HIDDEN + 2)).astype("f4")
     fields = {"inputMode": b"CUDNN_SKIP_INPUT", "inputSize": float(HIDDEN), "numDirections": float(directions)}
     return layer(kind, **fields, weight=Tensor.from_numpy(weight))
@@ -224,7 +224,7 @@ def bare_reference(obj: TorchObject, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("kind", ["RNNReLU", "RNNTanh"])
 def test_skipped_inputs(kind, directions):
-    """A layer without matrices for its input adds it as it is."""
+    """A layer without matrices for its input adds it directly."""
     obj, x = bare(kind, directions), torch.randn(STEPS, BATCH, HIDDEN)
     module = live_module(obj)
     assert list(module.state_dict()) == list(state_dict(obj).tensors)
@@ -240,7 +240,7 @@ def test_skipped_inputs_of_gates():
 
 
 def test_deep_speech():
-    """DeepSpeech's layer gives the sum of both directions, whatever sizes its views had in Lua."""
+    """DeepSpeech's layer returns the sum of both directions, whatever sizes its views had in Lua."""
 
     def made(name: str, **fields) -> TorchObject:
         return TorchObject(name, 1, Table.of(fields))

@@ -22,7 +22,7 @@ UNEQUAL = {
 
 
 def disagreement(path):
-    """How gradients differ from Lua's, or nothing."""
+    """Return how gradients differ from Lua's, or nothing."""
     torch.manual_seed(0)
     return gradient_difference(t7bridge.load_module(path), recorded(path, "io")["input"], recorded(path, "grad"))
 
@@ -30,7 +30,7 @@ def disagreement(path):
 @pytest.mark.slow
 @for_each("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
 def test_gradients_are_those_of_lua(path):
-    """Backward gives the gradients that Lua's gave, of inputs and parameters."""
+    """Backward returns Lua's gradients, of inputs and parameters."""
     assert not disagreement(path)
 
 

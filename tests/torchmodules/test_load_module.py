@@ -31,7 +31,7 @@ def sequence(*modules):
 
 
 def test_one_module_in_a_table():
-    """A table that holds one module gives that one."""
+    """A table that holds one module loads as that one."""
     module = t7bridge.load_module(TESTFILES / "models/training_checkpoint.t7")
     assert list(module.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
@@ -46,7 +46,7 @@ def test_several_modules():
 
 
 def test_a_model_and_its_criterion():
-    """A criterion beside the one model does not make the model ambiguous, and has a path of its own."""
+    """A criterion next to the one model does not make the model ambiguous, and has a path of its own."""
     data = written(Table.of({"protos": Table.of({"rnn": linear(), "criterion": read(TESTFILES / "nn/L1Cost.t7")})}))
     assert isinstance(t7bridge.load_module(data), torch.nn.Linear)
     assert float(t7bridge.load_module(data, at="root.protos.criterion")(torch.tensor([-1.0, 2.0]))) == 3.0
@@ -65,7 +65,7 @@ def test_no_module():
 
 
 def test_checkpoint_of_pytorch():
-    """A .pt is not what modules are made of; the error says who loads it."""
+    """Modules are not made from a .pt; the error names the function that loads it."""
     with pytest.raises(UnsupportedError, match=r"torch\.load"):
         t7bridge.load_module(sorted((TESTFILES / "pt").glob("*.pt"))[0])
 
@@ -99,7 +99,7 @@ def test_all_unsupported_layers_at_once():
 
 
 def test_containers_that_hold_no_module():
-    """A value that is no module where one belongs, and a container in itself, are listed too."""
+    """A value that is not a module in a module's place, and a container in itself, are listed too."""
     box = sequence(linear(), 3.0)
     box["modules"][3] = box
     with pytest.raises(UnsupportedLayerError) as caught:
@@ -140,7 +140,7 @@ def test_deep_nesting():
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [None, -1.0, 0.0, 0.5, 1e300, float("nan"), b"text", True, Table()], ids=repr)
 def test_damaged_fields(value):
-    """Whatever a field holds, the module is made or the error is one of ours."""
+    """For any value of a field, the module is made or the error is one of ours."""
     made = refused = asked = 0
     for path in CASES:
         whole = find_modules(read(path))[0][1]
@@ -178,7 +178,7 @@ def test_file_is_not_needed_any_more(tmp_path):
 
 
 def test_without_torch():
-    """Where PyTorch is not installed, the error says what to install."""
+    """If PyTorch is not installed, the error names the package to install."""
     code = (
         "import sys; sys.modules['torch'] = None; import t7bridge\n"
         "try: t7bridge.load_module(sys.argv[1])\n"

@@ -20,7 +20,7 @@ SUMMED = "legacy/avgpool_without_pad.t7"
 
 @pytest.mark.parametrize("path", MODELS + LEGACY, ids=name_of)
 def test_output_is_that_of_lua(path):
-    """A model gives what Lua's gave, whatever release wrote it."""
+    """A model returns what Lua's returned, whatever release wrote it."""
     case = recorded(path, "io")
     wanted = case["output"] * 4 if name_of(path) == SUMMED else case["output"]
     assert not difference(run(t7bridge.load_module(path), case), wanted)
@@ -49,7 +49,7 @@ def test_flat_parameters_stay_in_one_piece():
 
 
 def test_idiomatic_modules():
-    """What torch.nn has is of torch.nn."""
+    """Layers that torch.nn has are of torch.nn."""
     module = t7bridge.load_module(TESTFILES / "models/lenet_mm.t7")
     assert isinstance(module, torch.nn.Sequential)
     assert [type(layer).__name__ for layer in module][:4] == ["Conv2d", "Tanh", "MaxPool2d", "Conv2d"]
@@ -57,7 +57,7 @@ def test_idiomatic_modules():
 
 
 def test_graph_keeps_its_annotations():
-    """The plan of a graph has the names that Lua's users gave to nodes, and links instead of split nodes."""
+    """The plan of a graph has the users' names of its nodes, and links instead of split nodes."""
     plan = build_plan(read(TESTFILES / "models/char_lstm_nngraph.t7"))
     graph = plan.root.graph
     assert [node.name for node in graph.nodes if node.name] == ["decoder"]

@@ -22,7 +22,7 @@ UNEQUAL = {
 
 
 def agreement(path):
-    """How the output differs from Lua's, or nothing."""
+    """Return how the output differs from Lua's, or nothing."""
     case = recorded(path, "io")
     torch.manual_seed(0)
     return difference(run(t7bridge.load_module(path), case), case["output"])
@@ -30,7 +30,7 @@ def agreement(path):
 
 @for_each("path", [path for path in CASES if name_of(path) not in UNEQUAL], ids=name_of)
 def test_output_is_that_of_lua(path):
-    """The live module gives what Lua's gave."""
+    """The live module returns what Lua's returned."""
     assert not agreement(path)
 
 

@@ -16,7 +16,7 @@ from t7bridge.torchmodules.build import live_module
 
 @cache
 def cases() -> dict[str, dict[str, Any]]:
-    """What Lua recorded, by the name of the case."""
+    """Return Lua's recordings, by the name of the case."""
     table = read(TESTFILES / "nn_options.t7")
     return {name.decode(): {key.decode(): value for key, value in case.raw_items()} for name, case in table.raw_items()}
 
@@ -38,12 +38,12 @@ UNEQUAL_GRADIENTS = {
 
 
 def names(*kinds: str) -> list[str]:
-    """The names of the cases that have recorded what the kinds say."""
+    """The names of the cases with recordings of these kinds."""
     return sorted(name for name, case in cases().items() if all(kind in case for kind in kinds))
 
 
 def gradients(name: str) -> str:
-    """How gradients differ from Lua's, or nothing."""
+    """Return how gradients differ from Lua's, or nothing."""
     case = cases()[name]
     module = live_module(case["module"], name)
     return gradient_difference(module, as_torch(case["input"]), {key: as_torch(value) for key, value in case.items()})
@@ -51,7 +51,7 @@ def gradients(name: str) -> str:
 
 @for_each("name", names)
 def test_output_is_that_of_lua(name):
-    """The live module gives what Lua's gave."""
+    """The live module returns what Lua's returned."""
     case = {key: as_torch(value) for key, value in cases()[name].items()}
     with torch.no_grad():
         assert not difference(run(live_module(case["module"], name), case), case["output"])
@@ -60,7 +60,7 @@ def test_output_is_that_of_lua(name):
 @pytest.mark.slow
 @for_each("name", lambda: [name for name in names("gradOutput") if name not in UNEQUAL_GRADIENTS])
 def test_gradients_are_those_of_lua(name):
-    """Backward gives the gradients that Lua's gave, of inputs and parameters."""
+    """Backward returns Lua's gradients, of inputs and parameters."""
     assert not gradients(name)
 
 

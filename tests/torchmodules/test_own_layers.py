@@ -89,7 +89,7 @@ class Halves(torch.nn.Module):
 
 
 def test_traits_of_a_class():
-    """A class that returns a list says so once: the module and its source take the list apart; and tensors that do not
+    """A class that returns a list declares it once: the module and its source split the list; and tensors that do not
     have the shapes that it declares are refused with their path."""
     traits = Traits(returns_list=True, shapes=lambda features: {"scale": (features,)})
     register_module("my.Halves", params=(param("scale"),), args=(integer("n"),), traits=traits)(Halves)
@@ -135,7 +135,7 @@ def test_class_inside_a_function():
     ],
 )
 def test_wrong_targets(target, message):
-    """What an entry names has to be a class of modules."""
+    """The target of an entry must be a class of modules."""
     register_layer("my.Wrong", module=Row(target))
     try:
         with pytest.raises(ModelError, match=message):

@@ -23,7 +23,7 @@ WRONG = [None, -1.0, 0.0, 0.5, 1e300, float("nan"), b"text", True]
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("path", CASES, ids=name_of)
 def test_output_is_that_of_lua(path):
-    """The live module gives what Lua's gave, and the same again, as Lua's forgot the first call."""
+    """The live module returns what Lua's returned, and the same again, as Lua's forgot the first call."""
     module, case = t7bridge.load_module(path), recorded(path, "io")
     with torch.no_grad():
         assert not difference(run(module, case), case["output"])
@@ -41,7 +41,7 @@ def test_keys_are_those_of_the_file(path):
 
 
 def test_a_file_without_its_module():
-    """What is not in the file is said to be missing."""
+    """Weights that are not in the file are reported as missing."""
     with pytest.raises(UnsupportedLayerError, match="where a module belongs"):
         t7bridge.load_module(corpus(EMPTY)[0])
 
@@ -63,7 +63,7 @@ CELLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_damaged_fields(value):
-    """Whatever a field of the outermost modules holds, the module is made or the error is one of ours."""
+    """For any value of a field of the outermost modules, the module is made or the error is one of ours."""
     made = refused = asked = 0
     for path in CASES:
         whole = find_modules(read(path))[0][1]

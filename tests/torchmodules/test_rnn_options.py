@@ -40,7 +40,7 @@ UNEQUAL = {
 
 @cache
 def cases() -> dict[str, dict[str, Any]]:
-    """What Lua recorded, by package and name of the case."""
+    """Return Lua's recordings, by package and name of the case."""
     found = {}
     for package in PACKAGES:
         for name, case in read(TESTFILES / f"{package}_options.t7").raw_items():
@@ -49,7 +49,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def gradients_of_inputs(inputs: Any, wanted: Any) -> str:
-    """How the gradients of inputs differ from Lua's, which gives zeros for what it does not derive."""
+    """Return how the gradients of inputs differ from Lua's, which are zeros where undefined."""
     for tensor, gradient in zip(leaves(inputs), leaves(as_torch(wanted))):
         found = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         why = difference(found, gradient.reshape(tensor.shape), 1e-3, 1e-4)
@@ -59,7 +59,7 @@ def gradients_of_inputs(inputs: Any, wanted: Any) -> str:
 
 
 def gradients_of_weights(case: dict[str, Any], module: torch.nn.Module) -> str:
-    """How the gradients of parameters differ from Lua's, which are brought into PyTorch's layout as the weights are."""
+    """Return how the gradients of parameters differ from Lua's, converted to PyTorch's layout like the weights."""
     pairs = list(zip(items_of(case["parameters"]) or (), items_of(case["gradParameters"]) or ()))
     for key, origin in state_dict(case["module"]).origins.items():
         if origin.param is None or origin.param.kind != "parameter":
@@ -75,7 +75,7 @@ def gradients_of_weights(case: dict[str, Any], module: torch.nn.Module) -> str:
 
 
 def disagreement(name: str) -> str:
-    """Where a case differs from Lua, or nothing."""
+    """Return where a case differs from Lua, or nothing."""
     case = cases()[name]
     module = live_module(case["module"], name).train(bool(case.get("train")))
     for number, call in enumerate(calls(case), 1):
@@ -108,7 +108,7 @@ def detached(value: Any) -> Any:
 
 
 def test_there_are_many_cases():
-    """The three files hold what the generator says."""
+    """The three files have the content of the generator."""
     counts = [sum(name.startswith(f"{package}/") for name in cases()) for package in PACKAGES]
     assert counts == [384, 343, 17]
 
@@ -117,7 +117,7 @@ def test_there_are_many_cases():
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @for_each("name", lambda: [name for name in cases() if name not in UNEQUAL])
 def test_calls_give_what_lua_gave(name):
-    """One call after the other gives what Lua gave, and gradients are Lua's."""
+    """Consecutive calls return Lua's results, and gradients are Lua's."""
     assert not disagreement(name)
 
 
@@ -129,7 +129,7 @@ def test_exceptions_are_still_needed(name):
 
 @pytest.mark.parametrize("name", ["rnn/lstm.both", "rnn/stack.both", "rnn/seq.gru.both", "rnn2/reclstm.both"])
 def test_a_module_that_was_called_can_be_copied(name):
-    """The state after a call is no part of the graph, so that a module can be copied, saved and trained on."""
+    """The state after a call is detached from the graph, so that a module can be copied, saved and trained on."""
     module = live_module(cases()[name]["module"])
     inputs = as_torch(calls(cases()[name])[0]["input"])
     module(inputs)
@@ -171,7 +171,7 @@ def test_choices(kind):
 
 
 def test_rewards_are_given():
-    """The criterion of rewards gives them to the modules that it is told of, less the baseline."""
+    """The criterion of rewards passes them, less the baseline, to the modules in its list."""
     criterion = live_module(cases()["rnn/c.vr"]["module"])
     layer = live_module(cases()["rnn/drawn.normal"]["module"])
     criterion.rewarded.append(torch.nn.Sequential(layer))
@@ -199,7 +199,7 @@ def test_dropout_has_one_mask_for_a_sequence(name):
 
 
 def test_no_state_in_the_state_dict():
-    """What a module remembers of its last call is not among its weights."""
+    """The state that a module keeps from its last call is not among its weights."""
     module = live_module(cases()["rnn/fast.midway"]["module"])
     before = list(module.state_dict())
     module(torch.randn(2, 4))
@@ -213,7 +213,7 @@ def test_only_the_state_that_counts_is_taken_from_the_file():
 
 
 def test_masks_must_be_told():
-    """A layer that is to be told which steps are zeros says so."""
+    """A layer that requires a mask of zeros raises an error without one."""
     module = live_module(cases()["rnn2/mask.linear"]["module"])
     with pytest.raises(RuntimeError, match="set_zero_mask"):
         module(torch.randn(3, 2, 4))

@@ -1,4 +1,4 @@
-"""What loading a live module imports."""
+"""Imports of loading a live module."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from t7bridge.torchmodules.build import live_module
 
 @cache
 def cases() -> dict[str, dict[str, Any]]:
-    """What Lua recorded, by the name of the case."""
+    """Return Lua's recordings, by the name of the case."""
     table = read(TESTFILES / "zoo_classes.t7")
     return {name.decode(): {key.decode(): value for key, value in case.raw_items()} for name, case in table.raw_items()}
 
@@ -50,7 +50,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def criterion_gradient(name: str) -> str:
-    """How the gradient of a criterion's input differs from Lua's, or nothing."""
+    """Return how the gradient of a criterion's input differs from Lua's, or nothing."""
     case = recorded(name)
     case["input"].requires_grad_()
     run(live(name), case).backward()
@@ -58,7 +58,7 @@ def criterion_gradient(name: str) -> str:
 
 
 def gradients(name: str) -> str:
-    """How gradients differ from Lua's, or nothing."""
+    """Return how gradients differ from Lua's, or nothing."""
     if "target" in cases()[name]:
         return criterion_gradient(name)
     case = recorded(name)
@@ -67,7 +67,7 @@ def gradients(name: str) -> str:
 
 @for_each("name", lambda: sorted(cases()))
 def test_output_is_that_of_lua(name):
-    """The live module gives what Lua's gave."""
+    """The live module returns what Lua's returned."""
     case = recorded(name)
     with torch.no_grad():
         assert not difference(run(live(name), case), case["output"])
@@ -81,7 +81,7 @@ def with_gradients() -> list[str]:
 @pytest.mark.slow
 @for_each("name", with_gradients)
 def test_gradients_are_those_of_lua(name):
-    """Backward gives the gradients that Lua's gave."""
+    """Backward returns Lua's gradients."""
     assert not gradients(name)
 
 

@@ -1,4 +1,4 @@
-"""Classes that only ran on graphics cards, against loops that say what their sources say.
+"""Classes that only ran on graphics cards, compared with loops written after their sources.
 
 No such card and no Lua output is at hand: imagine-nn 6fed930, cuda-convnet2.torch ac3d213 and bnn.torch e974791 are the
 specification. Lua's indices count from 1 throughout.
@@ -195,7 +195,7 @@ def linear(rows: int, columns: int) -> TorchObject:
 
 
 def test_deep_mask_and_sharp_mask():
-    """Branches work on what the trunk gives; the steps of a refinement on what its layers gave, the innermost first."""
+    """Branches process the output of the trunk; refinement steps the outputs of its layers, the innermost first."""
     image = torch.from_numpy(random(2, 4))
     trunk, mask, score = sequence(linear(5, 4), linear(5, 5)), sequence(linear(6, 5)), linear(1, 5)
     deep = live_module(obj("nn.DeepMask", trunk=trunk, maskBranch=mask, scoreBranch=score))

@@ -78,7 +78,7 @@ def test_nan_equals_nan() -> None:
 
 
 def test_sharing() -> None:
-    """What is one object on one side and two on the other is a difference; so is shared memory."""
+    """An object that is shared on one side only is a difference; so is shared memory."""
     inner = Table()
     shared, separate = Table.of({"a": inner, "b": inner}), Table.of({"a": Table(), "b": Table()})
     storage = Storage.from_array(np.zeros(2, "f4"))
@@ -117,12 +117,12 @@ def test_views_of_equal_memory() -> None:
 
 
 def found(a: object, b: object) -> list[str]:
-    """All differences, as they are printed."""
+    """All differences, as printed."""
     return [str(difference) for difference in differences(a, b)]
 
 
 def test_storages_that_differ() -> None:
-    """Storages alone, and those behind equal views, differ by type, number of elements and elements; each said once."""
+    """Storages outside of tensors, and those of equal views, differ by type, count and elements; each reported once."""
     short, long, other, wide = (
         Storage.from_array(np.array(numbers, kind))
         for numbers, kind in (([1, 2], "f4"), ([1, 2, 3], "f4"), ([1, 3], "f4"), ([1, 2], "f8"))
@@ -148,7 +148,7 @@ def test_versions_of_tds(kind: type) -> None:
 
 
 def test_messages_are_short() -> None:
-    """What is long is cut; what has no short text is told by its class."""
+    """Long values are cut; values without a short text are shown by class."""
     (message,) = found("a" * 100, "b" * 100)
     assert message == f"root: '{'a' * 56}… against '{'b' * 56}…"
     assert found("a" * 58, "b")[0] == f"root: '{'a' * 58}' against 'b'"

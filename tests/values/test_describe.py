@@ -44,7 +44,7 @@ def test_pairs_are_sorted():
 
 
 def test_pairs_that_lua_would_not_have():
-    """The last of equal keys counts, and a pair whose value is nil is none."""
+    """The last of equal keys counts, and a pair whose value is nil does not."""
     node = describe_value(Table([b"a", b"a", b"b"], [1.0, 2.0, None]))
     assert node["n"] == 1
     assert node["kv"] == [[{"t": "str", "hex": "61"}, {"t": "num", "v": "2"}]]

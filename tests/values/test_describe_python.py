@@ -17,7 +17,7 @@ from t7bridge.values.describe_python import describe_python
 
 
 def test_cycles_end():
-    """What contains itself says how many levels up it is."""
+    """A value that contains itself is described by the number of levels up."""
     loop: dict[str, object] = {"list": [1]}
     loop["list"].append((loop,))  # type: ignore[attr-defined]
     node = describe_python(loop)
@@ -26,7 +26,7 @@ def test_cycles_end():
 
 
 def test_shared_values_are_repeated():
-    """A list that stands twice is described twice, as PyTorch's own view of the value has it."""
+    """A list that occurs twice is described twice, as in PyTorch's own view of the value."""
     shared = [1]
 
     assert describe_python([shared, shared])["v"][0] == describe_python([shared, shared])["v"][1]
@@ -47,7 +47,7 @@ def test_exponential_sharing_meets_a_limit():
 
 @pytest.mark.slow
 def test_deep_values():
-    """Nesting takes no stack of Python's, in the description and in its JSON."""
+    """Nesting does not use Python's stack, in the description and in its JSON."""
     value: list[object] = []
     for _ in range(200_000):
         value = [value]
@@ -56,7 +56,7 @@ def test_deep_values():
 
 
 def test_scalars_and_names():
-    """What is neither builtin nor tensor has the name of its class."""
+    """A value that is neither builtin nor tensor has the name of its class."""
     thing = PythonObject(PythonGlobal("a.b", "C"), "newobj")
     values = [1.5, 2**70, "é", b"\xff", None, True, {1}, 1j, thing, TorchConstant("dtype", "float32")]
     nodes = describe_python(values)["v"]
@@ -85,7 +85,7 @@ def test_scalars_and_names():
     ],
 )
 def test_numpy_scalars(code, order, data, node):
-    """numpy's scalars are what Python takes them for."""
+    """numpy's scalars are described as Python's equal values."""
     assert node == describe_python(NumpyScalar(NumpyDtype(code, order), data))
 
 

@@ -34,7 +34,7 @@ def content(storage: Storage, order: str = "little") -> bytes:
 
 
 def torch_values(name: str, data: bytes) -> torch.Tensor:
-    """What PyTorch sees in bytes."""
+    """Return PyTorch's view of bytes."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(getattr(torch, name))
 
 
@@ -106,7 +106,7 @@ def test_there_and_back(name: str, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["complex32", "complex64", "complex128"])
 def test_pairs_in_text(name: str, tmp_path: Path) -> None:
-    """The parts of complex numbers that stand in a text, read in pieces, are put together again."""
+    """The parts of complex numbers in a text, read in pieces, are combined again."""
     numbers = torch.arange(400_000.0) % 1000
     text = " ".join(str(int(number)) for number in numbers).encode()
     (tmp_path / "x").write_bytes(text)

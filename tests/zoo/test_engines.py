@@ -1,4 +1,4 @@
-"""Workers that die, hang or take all memory lose their file and nothing else; a run that is killed goes on."""
+"""Workers that die, hang or exhaust memory lose their file and nothing else; a killed run resumes."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp")
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
-    """Worker processes give the bytes and the reports that this process gives."""
+    """Worker processes produce the bytes and the reports of this process."""
     wanted = make_zoo(tmp_path / "zoo", 150)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "here", workers=0)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "there", workers=workers)
@@ -33,7 +33,7 @@ def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_worker_dies(tmp_path: Path, number: signal.Signals) -> None:
-    """A worker that dies loses the file that it worked on; those that were waiting behind it are converted."""
+    """A worker that dies loses the file that it worked on; those that were queued behind it are converted."""
     wanted = make_zoo(tmp_path / "zoo", 100)
     (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
     with (
@@ -68,7 +68,7 @@ def test_a_file_takes_too_long(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
-    """A file that needs more memory than allowed fails, and its worker goes on with the others."""
+    """A file that needs more memory than allowed fails, and its worker continues with the others."""
     wanted = make_zoo(tmp_path / "zoo", 60)
     greedy(tmp_path / "zoo/greedy.t7")
     report = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1, memory=48 << 20)
@@ -81,7 +81,7 @@ def test_a_file_takes_too_much_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_runs_go_on(tmp_path: Path) -> None:
-    """Runs that are killed at any moment end, when they are started again, in what one run gives, byte for byte."""
+    """Runs killed at any moment and restarted end with the result of one run, byte for byte."""
     make_zoo(tmp_path / "zoo", 400, large=2, large_bytes=4 << 20)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "whole", workers=0)
     for pause in (0.15, 0.3, 0.45):
@@ -99,7 +99,7 @@ def test_killed_runs_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_ended_leaves_nothing_half(tmp_path: Path) -> None:
-    """A run that is told to end writes down what it has done, and takes away what is not complete."""
+    """A terminated run records its finished files, and removes incomplete ones."""
     make_zoo(tmp_path / "zoo", 60)
     (tmp_path / "zoo/a/slow.t7").write_bytes(b"\3\0\0\0" + bytes(5000))
     options = ("-o", tmp_path / "out", "--workers", "2")
@@ -141,7 +141,7 @@ def test_workers_end_with_their_run(tmp_path: Path) -> None:
 
 
 def test_no_worker_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where workers end before they begin, the run ends with an error, and does not try for ever."""
+    """If workers end before they begin, the run ends with an error instead of retrying forever."""
     make_zoo(tmp_path / "zoo", 5)
     monkeypatch.setattr("t7bridge.zoo.local._START", "raise SystemExit(3)")
 

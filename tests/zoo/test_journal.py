@@ -1,4 +1,4 @@
-"""The journal of a zoo: what is written comes back, and what is no journal of this release is refused."""
+"""The journal of a zoo: written rows are read back, and other files and releases are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(path: Path) -> contextlib.closing[Journal]:
 
 
 def test_rows_come_back(tmp_path: Path) -> None:
-    """Every field of every row is as it was, after the journal was closed; rows are in the order of their names."""
+    """Every field of every row is preserved when the journal is closed; rows are ordered by name."""
     rows = [
         Row(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0, output=name + ".pt",
             ours=number % 3 == 0, status="done", notes=[["info", "root", name, ""]] * (number % 2), seconds=0.5,
@@ -44,7 +44,7 @@ def test_rows_come_back(tmp_path: Path) -> None:
 
 
 def test_plans_change_and_add(tmp_path: Path) -> None:
-    """A row that has a number is changed, one without gets the next; to forget takes all away."""
+    """A row with a number is updated, one without gets the next; forgetting removes all."""
     with opened(tmp_path / "j") as journal:
         journal.plan([Row(name="a"), Row(name="b")])
         kept = list(journal.rows())
@@ -76,7 +76,7 @@ def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_no_journal(tmp_path: Path) -> None:
-    """Other files, journals of another layout and damaged ones are told apart."""
+    """Other files, journals of another layout and damaged ones are distinguished."""
     (tmp_path / "text").write_bytes(b"this is no database at all" * 100)
     with pytest.raises(CorruptError, match="is not a journal"):
         Journal(str(tmp_path / "text"))

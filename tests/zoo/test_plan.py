@@ -1,4 +1,4 @@
-"""Which files a zoo has, and what their outputs are called."""
+"""The files of a zoo, and the names of their outputs."""
 
 import os
 from pathlib import Path
@@ -32,14 +32,14 @@ def outputs(*wanted: str, taken: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def test_one_folder(tmp_path: Path) -> None:
-    """One folder gives names below itself, sorted, without hidden files and the output folder."""
+    """One folder has names relative to it, sorted, without hidden files and the output folder."""
     fill(tmp_path, "b/net.t7", "a.t7", ".hidden.t7", ".git/x.t7", "out/a.pt", "b/c/d.t7")
 
     assert names(tmp_path, output=tmp_path / "out") == ["a.t7", "b/c/d.t7", "b/net.t7"]
 
 
 def test_several_folders(tmp_path: Path) -> None:
-    """Of several folders each gives its own name too, a number where two have the same."""
+    """Of several folders each adds its own name, numbered if two have the same."""
     fill(tmp_path, "x/models/net.t7", "y/models/net.t7", "z/net.t7")
 
     found = names(tmp_path / "x/models", tmp_path / "y/models", tmp_path / "z")
@@ -55,7 +55,7 @@ def test_single_files(tmp_path: Path) -> None:
 
 
 def test_pattern(tmp_path: Path) -> None:
-    """A pattern gives names below the folder where its first wildcard is."""
+    """A pattern has names relative to the folder of its first wildcard."""
     fill(tmp_path, "m/a/net.t7", "m/b/net.t7", "m/b/net.txt", "n/net.t7")
 
     assert names(tmp_path / "m/*/net.t7") == ["a/net.t7", "b/net.t7"]
@@ -73,7 +73,7 @@ def test_links(tmp_path: Path) -> None:
 
 
 def test_refused_sources(tmp_path: Path) -> None:
-    """What is not there, what is no file, and the output folder itself are no sources."""
+    """Missing files, special files, and the output folder itself are not sources."""
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(T7BridgeError, match="no such file or folder"):
@@ -101,7 +101,7 @@ def test_output_names() -> None:
 
 
 def test_colliding_names() -> None:
-    """Where two outputs would have one name, in upper or lower case, both keep their own suffix."""
+    """If two outputs would have one name, up to case, both keep their own suffix."""
     assert outputs("a.t7", "A.net") == {"a.t7": "a.t7.pt", "A.net": "A.net.pt"}
     assert outputs("a.t7", "a.t7.t7") == {"a.t7": "a.pt", "a.t7.t7": "a.t7.pt"}
     assert outputs("a.net", taken=("a.pt",)) == {"a.net": "a.net.pt"}
@@ -139,5 +139,5 @@ def test_found_by_content(path: Path) -> None:
     ],
 )
 def test_foreign_content(head: bytes) -> None:
-    """What is neither is not taken for it."""
+    """A file that is neither is not mistaken for one."""
     assert kind_of(head) == ""

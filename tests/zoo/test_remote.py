@@ -22,7 +22,7 @@ fsspec = pytest.importorskip("fsspec")
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A zoo, and beside it what a run on local folders makes of it."""
+    """A zoo, and the result of a run on local folders."""
     folder = tmp_path_factory.mktemp("remote")
     make_zoo(folder / "zoo", 120)
     t7bridge.convert_zoo(folder / "zoo", folder / "out", workers=0)
@@ -40,7 +40,7 @@ def memory() -> Iterator[object]:
 
 @pytest.mark.slow
 def test_memory(local: Path, tmp_path: Path, memory) -> None:  # type: ignore[no-untyped-def]
-    """A zoo in memory gives the same bytes; the journal lies there too, and is gone on with."""
+    """A zoo in memory has the same bytes; the journal is there too, and is resumed."""
     memory.put(str(local / "zoo"), "/zoo", recursive=True)
     t7bridge.convert_zoo("memory://zoo", "memory://out", limit=30)
     report = t7bridge.convert_zoo("memory://zoo", "memory://out")
@@ -53,7 +53,7 @@ def test_memory(local: Path, tmp_path: Path, memory) -> None:  # type: ignore[no
 
 
 def test_memory_is_seen_by_this_process_only(memory, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """What other processes would have to see is refused where that is memory."""
+    """Places in memory are refused if other processes would have to access them."""
     memory.pipe("/zoo/a.t7", tensor(random.Random(1)))
 
     with pytest.raises(ModelError, match="limits need worker processes"):
@@ -143,7 +143,7 @@ def test_read_only_targets(local: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    """A URL without a file behind it is an error that names it."""
+    """A URL without a file is an error that names it."""
     with pytest.raises(T7BridgeError, match="memory://nothing"):
         t7bridge.convert_zoo("memory://nothing", tmp_path / "out")
     with pytest.raises(T7BridgeError, match="gopher"):
@@ -161,7 +161,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     ],
 )
 def test_missing_libraries(tmp_path: Path, hidden: str, arguments: tuple[str, ...], hint: str) -> None:
-    """Where a library is missing, the error says how to install it; nothing else needs it."""
+    """If a library is missing, the error names the package to install; nothing else needs it."""
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo/a.t7").write_bytes(tensor(random.Random(1)))
     code = f"import sys; sys.modules[{hidden!r}] = None; from t7bridge.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -18,7 +18,7 @@ from t7bridge.zoo.report import COLUMNS, ZooReport, as_csv
 
 
 class Page(HTMLParser):
-    """What a page holds: its elements, and the text of each script."""
+    """Return the content of a page: its elements, and the text of each script."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_journal_and_report_agree(tmp_path: Path) -> None:
-    """What the run that made a zoo tells of it, and what the journal tells the next one, is the same."""
+    """The report of the run that made a zoo equals that of the next run from the journal."""
     make_zoo(tmp_path / "zoo", 150)
     report = t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", workers=1)
     with contextlib.closing(Journal(str(tmp_path / "out/t7bridge-zoo.sqlite"))) as journal:
@@ -112,14 +112,14 @@ def test_table(zoo: Path) -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x"])
 def test_no_formulas(text: str) -> None:
-    """What a spreadsheet would compute is text; numbers stay numbers."""
+    """Cells that a spreadsheet would evaluate are text; numbers stay numbers."""
     (row,) = csv.DictReader(as_csv(ZooReport("", [Row(name=text, tensors=-1)])).splitlines())
     assert row["name"] == f"'{text}"
     assert row["tensors"] == "-1"
 
 
 def test_losses_are_counted(tmp_path: Path) -> None:
-    """What a format cannot keep is counted by kind over all files, in the report and its JSON."""
+    """Losses are counted by kind over all files, in the report and its JSON."""
     torch.save({"w": torch.ones(2).bfloat16(), "n": torch.ones(2)}, tmp_path / "x.pt")
     report = t7bridge.convert_zoo(tmp_path / "x.pt", tmp_path / "out", to="npz", workers=0)
 

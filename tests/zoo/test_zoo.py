@@ -63,7 +63,7 @@ def test_every_verdict(tmp_path: Path) -> None:
 
 
 def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
-    """Each output has the bytes that `convert` gives."""
+    """Each output has the bytes of `convert`."""
     convert(small, tmp_path / "out")
 
     for name, output in (("a/net.t7", "a/net.pt"), ("b.dat", "b.pt")):
@@ -72,7 +72,7 @@ def test_outputs_are_those_of_convert(small: Path, tmp_path: Path) -> None:
 
 
 def test_both_ways(small: Path, tmp_path: Path) -> None:
-    """A zoo of trees comes back to the same bytes; `to` gives one format to all."""
+    """A zoo of trees is restored to the same bytes; `to` applies one format to all."""
     (small / "bad.t7").unlink()
     convert(small, tmp_path / "pt", mode="tree")
     convert(tmp_path / "pt", tmp_path / "back")
@@ -128,7 +128,7 @@ def test_lost_output(small: Path, tmp_path: Path) -> None:
 
 
 def test_retry_failed(small: Path, tmp_path: Path) -> None:
-    """What failed is tried again only if that is asked for."""
+    """Failed files are retried only on request."""
     convert(small, tmp_path / "out")
 
     assert convert(small, tmp_path / "out").now == {}
@@ -161,7 +161,7 @@ def test_dry_run(small: Path, tmp_path: Path) -> None:
 
 
 def test_files_of_others(small: Path, tmp_path: Path) -> None:
-    """A file that somebody else has put there is not replaced, unless that is asked for."""
+    """A foreign file is not replaced, unless requested."""
     put(tmp_path / "out/b.pt", b"mine")
     report = convert(small, tmp_path / "out")
     assert [row.kind for row in report.rows if row.name == "b.dat"] == ["TargetExistsError"]
@@ -258,7 +258,7 @@ def test_inputs_stay(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_odd_names(tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
-    """Names that are no UTF-8, or hold what HTML, CSV or a terminal would read, are names like others."""
+    """Names that are not UTF-8, or hold what HTML, CSV or a terminal would interpret, are names like others."""
     odd = [
         os.fsdecode(b"caf\xe9.t7"),
         "</script><b>.t7",
@@ -287,7 +287,7 @@ def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
 
 
 def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
-    """A journal that is damaged, or of another release, is refused and left as it is."""
+    """A damaged journal, or one of another release, is refused and unchanged."""
     put(tmp_path / "bad" / JOURNAL, b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(CorruptError, match="is not a journal"):
         convert(small, tmp_path / "bad")
@@ -301,7 +301,7 @@ def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
 
 
 def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs are flushed to the disk before the journal says that they are done."""
+    """Outputs are flushed to the disk before the journal marks them as done."""
     from t7bridge.zoo.folder import LocalFolder
 
     events: list[tuple[str, set[str]]] = []
@@ -326,7 +326,7 @@ def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatc
 
 
 def test_disk_that_takes_no_more(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be put on the disk is not marked as done, the run ends with one error, and the next goes on."""
+    """Outputs that could not be flushed to disk are not marked as done, the run fails, and the next resumes."""
 
     def refuse(folder: str) -> bool:
         raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
@@ -359,7 +359,7 @@ def test_each_disk_is_flushed_once(
 
 
 def test_pictures(small: Path, tmp_path: Path) -> None:
-    """`draw` puts a page beside each output that holds a model; the report links to it, and a run again keeps it."""
+    """`draw` writes a page next to each output that holds a model; the report links to it, and another run keeps it."""
     t7bridge.save(42.0, small / "n.t7")
     report = convert(small, tmp_path / "out", draw=True)
     page = (tmp_path / "out/a/net.pt.html").read_text()

@@ -1,4 +1,4 @@
-"""The verb: exit codes, lines for people and for machines, wrong usage."""
+"""The verb: exit codes, text and JSON output, wrong usage."""
 
 import json
 import os

@@ -42,7 +42,7 @@ def patched(data: bytes, place: int, values: bytes) -> bytes:
 
 @pytest.mark.parametrize("path", ZIPS, ids=name_of)
 def test_members_are_where_they_are(path):
-    """Names, sizes, CRCs and bytes are those that Python's own reader gives; stored members are spans of the file."""
+    """Names, sizes, CRCs and bytes are those of Python's own reader; stored members are spans of the file."""
     reader = PtReader(path)
     data = path.read_bytes()
     theirs = members_of(data)
@@ -77,14 +77,14 @@ def test_any_root_folder():
 
 
 def test_other_members_in_front():
-    """What another tool put into the archive does not hide the value."""
+    """Members added to the archive by another tool do not hide the value."""
     members = {"README.txt": b"hello", "extra/notes.md": b"x", **members_of(STATE.read_bytes())}
 
     assert golden(STATE) == described(zipped(members))
 
 
 def test_without_version_and_byteorder():
-    """What third parties leave out is not needed."""
+    """Members that third parties omit are optional."""
     members = members_of(STATE.read_bytes())
     needed = {name: content for name, content in members.items() if "data.pkl" in name or "/data/" in name}
 
@@ -101,7 +101,7 @@ def test_extra_members():
 
 
 def test_content_id():
-    """The hash over an archive's value is the one that its writer gave, and changes with the value."""
+    """The hash over an archive's value is its writer's, and changes with the value."""
     file = io.BytesIO()
     writer = PtWriter(file)
     writer.write({"a": [1, 2]})
@@ -142,7 +142,7 @@ def test_a_wrong_crc(method):
 
 
 def test_archives_without_crcs():
-    """PyTorch can be told not to compute CRCs; it writes 0, which is none."""
+    """PyTorch can be configured not to compute CRCs; it writes 0, which means none."""
     torch.serialization.set_crc32_options(False)
     try:
         value = {"w": torch.arange(5.0)}
@@ -167,7 +167,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("what", CONTRADICTIONS)
 def test_headers_that_contradict_the_directory(what):
-    """A member's own header must say what the directory says."""
+    """A member's own header must agree with the directory."""
     _, place, values = CONTRADICTIONS[what]
     data = zipped(members_of(STATE.read_bytes()))
     local = data.index(b"state_dict/data.pkl") - 30
@@ -203,7 +203,7 @@ def test_a_member_that_stands_twice():
 
 
 def test_encrypted_and_other_methods():
-    """What cannot be read is said to be what it is."""
+    """Files of other formats are named in the error."""
     data = zipped({"a/data.pkl": b"N."})
     entry, local = central(data, "a/data.pkl"), 0
     encrypted = patched(patched(data, entry + 8, b"\1\0"), local + 6, b"\1\0")
@@ -216,7 +216,7 @@ def test_encrypted_and_other_methods():
 
 
 def test_deflate_bombs():
-    """A member that would inflate to more than the file can stand for is refused before it does."""
+    """A member that would inflate to more than the file can justify is refused beforehand."""
     limits = Limits(inflate_bytes=1 << 20, inflate_ratio=10)
     data = zipped({"a/data.pkl": b"N" * 5_000_000}, zipfile.ZIP_DEFLATED)
 
@@ -228,7 +228,7 @@ def test_deflate_bombs():
 
 
 def test_a_deflated_size_that_is_a_lie():
-    """More or fewer bytes than the directory says are an error."""
+    """More or fewer bytes than in the directory are an error."""
     data = zipped({"a/data.pkl": b"N." + bytes(1000)}, zipfile.ZIP_DEFLATED)
     entry, local = central(data, "a/data.pkl"), 0
     for size in (1, 1001, 1003, 100_000, 0xFFFFFFF):

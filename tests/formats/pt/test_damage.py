@@ -19,7 +19,7 @@ SECONDS = 5
 
 
 def outcome(data: bytes) -> str:
-    """What reading and describing a file comes to."""
+    """Return the outcome of reading and describing a file."""
     start = time.process_time()
     try:
         described(data)
@@ -87,7 +87,7 @@ def test_changed_members(path):
 
 
 def test_errors_name_file_and_place(tmp_path):
-    """A message says which file, where in it, which member, and what to do."""
+    """A message names the file, the position in it, the member, and the next step."""
     path = tmp_path / "cut.pt"
     source = corpus("pt/state_dict.pt")[0].read_bytes()
     path.write_bytes(source[:-100])

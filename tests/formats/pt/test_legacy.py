@@ -32,12 +32,12 @@ def legacy(value: bytes, keys: list[str], *storages: bytes) -> bytes:
 
 
 def floats(*values: float) -> bytes:
-    """A storage behind the pickles: a count and the elements."""
+    """Return a storage after the pickles: a count and the elements."""
     return struct.pack(f"<q{len(values)}f", len(values), *values)
 
 
 def part(key: str, start: int, count: int) -> bytes:
-    """What a persistent id says of a storage that is a part of another."""
+    """Return the persistent id of a storage that is a part of another."""
     return b"(" + text(key) + b"J" + struct.pack("<i", start) + b"J" + struct.pack("<i", count) + b"t"
 
 
@@ -65,7 +65,7 @@ def test_legacy_storage_views_that_are_outside():
 
 
 def test_legacy_files_that_contradict_themselves():
-    """Counts, keys and elements behind the pickles must be those of the tensors."""
+    """Counts, keys and elements after the pickles must be those of the tensors."""
     code = tensor(storage_id("FloatStorage", "7", 2, tail=b"N"), 0, (2,), (1,))
 
     with pytest.raises(CorruptError, match="another size"):
@@ -99,7 +99,7 @@ def test_legacy_devices():
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_legacy_protocols(protocol):
-    """The format is the same in every protocol that `torch.save` takes."""
+    """The format is the same in every protocol that `torch.save` supports."""
     value = {"w": torch.arange(4.0), "s": "text"}
     data = saved(value, _use_new_zipfile_serialization=False, pickle_protocol=protocol)
 

@@ -27,7 +27,7 @@ written = partial(written_by, LegacyPtWriter)
 
 
 def loaded(value: Any) -> Any:
-    """What PyTorch's safe loader makes of a value."""
+    """Return the value of PyTorch's safe loader for a written value."""
     return torch.load(io.BytesIO(written(value)), weights_only=True)
 
 
@@ -45,7 +45,7 @@ class Parts(pickle.Unpickler):
 
 
 def test_parts() -> None:
-    """Five pickles, then each storage with its count, as PyTorch of the time wrote them, and nothing behind."""
+    """Five pickles, then each storage with its count, as in PyTorch of the time, and nothing after them."""
     storage = Storage.from_array(np.arange(3, dtype="f4"))
     whole = Tensor(storage.element, storage, (0,), (1,))
     file = io.BytesIO(written({"a": whole, "b": whole, "c": Tensor.from_numpy(np.arange(2))}))
@@ -67,7 +67,7 @@ def test_parts() -> None:
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storages_are_named_with_a_place_for_views() -> None:
-    """The name of a storage has six parts, the last of which says that it is no part of another."""
+    """The name of a storage has six parts; the last one marks it as not a part of another."""
     data = written([Tensor.from_numpy(np.arange(2, dtype="f8"))])
     file = io.BytesIO(data)
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_storages_are_named_with_a_place_for_views() -> None:
     "name", [e.name for e in ELEMENT_TYPES.values() if e.torch_storage and not e.name.startswith("q")]
 )
 def test_types(name: str) -> None:
-    """Every type that has a storage class arrives as it was."""
+    """Every type that has a storage class is preserved."""
     one = torch.arange(6).to(getattr(torch, name)).view(2, 3)
     back = loaded(PtReader(saved([one, one.t(), one[1]])).read())
 
@@ -149,7 +149,7 @@ def test_devices() -> None:
 
 
 def test_same_bytes() -> None:
-    """The same value gives the same file."""
+    """The same value results in the same file."""
     source = TESTFILES / "pt/checkpoint_adam.legacy.pt"
 
     assert written(PtReader(source).read()) == written(PtReader(source).read())

@@ -1,4 +1,4 @@
-"""How each Python-side value is made in a pickle: PyTorch makes the same of it as of its own."""
+"""Pickled forms of Python-side values: PyTorch loads them like its own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pickled(value: Any) -> bytes:
 
 
 def through(value: Any, **how: Any) -> Any:
-    """What PyTorch loads after t7bridge has read and written what PyTorch saved."""
+    """Return the value that PyTorch loads after t7bridge has read and written a file of PyTorch's."""
     return torch.load(io.BytesIO(written(PtReader(saved(value)).read())), **{"weights_only": False, **how})
 
 
@@ -68,7 +68,7 @@ class Plain:
 
 
 class Slotted:
-    """An object with slots, and a dict beside them."""
+    """An object with slots, and a dict."""
 
     __slots__ = ("__dict__", "x")
 
@@ -137,7 +137,7 @@ def test_safe_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", UNSAFE)
 def test_other_values(name: str) -> None:
-    """Values of classes that the safe loader does not know are made again as they were."""
+    """Values of classes that the safe loader does not know are restored."""
     back = through(UNSAFE[name])
 
     assert back == UNSAFE[name]
@@ -164,7 +164,7 @@ def test_numpy_arrays() -> None:
 
 
 def test_objects_with_more_than_attributes() -> None:
-    """Slots, items of lists and dicts, and attributes of both are given back."""
+    """Slots, items of lists and dicts, and attributes of both are restored."""
     slotted, listed, keyed = Slotted(), Listed([1, 2]), Keyed(a=1)
     slotted.x, slotted.y = 1, 2  # type: ignore[attr-defined]
     listed.name = keyed.name = "n"  # type: ignore[attr-defined]

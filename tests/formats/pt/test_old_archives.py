@@ -195,7 +195,7 @@ def test_json_archives():
     ],
 )
 def test_damaged_json_archives(change):
-    """What does not fit in a `model.json` is an error."""
+    """Inconsistent entries of a `model.json` are errors."""
     with pytest.raises((CorruptError, UnsupportedError)):
         PtReader(json_archive({**MODEL, **change}, ("hello",), a=bytes(12), b=bytes(24))).read()
 

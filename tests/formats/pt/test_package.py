@@ -39,7 +39,7 @@ def net() -> torch.nn.Module:
 
 
 def test_state_dict(net):
-    """A state dict has PyTorch's values, types and sharing; the source beside it is named and not looked at."""
+    """A state dict has PyTorch's values, types and sharing; the source next to it is named but not read."""
     reader = PtReader(packed(lambda exporter: (
         exporter.save_pickle("model", "weights.pkl", net.state_dict()),
         exporter.save_source_string("evil", "raise SystemExit(3)"),

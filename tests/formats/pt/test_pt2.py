@@ -98,7 +98,7 @@ def test_release_2_7(program):
 
 @pytest.mark.parametrize("suffix", ["pt", "json"])
 def test_releases_2_1_to_2_6(program, suffix):
-    """Until 2.6 the parts stood in a zip archive of Python's, by other names."""
+    """Until 2.6 the parts were in a zip archive of Python's, under other names."""
     members = {
         "version": b"8.2",
         "serialized_exported_program.json": b"{}",
@@ -194,6 +194,6 @@ def test_damaged_entries(archive, fields, error, message):
 
 
 def test_compiled_code_only():
-    """An archive without a program, of AOTInductor say, has no weights to read, and the error says so."""
+    """An archive without a program, such as AOTInductor's, has no weights to read, and the error says so."""
     with pytest.raises(UnsupportedError, match="compiled code only"):
         PtReader(zipped({"m/archive_format": b"pt2", "m/data/aotinductor/model/x.so": b"\x7fELF"})).read()

@@ -24,7 +24,7 @@ CPP = corpus("pt/cpp_*.pt")
 
 
 def kind_of(path: Path) -> str:
-    """What a file of the corpus is by its name."""
+    """Return the kind of a file of the corpus by its name."""
     if ".legacy" in path.name:
         return "legacy"
     known = {"tar": "tar", "torchscript": "torchscript", "cpp": "cpp"}
@@ -39,7 +39,7 @@ def test_describes_what_pytorch_saw(path):
 
 @for_each("path", ALL, ids=name_of)
 def test_knows_the_generation(path):
-    """Which release wrote a file is found out from its content, also in memory."""
+    """The release that wrote a file is detected from its content, also in memory."""
     assert kind_of(path) == PtReader(path).kind == PtReader(path.read_bytes()).kind
 
 
@@ -74,7 +74,7 @@ def test_archives_of_the_cpp_api(path):
 
 
 def test_attributes_of_an_optimizer():
-    """What is no tensor in a C++ archive is data with a dotted name."""
+    """Values of a C++ archive that are not tensors are data with a dotted name."""
     value = PtReader(PT / "cpp_adam.pt").read()
 
     assert value["pytorch_version"] == "1.5.0"

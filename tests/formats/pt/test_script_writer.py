@@ -25,7 +25,7 @@ TYPES = "float64 float32 float16 bfloat16 uint8 int8 int16 int32 int64 bool comp
 
 
 def archive(value: Any) -> bytes:
-    """What PyTorch saved, as an archive of ours."""
+    """Return a value saved by PyTorch as an archive of ours."""
     file = io.BytesIO()
     writer = ScriptWriter(file)
     writer.write(PtReader(saved(value)).read())
@@ -64,7 +64,7 @@ def test_sharing_and_kinds():
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "täglich", "a b", "class", "0", "line\nfeed", "self"])
 def test_odd_names(name):
-    """Names that are no identifiers stay what they are."""
+    """Names that are not identifiers are preserved."""
     found = torch.jit.load(io.BytesIO(archive({name: torch.arange(3.0), f"m.{name}": torch.ones(2)}))).state_dict()
     assert set(found) == {name, f"m.{name}"}
     assert torch.equal(found[name], torch.arange(3.0))
@@ -84,7 +84,7 @@ def test_odd_names(name):
     ids=str,
 )
 def test_refused(value, error):
-    """What is no tree of named tensors is refused with its path."""
+    """Anything but a tree of named tensors is refused with its path."""
     with pytest.raises(error, match=r"root|name"):
         archive(value)
 
@@ -204,7 +204,8 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):
-    """C++ loads a tensor, nested modules (as a module, an archive and TorchScript), and its optimizers, which go on as
+    """C++ loads a tensor, nested modules (as a module, an archive and TorchScript), and its optimizers, which continue
+    like
     Python's.
     """
     torch.manual_seed(2)

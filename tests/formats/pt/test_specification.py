@@ -1,4 +1,4 @@
-"""What `docs/format-pt.md` says is what PyTorch writes and the package reads."""
+"""`docs/format-pt.md` agrees with PyTorch's files and with the package."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_element_types_on_one_storage():
 
 
 def test_element_types_that_do_not_fit():
-    """One storage as two classes is refused: PyTorch takes the first for both."""
+    """One storage with two classes is refused: PyTorch uses the first for both."""
     first = tensor(storage_id("ByteStorage", "0", 3), 0, (3,), (1,))
     second = tensor(storage_id("HalfStorage", "0", 1), 0, (1,), (1,))
 
@@ -52,7 +52,7 @@ def test_element_types_that_do_not_fit():
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_bare_storages():
-    """A storage that stands alone is a storage: typed, or untyped and the same as the tensor on it."""
+    """A storage outside of tensors is a storage: typed, or untyped and the same as the tensor on it."""
     base = torch.arange(4.0)
     read = PtReader(saved({"typed": base.storage(), "t": base})).read()
 
@@ -147,7 +147,7 @@ def test_quantized_channels():
 
 
 def test_meta_tensors_stay_opaque():
-    """A tensor without data has none: it is kept as what the file says, not as memory."""
+    """A tensor without data has none: its description is kept, without memory."""
     value = PtReader(saved({"m": torch.empty(2, 3, device="meta")})).read()["m"]
 
     assert isinstance(value, PythonObject)

@@ -73,7 +73,7 @@ def test_classes_in_source():
     ],
 )
 def test_source_that_is_made_to_be_slow(source):
-    """Looking at 200 kB of source takes less than a second of CPU, and finds no class that is not there."""
+    """Parsing 200 kB of source takes less than a second of CPU, and finds no class that does not exist."""
     start = time.process_time()
     assert set(parse_classes(source)) <= {"A"}
     assert set(parse_classes("class A(Module):\n" + source)) == {"A"}
@@ -210,7 +210,7 @@ def test_constants():
 
 
 def test_archives_without_source():
-    """Where the source is missing, every tensor of a module counts as state."""
+    """If the source is missing, every tensor of a module counts as state."""
     members = members_of((PT / "torchscript_script.pt").read_bytes())
     data = zipped({name: content for name, content in members.items() if "/code/" not in name})
 
@@ -232,7 +232,7 @@ def test_modules_that_hold_themselves():
 
 @pytest.mark.parametrize("code", [b"N.", b"]N.", b"c__torch__\nModule\n)\x81.", b"c__torch__\nModule\n)\x81}K\x01Nsb."])
 def test_values_that_are_no_module(code):
-    """What is no module, or has attributes without names, is an error."""
+    """A value that is not a module, or has attributes without names, is an error."""
     members = members_of((PT / "cpp_archive.pt").read_bytes())
 
     with pytest.raises(FormatError):

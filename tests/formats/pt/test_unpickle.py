@@ -74,7 +74,7 @@ def test_data_is_what_python_reads(protocol, value):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_sharing_and_cycles(protocol):
-    """What was one object is one object, and a cycle stays a cycle."""
+    """Shared objects stay shared, and a cycle stays a cycle."""
     shared: list[object] = [1]
     loop = {"self": None, "a": shared, "b": shared, "pair": (shared, shared)}
     loop["self"] = loop
@@ -113,7 +113,7 @@ def test_strings_of_python_2():
 
 
 def test_dicts_of_old_protocols():
-    """LIST, DICT, INT and the other opcodes of protocols 0 and 1 do what they say."""
+    """LIST, DICT, INT and the other opcodes of protocols 0 and 1 are interpreted correctly."""
     assert unpickled(b"(lp0\nI01\naI00\naI7\na.")[0] == [True, False, 7]
     assert unpickled(b"(I1\nF2.5\nV\\u20ac\nL7L\nd.")[0] == {1: 2.5, "€": 7}
     assert unpickled(b"I1\nI2\n0.")[0] == 1
@@ -170,7 +170,7 @@ def test_globals_of_protocol_4():
 
 
 def test_copyreg():
-    """`copyreg` makes the object that its arguments say: opaque as well."""
+    """`copyreg` makes the object of its arguments: inert as well."""
     read, foreign = unpickled(b"ccopy_reg\n_reconstructor\n(cos\nthing\nc__builtin__\nobject\nNtR}b.")
 
     assert read.path == "os.thing"
@@ -179,7 +179,7 @@ def test_copyreg():
 
 
 def test_a_nested_pickle_is_bytes():
-    """A pickle in a pickle is bytes that nobody reads."""
+    """A pickle in a pickle is bytes that are not read."""
     read, foreign = unpickled(calls("pickle", "loads", b"C\x04abcd"))
 
     assert read.args == (b"abcd",)
@@ -207,7 +207,7 @@ def test_opaque_objects_keep_everything(protocol):
 
 
 def test_opaque_objects_without_state():
-    """An object that was given no state is told from one whose state is None."""
+    """An object without a state is distinguished from one whose state is None."""
     assert unpickled(b"ca\nb\n)\x81.")[0].state is UNSET
     assert unpickled(b"ca\nb\n)\x81Nb.")[0].state is None
 
@@ -222,7 +222,7 @@ def test_opaque_objects_as_keys():
 
 @pytest.mark.slow
 def test_deep_nesting():
-    """Nesting takes no stack of Python's."""
+    """Nesting does not use Python's stack."""
     depth = 300_000
     read, _ = unpickled(b"]" * depth + b"a" * (depth - 1) + b".")
     count = 0
@@ -316,7 +316,7 @@ def test_damaged_pickles(code):
 
 @pytest.mark.parametrize("code", [b"\x82\x01.", b"\x83\x01\0.", b"\x84\x01\0\0\0.", b"\x97.", b"\x80\x06N."])
 def test_what_points_outside_is_refused(code):
-    """Extension codes, out-of-band buffers and unknown protocols are said to be what they are."""
+    """Extension codes, out-of-band buffers and unknown protocols are named in the error."""
     with pytest.raises(UnsupportedError):
         unpickled(code)
 
@@ -333,7 +333,7 @@ def test_every_truncation_is_an_error():
 
 @given(code=st.binary(max_size=200), protocol=st.sampled_from([b"", b"\x80\x02", b"\x80\x04"]))
 def test_any_bytes(code, protocol):
-    """Arbitrary bytes give a value or an error of this package."""
+    """Arbitrary bytes result in a value or an error of this package."""
     with contextlib.suppress(T7BridgeError):
         unpickled(protocol + code)
 
@@ -368,7 +368,7 @@ def test_torch_size_and_constants():
 
 
 def test_classes_by_name_stay_names():
-    """A class that stands as a value is its name."""
+    """A class used as a value is its name."""
     read, foreign = unpickled(b"ctorch.nn.modules.linear\nLinear\n.")
 
     assert isinstance(read, PythonGlobal)
@@ -402,7 +402,7 @@ STRINGS = {
 @pytest.mark.parametrize("code", STRINGS)
 @pytest.mark.parametrize("length", [1, 2, 200])
 def test_strings_of_every_opcode(code, length):
-    """A string of each opcode, with others before and behind it, is what CPython reads."""
+    """A string of each opcode, with others before and after it, is what CPython reads."""
     body = STRINGS[code].replace(b"%c", bytes([length])).replace(b"%s", b"x" * length)
     data = b"(K\x07" + body + b"K\x09" + body + b"t."
     wanted = pickle.loads(data)

@@ -30,7 +30,7 @@ written = partial(written_by, PtWriter)
 
 
 def loaded(value: Any) -> Any:
-    """What PyTorch's safe loader makes of a value."""
+    """Return the value of PyTorch's safe loader for a written value."""
     return torch.load(io.BytesIO(written(value)), weights_only=True)
 
 
@@ -156,7 +156,7 @@ def test_scalar_empty_and_storageless() -> None:
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_bare_storage() -> None:
-    """A storage that stands alone is a PyTorch storage, shared with the tensors that view it."""
+    """A storage outside of tensors is a PyTorch storage, shared with the tensors that view it."""
     one = tensor(4)
 
     back = loaded({"storage": one.storage, "again": one.storage, "tensor": one})
@@ -244,7 +244,7 @@ def test_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_refused() -> None:
-    """What a `.pt` cannot hold is an error."""
+    """A value that a `.pt` cannot hold is an error."""
     for value in (object(), Table(), lambda: 1):
         with pytest.raises(UnsupportedError):
             written([value])

@@ -1,4 +1,4 @@
-"""Known globals with arguments and states that they never have: an error that says so, or an opaque object."""
+"""Known globals with invalid arguments and states: an error that says so, or an inert object."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ OPAQUE = {
 
 @pytest.mark.parametrize("name", OPAQUE)
 def test_calls_without_a_meaning_are_opaque(name):
-    """A known global with arguments that it never has gives an object that says what stood there."""
+    """A known global with invalid arguments becomes an object that describes the call."""
     assert isinstance(value_of(OPAQUE[name]), PythonObject)
 
 
@@ -169,7 +169,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_arguments_are_refused(name):
-    """What contradicts itself is an error with words for it, and the place."""
+    """Contradictions are errors with a reason and the position."""
     opcodes, words = REFUSED[name]
     with pytest.raises(T7BridgeError, match=words) as caught:
         value_of(opcodes)
@@ -253,7 +253,7 @@ def tar_member(name: str, data: bytes, kind: bytes = b"0") -> bytes:
 
 
 def test_the_tar_that_is_changed_below():
-    """It is a sound file as it stands."""
+    """It is a valid file as it is."""
     assert PtReader(tar_file()).read().size == (2, 2)
 
 
@@ -284,7 +284,7 @@ TAR_REFUSED = {
 
 @pytest.mark.parametrize("name", TAR_REFUSED)
 def test_wrong_tars_are_refused(name):
-    """What a tar archive of PyTorch never has is an error that says so."""
+    """A tar archive that PyTorch never writes is an error that says so."""
     parts, words = TAR_REFUSED[name]
     with pytest.raises(FormatError, match=words):
         PtReader(tar_file(**parts)).read()
@@ -353,7 +353,7 @@ def test_json_archives_of_other_parts():
 
 
 def test_storages_by_key():
-    """A storage by its key, and what a file without archive says of keys and members that it does not have."""
+    """A storage by its key, and the errors of a file without archive for missing keys and members."""
     sound = archive(GOOD)
     with PtReader(sound) as reader:
         assert reader.storage("0").count == 16

@@ -33,7 +33,7 @@ def case_of(path: Path) -> str:
 
 
 def golden(path: Path) -> object:
-    """What Lua Torch saw in a file of format/."""
+    """Return Lua Torch's description of a file of format/."""
     return json.loads(path.with_name(case_of(path) + ".json").read_text())
 
 
@@ -54,7 +54,7 @@ def test_corpus_is_whole():
 
 @for_each("path", ALL, ids=name_of)
 def test_read_write_is_byte_identical(path):
-    """Reading with no option stated and writing with the layout found gives the file's bytes again."""
+    """Reading with no option and writing with the detected layout restores the file's bytes."""
     reader = T7Reader(path)
     value = reader.read_object()
     assert reader.at_end
@@ -63,7 +63,7 @@ def test_read_write_is_byte_identical(path):
 
 @for_each("path", [p for p in FORMAT if case_of(p) != "table_deep"], ids=name_of)
 def test_description_is_what_lua_saw(path):
-    """The description of a file in any encoding equals the JSON that Lua Torch gave."""
+    """The description of a file in any encoding equals Lua Torch's JSON."""
     assert describe_value(read(path)) == golden(path)
 
 
@@ -76,7 +76,7 @@ def test_deep_description_is_what_lua_saw(name, deep_json):
 
 @for_each("path", FORMAT, ids=name_of)
 def test_found_layout_is_the_one_written(path):
-    """The layout that is found says the encoding and byte order in the file's name, and the size of its longs."""
+    """The detected layout has the encoding and byte order of the file's name, and the size of its longs."""
     reader = T7Reader(path)
     reader.read_object()
     form = path.suffixes[0] if len(path.suffixes) == 2 else ""

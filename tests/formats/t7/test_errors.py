@@ -14,7 +14,7 @@ from t7bridge.limits import Limits
 
 
 def refused(data: bytes, kind: type[T7BridgeError], layout=LITTLE8) -> T7BridgeError:
-    """The error that reading with a stated layout gives; it must be of the kind, and name byte and place."""
+    """Return the error of reading with a given layout; it must be of the kind, and name byte and path."""
     with pytest.raises(kind) as caught:
         read(data, **stated(layout))
     error = caught.value
@@ -28,7 +28,7 @@ def refused(data: bytes, kind: type[T7BridgeError], layout=LITTLE8) -> T7BridgeE
 
 
 def tensor(layout, size, stride, offset: int, count: int, *, dimensions: int | None = None) -> Parts:
-    """`{w = ByteTensor}` whose view and count are as given; the storage has the bytes that `count` says, up to 64."""
+    """Return `{w = ByteTensor}` with the given view and count; the storage has `count` bytes, up to 64."""
     parts = Parts(layout).ints(3, 1, 1).string("w").torch(2, "torch.ByteTensor")
     parts.ints(len(size) if dimensions is None else dimensions).longs(*size).longs(*stride).longs(offset)
     parts.torch(3, "torch.ByteStorage").longs(count)
@@ -228,7 +228,7 @@ def test_storage_of_another_type(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("version", ["V ", "V x", "V -1", "V 1.5", "V 1 ", "V 99999999999", "V \xb2"])
 def test_versions(version, layout):
-    """What follows `V ` must be a number."""
+    """`V ` must be followed by a number."""
     layout = LAYOUTS[layout]
     data = Parts(layout).ints(4, 1).text(version.encode("latin-1")).text("nn.Tanh").ints(3, 2, 0).data
     assert "is not a class version" in str(refused(data, CorruptError, layout))
@@ -254,7 +254,7 @@ def test_object_without_fields(layout):
 
 
 def test_tag_behind_a_misread_class_is_explained():
-    """Where reading goes wrong inside an object, the hint names its class, whose layout may be unknown."""
+    """If reading fails inside an object, the hint names its class, whose layout may be unknown."""
     data = Parts(LITTLE8).torch(1, "my.Class").ints(3, 2, 1).string("a").ints(77).data
     error = refused(data, CorruptError)
     assert "my.Class" in error.hint
@@ -262,7 +262,7 @@ def test_tag_behind_a_misread_class_is_explained():
 
 
 def test_the_path_names_every_step():
-    """The path to the error goes through objects, tables, collections, keys and functions."""
+    """The path to the error passes through objects, tables, collections, keys and functions."""
     parts = Parts(LITTLE8).torch(1, "nn.Sequential").ints(3, 2, 1).string("modules").ints(3, 3, 2)
     parts.number(1).number(0).number(2).torch(4, "tds.Vec", 0).longs(2).number(7).torch(5, "tds.Hash", 0).longs(1)
     parts.string("odd key").ints(8, 6).text(b"code").ints(3, 7, 1).number(1).ints(99, 0, 0)
@@ -283,7 +283,7 @@ def test_message_names_the_file(tmp_path):
 
 
 def test_error_of_the_likeliest_layout():
-    """Where no layout fits, the error is that of the layout that came furthest, not that of the last one tried."""
+    """If no layout fits, the error is that of the layout that came furthest, not that of the last one tried."""
     good = corpus("format/checkpoint.long4.t7")[0].read_bytes()
     with pytest.raises(TruncatedError) as caught:
         read(good[:-3])
@@ -291,7 +291,7 @@ def test_error_of_the_likeliest_layout():
 
 
 def test_reader_after_an_error():
-    """After an error the reader stands where the value starts, and its layout is the one that came furthest."""
+    """After an error the reader is where the value starts, and its layout is the one that came furthest."""
     data = Parts(LITTLE4).torch(1, "torch.IntStorage").longs(4).elements("i", 1, 2, 3).data
     reader = T7Reader(data, byte_order="little", long_size=4)
     with pytest.raises(TruncatedError):
@@ -314,7 +314,7 @@ def test_wrongly_stated_layout(options):
 
 
 def test_text_with_other_white_space():
-    """In ascii any white space separates numbers, as C's scanf takes it, carriage returns included."""
+    """In ascii any white space separates numbers, as for C's scanf, including carriage returns."""
     data = lines("""
         4
         1
@@ -337,13 +337,13 @@ def test_text_that_is_no_number(junk):
 
 
 def test_too_many_numbers_in_text():
-    """A line with more numbers than the count says leaves the rest, which are then no type tag."""
+    """A line with more numbers than the count leaves the rest, which then is not a type tag."""
     data = b"3\n1\n1\n4\n2\n3\nV 1\n16\ntorch.IntStorage\n2\n1 2 3\n5\n1\n"
     refused(data, FormatError, ASCII)
 
 
 def test_errors_cross_processes():
-    """An error can be pickled with all that it says."""
+    """An error can be pickled with all its fields."""
     error = refused(Parts(LITTLE8).ints(3, 1, 1).string("w").ints(99, 0, 0, 0).data, CorruptError)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is CorruptError
@@ -376,5 +376,5 @@ def test_view_that_numpy_cannot_hold():
 
 
 def test_hex_helper():
-    """The helper that the tests are written with drops comments and takes text as it stands."""
+    """The helper of these tests drops comments and keeps text unchanged."""
     assert hexdump("03 00  # three\n> V 1\n\n FF") == b"\x03\x00V 1\xff"

@@ -1,4 +1,4 @@
-"""Files that are no `.t7`, whatever their name says: the message tells what they are."""
+"""Files that are not `.t7`, whatever their names: the message identifies them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign_file_is_named(name, tmp_path):
-    """The error says the file, what it is, and where there is something to do, what."""
+    """The error names the file, its kind, and the next step, if any."""
     data, message = FOREIGN[name]
     path = tmp_path / "model.t7"
     path.write_bytes(data)
@@ -115,7 +115,7 @@ def test_empty_file(tmp_path):
 
 
 def test_folder(tmp_path):
-    """A folder is no file."""
+    """A folder is not a file."""
     with pytest.raises(T7BridgeError, match=r"is not a regular file|Is a directory"):
         T7Reader(tmp_path)
 
@@ -124,7 +124,7 @@ def test_folder(tmp_path):
     "text", [b"import torch\n", b"# a comment\n", b"hello world", b"a,b\n1,2\n", b"\xef\xbb\xbf1\n"]
 )
 def test_other_text(text):
-    """Text that is no serialization is an error of the package."""
+    """Text that is not a serialization is an error of the package."""
     with pytest.raises(T7BridgeError):
         T7Reader(text).read_object()
 

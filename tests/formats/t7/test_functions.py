@@ -47,7 +47,7 @@ def test_function_of_2014():
 
 
 def test_function_before_2014_has_no_number():
-    """Tag 6: no object number, so that the table behind it is object 1."""
+    """Tag 6: no object number, so that the table after it is object 1."""
     parts = Parts(LITTLE8).ints(3, 1, 2)
     parts.string("f").ints(6).text(CODE).ints(3, 2, 1).number(1).number(5)
     data = parts.string("t").ints(3, 2).data
@@ -60,7 +60,7 @@ def test_function_before_2014_has_no_number():
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_objects_behind_an_unnumbered_function(number):
-    """Whether a writer counted the functions that have no number or not, the numbers are kept."""
+    """The numbers of objects are kept whether or not the writer counted functions without a number."""
     parts = Parts(LITTLE8).ints(3, 1, 1).number(1).ints(6).text(CODE).ints(3, number, 0)
     table = check_read_write(parts.data)
     assert len(table[1].upvalues) == 0
@@ -112,7 +112,7 @@ def test_upvalues_of_other_kinds_are_no_names():
 
 @pytest.mark.parametrize("upvalues", [None, 1.0, b"none", True])
 def test_upvalues_that_are_no_table(upvalues):
-    """A function whose upvalues are no table has none, and is written back as it was."""
+    """A function whose upvalues are not a table has none, and is written back unchanged."""
     function = read(written(LuaFunction(CODE, upvalues)))
     assert function.upvalue_list() == []
     assert function.upvalues == upvalues

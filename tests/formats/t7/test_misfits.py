@@ -1,4 +1,4 @@
-"""What a registered class writes and the format cannot hold: an error with the number, and no wrong bytes."""
+"""A registered class that writes unrepresentable values: an error with the number, and no wrong bytes."""
 
 from __future__ import annotations
 

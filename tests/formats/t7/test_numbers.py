@@ -1,4 +1,4 @@
-"""Numbers at the edges: in binary every bit is kept, in ascii what C's printf gives is read and written."""
+"""Numbers at the edges: in binary every bit is kept, in ascii the output of C's printf is read and written."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_six_digits_of_old_releases():
 
 
 def test_short_numbers_say_nothing_about_digits():
-    """Numbers that look the same with 6 digits and with 17 leave the layout as it is."""
+    """Numbers with the same text for 6 digits and for 17 do not change the layout."""
     reader = T7Reader(lines("3\n1\n1\n1\n1\n1\n0.5\n"))
     reader.read_object()
     assert reader.layout.digits == 17
@@ -257,7 +257,7 @@ def test_long_lists_of_numbers():
 
 
 def test_nan_key_in_a_long_list():
-    """A nan among the keys of a long list is found as it is in a short one."""
+    """A nan among the keys of a long list is detected as in a short one."""
     parts = Parts(LITTLE8).ints(3, 1, 1000)
     for number in range(1, 1001):
         parts.number(math.nan if number == 900 else number).number(1)

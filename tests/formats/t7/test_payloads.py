@@ -15,7 +15,7 @@ BEHIND = b"behind"
 
 
 def in_a_table(layout, index: int = 1) -> Parts:
-    """The start of a table {payload object, "behind"}: what follows the payload must be found in its place."""
+    """Return the start of a table {payload object, "behind"}: the data after the payload must be found."""
     return Parts(layout).ints(3, index, 2).number(1)
 
 
@@ -92,7 +92,7 @@ def test_generator_of_4_byte_longs_is_found_out():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_timer(layout):
-    """A `torch.Timer` writes nothing behind its class name."""
+    """A `torch.Timer` writes nothing after its class name."""
     data = finish(in_a_table(LAYOUTS[layout]).torch(2, "torch.Timer"))
     root = read(data, **stated(LAYOUTS[layout]))
     assert root[1].fields is None
@@ -229,6 +229,6 @@ def test_registering_many_names_is_all_or_nothing():
 
 
 def test_unknown_class_with_a_payload_is_explained():
-    """A class that is not registered and has no table of fields gives an error that tells what to do."""
+    """An unregistered class without a table of fields is an error with a hint."""
     with pytest.raises(CorruptError, match=r"my\.Other is not followed by a table.*register_class"):
         read(Parts(LITTLE8).torch(1, "my.Other").ints(77).ints(3, 2, 0).data)

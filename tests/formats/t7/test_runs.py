@@ -26,7 +26,7 @@ def runs_from_the_start(monkeypatch):
 
 
 def outcome(data: bytes, limits: Limits | None = None) -> Any:
-    """What reading gives: the description, or the error with all its parts."""
+    """Return the result of reading: the description, or the error with all its parts."""
     try:
         reader = T7Reader(data, limits=limits) if limits else T7Reader(data)
         return description(reader.read_object())

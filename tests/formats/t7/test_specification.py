@@ -11,7 +11,7 @@ EXAMPLES = re.findall(r"```\n(.*?)```", DOCUMENT.partition("## 13. ")[2], re.DOT
 
 
 def test_hexdump_is_the_corpus_file():
-    """The bytes of the annotated hexdump are those of the file that it names, at the offsets that it gives."""
+    """The bytes of the annotated hexdump are those of the named file, at the given offsets."""
     data = b""
     for line in EXAMPLES[0].splitlines():
         found = re.match(r"([0-9a-f]{4})  ((?:[0-9a-f]{2} +)*)", line + " ")
@@ -22,7 +22,7 @@ def test_hexdump_is_the_corpus_file():
 
 
 def test_ascii_example():
-    """The example in ascii is the value that the document says, and is written the same."""
+    """The example in ascii is the value in the document, and is written the same."""
     data = lines(EXAMPLES[1])
     value = check_read_write(data)
     assert value["x"].numpy().tolist() == [0.5, 2]

@@ -47,7 +47,7 @@ def test_stream_with_nothing_stated():
 
 
 def test_written_stream_is_the_one_of_lua():
-    """The writer's single methods give the bytes that Lua's `torch.DiskFile` gave."""
+    """The writer's single methods write the bytes of Lua's `torch.DiskFile`."""
     reader = T7Reader(STREAM)
     output = io.BytesIO()
     writer = T7Writer(output)
@@ -64,7 +64,7 @@ def test_written_stream_is_the_one_of_lua():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_single_methods_in_every_layout(layout):
-    """What the single methods write, the single methods read, in every layout."""
+    """Values written by single methods are read by single methods, in every layout."""
     layout = LAYOUTS[layout]
     output = io.BytesIO()
     writer = T7Writer(output, layout)
@@ -117,7 +117,7 @@ def test_stream_in_ascii_by_hand():
 
 
 def test_flag_that_is_no_flag():
-    """A boolean that is neither 0 nor 1 is an error that says what stands there."""
+    """A boolean that is neither 0 nor 1 is an error with the value found."""
     with pytest.raises(CorruptError, match=r"neither 0 nor 1; expected 0 or 1; found 456"):
         T7Reader(b"\xc8\x01\0\0", encoding="binary").read_bool()
 
@@ -131,7 +131,7 @@ def test_reading_on_behind_the_end():
 
 
 def test_sources():
-    """A path as text, a path object, bytes, a bytearray, a memoryview and file objects give the same value."""
+    """A path as text, a path object, bytes, a bytearray, a memoryview and file objects result in the same value."""
     data = LINEAR.read_bytes()
     wanted = description(read(LINEAR))
     with LINEAR.open("rb") as buffered, open(LINEAR, "rb", buffering=0) as raw:
@@ -167,7 +167,7 @@ def test_file_object_may_be_closed(tmp_path):
 
 @pytest.mark.parametrize("module", [gzip, bz2, lzma], ids=lambda module: module.__name__)
 def test_compressed_file_objects(module, tmp_path):
-    """An opened compressed file gives its unpacked bytes, although it has a descriptor, which is that of the packed."""
+    """An open compressed file is read decompressed, although its descriptor is that of the compressed file."""
     path = tmp_path / "packed"
     with module.open(path, "wb") as file:
         file.write(LINEAR.read_bytes())
@@ -265,7 +265,7 @@ SINGLE = {
 
 @pytest.mark.parametrize("method", SINGLE)
 def test_single_values_are_in_the_file_at_once(method):
-    """What a method of the writer has written has reached the file object when it returns, as with `torch.DiskFile`."""
+    """Bytes written by a method of the writer are in the file object when it returns, as with `torch.DiskFile`."""
     wanted, value = SINGLE[method]
     file = io.BytesIO()
     getattr(T7Writer(file), method)(value)

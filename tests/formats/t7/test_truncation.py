@@ -46,7 +46,7 @@ def use(value) -> None:
 
 
 def outcome(data: bytes) -> str:
-    """`a value`, or the message of the error; anything but an error of the package goes through."""
+    """Return `a value`, or the message of the error; other errors propagate."""
     try:
         use(T7Reader(data).read_object())
     except T7BridgeError as error:
@@ -84,7 +84,7 @@ def test_ascii_file_cut_at_every_byte(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGED)
 def test_every_byte_changed(name):
-    """A file in which one byte is another gives a value or an error of the package, at whatever byte."""
+    """A file with one changed byte is a value or an error of the package, for any byte."""
     data = bytearray((TESTFILES / name).read_bytes())
     choose = random.Random(name)
     for place in range(len(data)):
@@ -98,7 +98,7 @@ def test_every_byte_changed(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_pieces_moved_about(seed):
-    """Files whose pieces are dropped, doubled and exchanged give values or errors of the package."""
+    """Files with dropped, doubled and exchanged pieces are values or errors of the package."""
     choose = random.Random(seed)
     for path in corpus("format/*.t7"):
         data = path.read_bytes()
@@ -114,7 +114,7 @@ def test_pieces_moved_about(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_noise(seed):
-    """Random bytes behind a plausible start are an error or a value, in every encoding."""
+    """Random bytes after a plausible start are an error or a value, in every encoding."""
     choose = random.Random(seed)
     for _ in range(2000):
         start = choose.choice(

@@ -53,7 +53,7 @@ def test_scalar_in_big_endian():
 
 
 def test_scalars_in_ascii():
-    """In ascii a tag, a length and a number are one line each, and a string stands as it is."""
+    """In ascii a tag, a length and a number are one line each, and a string is unchanged."""
     assert written(123.0, ASCII) == b"1\n123\n"
     assert written(b"hey\n", ASCII) == b"2\n4\nhey\n\n"
     assert written(b"", ASCII) == b"2\n0\n"
@@ -89,7 +89,7 @@ def test_table_that_holds_itself():
 
 
 def test_keys_true_and_1_are_two_keys():
-    """Lua's keys `true` and 1, and `"1"`, are three keys, although Python's dict takes two of them for one."""
+    """Lua's keys `true` and 1, and `"1"`, are three keys, although two of them are equal in Python's dict."""
     table = Table.of([(True, b"yes"), (1, b"one"), ("1", b"text")])
     assert len(table) == 3
     again = read(written(table))
@@ -97,7 +97,7 @@ def test_keys_true_and_1_are_two_keys():
 
 
 def test_pairs_with_a_nil_value_and_twice_the_same_key_are_kept():
-    """What Lua would drop while reading is still written back as it was: a nil value, an earlier equal key."""
+    """Entries that Lua would drop while reading are still written back: a nil value, an earlier equal key."""
     data = hexdump("""
         03 00 00 00  01 00 00 00  03 00 00 00
         02 00 00 00  01 00 00 00  61   00 00 00 00                            # a = nil
@@ -201,7 +201,7 @@ def test_tensor_that_never_had_a_storage():
 
 
 def test_object_without_a_version():
-    """Before there were versions the class name stood where the version is now; that is kept."""
+    """Before there were versions the class name was in their place; that is kept."""
     data = hexdump("""
         04 00 00 00  01 00 00 00
         07 00 00 00

@@ -40,7 +40,7 @@ class Net(Parts):
         return self
 
     def tensor(self, *values: float, owned: int = 1) -> Net:
-        """A tensor of one dimension, or of none where there are no values."""
+        """Return a tensor of one dimension, or of none without values."""
         self.object("torch.Tensor" if self.torch5 else "torch.DoubleTensor")
         self.ints(1 if values else 0)
         if values:
@@ -168,7 +168,7 @@ def normalization(net: Net, kernels: int) -> None:
 
 @pytest.mark.parametrize("kernels", [1, 2])
 def test_values_that_depend_on_others(kernels):
-    """With a pair of kernels four integers more were written; a threshold of 0 is none, and nil has no field."""
+    """With a pair of kernels four more integers were written; a threshold of 0 means none, and nil has no field."""
     net = Net(ASCII).state().table(1)
     net.number(1)
     normalization(net, kernels)
@@ -180,7 +180,7 @@ def test_values_that_depend_on_others(kernels):
 
 
 def late_threshold(net: Net, val: float = -1, *, own_values: bool = True) -> None:
-    """Autumn 2011: the table of all fields, and behind it what the class's own `write` wrote."""
+    """Autumn 2011: the table of all fields, followed by the output of the class's own `write`."""
     net.object("nn.Threshold").table(2).key("threshold").number(0.5)
     net.key("val").number(-1)
     if own_values:
@@ -216,7 +216,7 @@ def test_table_and_values(layout):
 
 
 def test_only_nnx():
-    """Since 2011-09-18 only the modules of nnx write values behind their tables."""
+    """Since 2011-09-18 only the modules of nnx write values after their tables."""
     net = Net(ASCII).table(1).key("net").table(2)
     net.number(1)
     late_threshold(net, own_values=False)
@@ -230,7 +230,7 @@ def test_only_nnx():
 
 
 def test_values_that_differ_from_the_table():
-    """The table and the values behind it came from one object; where they differ the layout is another."""
+    """The table and the values after it came from one object; if they differ the layout is another."""
     net = Net(ASCII).table(2).key("net")
     late_threshold(net, val=3)
     net.key("name").string("n")
@@ -248,7 +248,7 @@ def test_an_integer_was_cut_off():
 
 
 def test_ownership():
-    """Torch5 says of each tensor whether it owns its storage; a file of views comes back as it was."""
+    """Torch5 records whether each tensor owns its storage; a file of views is restored."""
     net = Net(ASCII, torch5=True)
     net.tensor(1, 2, owned=0).tensor(3).table(1)
     net.number(1)
@@ -275,7 +275,7 @@ def test_something_follows(behind):
 
 
 def test_damaged():
-    """Where two objects were understood the message says what the file is; before that it is the one of today."""
+    """If two objects were understood, the message names the age of the file; otherwise it is today's."""
     net = Net(ASCII).state().table(3)
     for number in (1, 2, 3):
         net.number(number)
@@ -336,7 +336,7 @@ def filled(release: str, name: str) -> TorchObject:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_class(release):
-    """Each row is read as it is written."""
+    """Each row is read as written."""
     headless = T7Layout(encoding="ascii", vintage=release, headless=True)
     for name in RELEASES[release]:
         if vintage_payload(release, name) is None:
@@ -359,7 +359,7 @@ def test_a_field_without_a_place():
 
 @pytest.mark.parametrize("value", [None, b"3", 2.5])
 def test_a_field_of_the_wrong_type(value):
-    """A number that is missing, is none, or does not fit an integer is refused too."""
+    """A missing number, a value that is not one, or one that does not fit an integer is refused too."""
     root = TorchObject("nn.Sum", fields=Table.of({"dimension": value}))
     with pytest.raises(WriteError, match="dimension"):
         written(root, T7Layout(encoding="ascii", vintage=FIELDS))

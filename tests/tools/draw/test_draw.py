@@ -1,4 +1,4 @@
-"""Pictures of models: everything is drawn once, nothing overlaps, arrows go where Lua's graph says."""
+"""Pictures of models: everything is drawn once, nothing overlaps, arrows follow Lua's graph."""
 
 import json
 import re
@@ -58,7 +58,7 @@ def modules_in(value: object) -> Iterator[TorchObject]:
 
 @for_each("path", MODELS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_nothing_overlaps(path: Path) -> None:
-    """Every block is inside the one around it, beside its neighbours, and large enough for its text."""
+    """Every block is inside the one around it, apart from its neighbours, and large enough for its text."""
     found = blocks(path)
     if not found:
         assert path.parent.name in ("legacy", "models", "rnn")  # single layers always are models
@@ -92,7 +92,7 @@ def test_every_module_is_drawn(name: str) -> None:
 
 
 def test_flows_are_those_of_the_file() -> None:
-    """The arrows of a graph are the `mapindex` of Lua's nodes; `selectindex` says which element they carry."""
+    """The arrows of a graph are the `mapindex` of Lua's nodes; `selectindex` is the element that they carry."""
     path = FILES / "models" / "char_lstm_nngraph.t7"
     module = t7bridge.load(path)
     nodes = [node["data"] for node in module["forwardnodes"].raw_values]
@@ -116,19 +116,19 @@ def test_flows_are_those_of_the_file() -> None:
 
 
 def _hands_on(data: Table, graph: TorchObject) -> bool:
-    """Whether a node only hands on what it takes, or an element of it, as those that `split` makes."""
+    """Return whether a node only passes its input, or an element of it, through, as those of `split`."""
     ends = (graph["innode"]["data"], graph["outnode"]["data"])
     return "module" not in data and not any(data is end for end in ends)
 
 
 def _sources(data: Table) -> list[Table]:
-    """What a node takes, in order. `mapindex` leads back from each to its number as well."""
+    """Return the inputs of a node, in order. `mapindex` maps each back to its number as well."""
     found = data.get("mapindex") or Table()
     return [value for key, value in found.items() if isinstance(key, int)]
 
 
 def _id_of(data: Table, graph: TorchObject) -> str:
-    """What the picture calls a node: the path of its module, or which end of the graph it is."""
+    """Return the picture's name of a node: the path of its module, or the end of the graph that it is."""
     if "module" in data:
         place = [id(module) for module in graph["modules"].raw_values].index(id(data["module"])) + 1
         return f"root.modules[{place}]"
@@ -136,7 +136,7 @@ def _id_of(data: Table, graph: TorchObject) -> str:
 
 
 def test_shared_modules_are_named(tmp_path: Path) -> None:
-    """A module at two places is drawn at the first, and the second says so."""
+    """A module at two places is drawn at the first, and the second refers to it."""
     shared = TorchObject("nn.Tanh")
     layers = Table.from_list([shared, TorchObject("nn.Sigmoid"), shared])
     t7bridge.save(TorchObject("nn.Sequential", 1, Table.of({"modules": layers})), tmp_path / "x.t7")
@@ -149,7 +149,7 @@ def test_shared_modules_are_named(tmp_path: Path) -> None:
 
 
 def test_layers_without_a_module_are_red(tmp_path: Path) -> None:
-    """They do not stop the picture, wherever they stand."""
+    """They do not stop the picture, wherever they are."""
     strange = TorchObject("nn.NobodyKnows", 1, Table.of({"modules": Table.from_list([TorchObject("nn.Tanh")])}))
     model = TorchObject(
         "nn.Sequential", 1, Table.of({"modules": Table.from_list([strange, TorchObject("nn.Sigmoid")])})
@@ -163,7 +163,7 @@ def test_layers_without_a_module_are_red(tmp_path: Path) -> None:
 
 
 def test_names_of_strangers_are_text(tmp_path: Path) -> None:
-    """Whatever a class is called, the picture is XML that says so, and runs nothing."""
+    """For any name of a class, the picture is XML that contains it, and runs nothing."""
     t7bridge.save(TorchObject('nn.<script>"&', 1, Table.of({"output": 1.0, "gradInput": 1.0})), tmp_path / "x.t7")
     t7bridge.draw(tmp_path / "x.t7", tmp_path / "x.svg")
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
@@ -265,7 +265,7 @@ def test_branches_are_flows() -> None:
 
 
 def test_page_holds_no_markup_of_the_file(tmp_path: Path) -> None:
-    """Whatever strings a file has, the page has its own scripts only, and the graph in it reads as it was."""
+    """For any strings of a file, the page has only its own scripts, and the graph in it reads back the same."""
     name = "nn.</script><script>alert(1)</script><!--\u2028"
     drawing = t7bridge.draw(TorchObject(name, 1, Table.of({"output": 1.0, "gradInput": 1.0})), tmp_path / "x.html")
     text = (tmp_path / "x.html").read_text()
@@ -295,7 +295,7 @@ def test_graph_as_data(tmp_path: Path) -> None:
 
 
 def test_state_dicts_are_drawn_by_names(tmp_path: Path) -> None:
-    """A `.pt` without a module is drawn by the nesting of its names; buffers are no parameters."""
+    """A `.pt` without a module is drawn by the nesting of its names; buffers are not parameters."""
     t7bridge.convert(FILES / "models" / "resnet_small.t7", tmp_path / "x.pt")
     drawing = t7bridge.draw(tmp_path / "x.pt", tmp_path / "x.html")
     assert drawing.blocks[0].parameters == 1421
@@ -323,7 +323,7 @@ def test_nesting_beyond_the_limit_is_refused() -> None:
 
 
 def test_shapes_of_pictures(tmp_path: Path) -> None:
-    """Pictures say what goes in and comes out: given shapes by PyTorch, others as a guess."""
+    """Pictures show input and output: given shapes by PyTorch, others as a guess."""
     t7bridge.draw(FILES / "models" / "lenet_mm.t7", tmp_path / "x.json", input_shape=(2, 1, 32, 32))
     graph = json.loads((tmp_path / "x.json").read_text())
     assert (graph["input"], graph["output"], graph["shapes"]) == ("2×1×32×32", "2×10", "for an input of 2×1×32×32")
@@ -354,7 +354,7 @@ def test_pictures_fit_on_a_screen() -> None:
 
 
 def test_dense_graphs_are_bounded(tmp_path: Path) -> None:
-    """A graph in which every node takes all before it, and passes its input to all, is drawn in seconds."""
+    """A graph in which every node uses all before it, and passes its input to all, is drawn in seconds."""
     layers = chain(*[TorchObject("nn.Identity") for _ in range(400)], kind="nn.ConcatTable")
     model = chain(*[layers if not number else TorchObject("nn.CAddTable") for number in range(2)])
     for _ in range(3):

@@ -83,7 +83,7 @@ def test_inner_shapes(name: str) -> None:
 
 
 def test_guesses_fit() -> None:
-    """A guessed input has the extents that the layers ask for, states included, and is said to be a guess."""
+    """A guessed input has the extents that the layers require, including states, and is marked as a guess."""
     expected = {
         "lenet_mm": ("1×1×32×32", "1×10"),
         "resnet_small": ("1×3×16×16", "1×5"),

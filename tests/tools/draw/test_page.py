@@ -111,7 +111,7 @@ def test_keyboard_and_search(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_branches_stand_in_their_order(browser: Browser, tmp_path: Path) -> None:
-    """The branches of a container, and the nodes of a graph on one level, stand from left to right in their order."""
+    """The branches of a container, and the nodes of a graph on one level, are drawn from left to right in order."""
     names = ("Tanh", "Sigmoid", "ReLU", "Identity")
     browser.open(drawn(sequence(*[layer(name) for name in names], kind="ConcatTable"), tmp_path))
     places = [place(browser, f"{number}: {name}")[0] for number, name in enumerate(names)]
@@ -162,7 +162,7 @@ def test_nothing_of_a_file_runs(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_texts_can_be_read(browser: Browser, tmp_path: Path, dark: bool) -> None:
-    """In light and dark, every text stands out from its box by 4.5 to 1 or more, as WCAG 2.1 asks."""
+    """In light and dark, every text has a contrast of 4.5 to 1 or more with its box, as WCAG 2.1 requires."""
     browser.dark(dark)
     browser.open(drawn(MODELS / "resnet_small.t7", tmp_path))
     ratios = browser.run("""(() => {

@@ -1,4 +1,4 @@
-"""Lua's weights under the keys of PyTorch models written by hand: the models then compute what Lua computed."""
+"""Lua's weights under the keys of PyTorch models written by hand: the models then compute the same as Lua."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def value_of(value):
 
 
 def check(tmp_path: Path, source: str, case, net: nn.Module, *options: str) -> dict:
-    """Match on the command line, load strictly, and compare what both compute; gives the result."""
+    """Match on the command line, load strictly, and compare both results; return the match."""
     target, out = tmp_path / "target.pt", tmp_path / "out.pt"
     torch.save(net.state_dict(), target)
     assert main(["match", source, str(target), "-o", str(out), *options]) == 0
@@ -86,7 +86,7 @@ def test_flat_blocks(tmp_path, name):
 
 @pytest.mark.parametrize("first", [False, True])
 def test_bottlenecks(tmp_path, first):
-    """A shortcut that looks like the convolution before it is told apart by where containers begin."""
+    """A shortcut that looks like the convolution before it is distinguished by the ends of containers."""
     name = "resnet_bottleneck"
     check(tmp_path, saved(tmp_path, name), models()[name], ResNet(Bottleneck, **WIDE, first=first))
 
@@ -139,7 +139,7 @@ def test_siamese(tmp_path, twice):
 
 
 def test_tied_weights_into_separate_ones():
-    """What Lua shares goes to two modules that PyTorch does not share, as the same tensor."""
+    """A module shared in Lua fills two separate modules of PyTorch with the same tensor."""
     net = nn.ModuleList([nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)) for _ in range(2)])
     state = match(str(TESTFILES / "models/siamese_shared.t7"), net).state_dict()
     assert state["0.0.weight"].storage is state["1.0.weight"].storage
@@ -147,7 +147,7 @@ def test_tied_weights_into_separate_ones():
 
 
 def test_python_api():
-    """The Python function takes paths and live modules and gives a state dict of ours."""
+    """The Python function accepts paths and live modules and returns a state dict of ours."""
     found = t7bridge.match(
         str(TESTFILES / "models/lenet_mm.t7"),
         nn.Sequential(nn.Conv2d(1, 6, 5), nn.Conv2d(6, 8, 5), nn.Linear(200, 20), nn.Linear(20, 10)),

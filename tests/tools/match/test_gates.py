@@ -1,4 +1,4 @@
-"""The order of gates: permuted where a graph or the user says it, refused where nobody does."""
+"""The order of gates: permuted if a graph or the user states it, refused otherwise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ h2h.bias bias_hh_l0
 
 
 def test_gates_that_the_user_names_are_permuted(tmp_path) -> None:
-    """A third word says the order, and the tensors are exactly those of the LSTM."""
+    """A third word states the order, and the tensors are exactly those of the LSTM."""
     _, own, cell = linears()
     (tmp_path / "map").write_text(PAIRS.replace("_l0\n", "_l0 ifog\n"))
     found = match(cell, own, tmp_path / "map")
@@ -49,7 +49,7 @@ def test_gates_that_the_user_names_are_permuted(tmp_path) -> None:
 
 
 def test_gates_of_unknown_order_are_refused(tmp_path) -> None:
-    """Nothing is copied where nobody says the order, whoever paired the keys; the message says how to name it."""
+    """Nothing is copied if the order is unknown, however the keys were paired; the message explains how to state it."""
     _, own, cell = linears()
     (tmp_path / "map").write_text(PAIRS)
     with pytest.raises(ModelError, match=r"the order of the 4 gates in i2h\.weight is not known") as caught:
@@ -78,7 +78,7 @@ def test_both_sides_of_pytorch_stay_as_they_are() -> None:
 
 
 def test_gates_of_char_rnn_are_read_from_its_graph(tmp_path) -> None:
-    """What char-rnn's graph computes says i f o g; the PyTorch LSTM with the matched weights computes the same."""
+    """char-rnn's graph shows i f g o; the PyTorch LSTM with the matched weights computes the same."""
     model = t7bridge.load(CHAR_RNN)
     orders = gate_orders(model)
     assert set(orders.values()) == {"ifog"}
@@ -109,7 +109,7 @@ def test_gates_of_char_rnn_are_read_from_its_graph(tmp_path) -> None:
 
 
 def test_unmatched_keys_say_why() -> None:
-    """Shapes that the other side does not have, and shapes that belong to others, are told apart."""
+    """Shapes that the other side does not have are distinguished from shapes that belong to others."""
     a = {"x.weight": torch.zeros(3, 4), "y.weight": torch.zeros(7, 7), "y.gamma": torch.zeros(5)}
     b = {"m.weight": torch.zeros(3, 4), "n.weight": torch.zeros(9, 2)}
     words = match(a, b).problems()

@@ -103,7 +103,7 @@ def test_gates_go_into_the_order_of_lua(tmp_path):
 
 
 def test_a_t7_needs_a_model_to_fill(tmp_path):
-    """A state dict alone becomes no .t7: the message says what may be written."""
+    """A state dict alone cannot become a .t7: the message names the possible outputs."""
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "a.pt")
     found = match(tmp_path / "a.pt", tmp_path / "a.pt")
     with pytest.raises(ModelError, match=r"\.t7 if the target is a model"):

@@ -1,4 +1,4 @@
-"""What is decided, what is listed, and what the user settles."""
+"""Matched keys, ambiguous keys, and the user's mapping."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_guess_by_name():
 
 
 def test_ambiguous_ones_that_are_tied_make_no_difference():
-    """Where all candidates are the same memory, every answer gives the same result."""
+    """If all candidates are the same memory, every answer is equivalent."""
     tied = dict(CROSSED)
     tied["b.weight"], tied["b.bias"] = tied["a.weight"], tied["a.bias"]
     found = match(tied, TARGET)
@@ -162,7 +162,7 @@ def test_reshapes_are_noted():
 
 
 def test_own_names_of_parameters():
-    """A parameter with a name of its own is found by its shape; usual names mean what they say."""
+    """A parameter with a name of its own is found by its shape; usual names have their usual meaning."""
     assert sources(match(state(a_weight=(6,)), state(b_gamma=(6,)))) == {"b.gamma": "a.weight"}
     assert not match(state(a_bias=(6,)), state(b_weight=(6,))).complete
 
@@ -217,7 +217,7 @@ def test_wrong_mappings(tmp_path, text, message):
 
 
 def test_mapping_that_is_no_text(tmp_path):
-    """Bytes that are no UTF-8, and a file that is not there, give errors of ours."""
+    """Bytes that are not UTF-8, and a missing file, are errors of ours."""
     path = tmp_path / "map.txt"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FormatError, match="UTF-8"):
@@ -249,7 +249,7 @@ SOURCE = OrderedDict(
     ids=["bare", "state_dict", "model", "nested"],
 )
 def test_wrapped_targets(tmp_path, wrap):
-    """Checkpoints give their state dict, with the prefixes that it has."""
+    """Checkpoints contain their state dict, with any prefix."""
     net = nn.DataParallel(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
     target = saved(tmp_path, "target.pt", wrap(net.state_dict()))
     found = match(saved(tmp_path, "source.pt", SOURCE), target)
@@ -257,7 +257,7 @@ def test_wrapped_targets(tmp_path, wrap):
 
 
 def test_which_state_dict(tmp_path):
-    """Where a file holds several, the message lists them and --at names one."""
+    """If a file holds several, the message lists them and --at selects one."""
     both = saved(tmp_path, "both.pt", {"netG": SOURCE, "netD": nn.Linear(2, 2).state_dict()})
     target = saved(tmp_path, "target.pt", nn.Linear(2, 2).state_dict())
     with pytest.raises(ModelError, match=r"several state dicts.*root\.netG, root\.netD"):
@@ -342,7 +342,7 @@ def test_no_state_dict(tmp_path):
 
 
 def test_unread_values(tmp_path):
-    """Entries of the target that are not tensors stay as they are."""
+    """Entries of the target that are not tensors are unchanged."""
     target = saved(tmp_path, "t.pt", {"0.weight": torch.zeros(3, 3), "0.bias": torch.zeros(3), "extra": "kept"})
     source = saved(tmp_path, "s.pt", nn.Linear(3, 3).state_dict())
     found = match(source, target)

@@ -45,7 +45,7 @@ def layers_of(random: random.Random) -> tuple[list[Leaf], list[tuple[list[Leaf],
 
 
 def source_of(model: Any, style: str) -> list[tuple[str, Leaf]]:
-    """The names that Lua's containers and graphs give."""
+    """The names in Lua's containers and graphs."""
     stem, blocks, head = model
     named: list[tuple[str, Leaf]] = [(str(number), leaf) for number, leaf in enumerate(stem)]
     at = len(stem)
@@ -65,7 +65,7 @@ def source_of(model: Any, style: str) -> list[tuple[str, Leaf]]:
 
 
 def target_of(model: Any, random: random.Random) -> list[tuple[str, Leaf]]:
-    """The names that a user's model gives, with all the blocks defined in the same way."""
+    """The names in a user's model, with all the blocks defined in the same way."""
     stem, blocks, head = model
     style, over = random.choice(BRANCHES), "net." * (random.random() < 0.3)
     contained, first, head_first = (random.random() < share for share in (0.5, 0.5, 0.3))
@@ -122,7 +122,7 @@ def test_never_wrong(style):
 @pytest.mark.slow
 @pytest.mark.parametrize("style", SOURCES)
 def test_never_wrong_with_another_head(style):
-    """A classifier of another size is listed on both sides, and what is decided beside it is right."""
+    """A classifier of another size is listed on both sides, and the other pairs are right."""
     decided = 0
     for seed in range(150):
         chance = random.Random(f"{style} {seed}")
@@ -141,7 +141,7 @@ def test_never_wrong_with_another_head(style):
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [0, 1], ids=["source", "target"])
 def test_never_wrong_with_a_block_missing(side):
-    """Where one side lacks a block, what is decided is right all the same, and the rest is listed."""
+    """If one side lacks a block, decided pairs are still right, and the rest is listed."""
     decided = 0
     for seed in range(300):
         chance = random.Random(seed)
