@@ -266,7 +266,7 @@ class _ArrayBuffer(Buffer):
         self._native = wanted.newbyteorder("=")
         self._made = np.empty(count, self._native)
         self._converts = converts
-        self.view = self._taken.data.cast("B")
+        self.view = self._taken.view("u1").data
 
     def changed(self, length: int) -> memoryview:
         """See `Buffer.changed`."""
@@ -285,7 +285,7 @@ class _ArrayBuffer(Buffer):
             array = made
         if self._swaps[1]:
             array = array.byteswap(inplace=array.flags.writeable)
-        return array.data.cast("B")
+        return array.view("u1").data
 
 
 def tensor_array(tensor: Tensor) -> np.ndarray:

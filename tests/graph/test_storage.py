@@ -23,9 +23,9 @@ def values(element) -> np.ndarray:
     return np.frombuffer(raw, element.code)
 
 
-def in_file(element, array: np.ndarray, order: str, tmp_path, pad: int = 3) -> Storage:
+def in_file(element, array: np.ndarray, order: str, tmp_path, pad: int = 3, name: str = "elements") -> Storage:
     """Return a storage whose bytes are in a file in that order, after `pad` bytes."""
-    path = tmp_path / "elements"
+    path = tmp_path / name
     sign = "<" if order == "little" else ">"
     path.write_bytes(bytes(pad) + array.astype(sign + element.code).tobytes() + b"tail")
     return Storage(element, len(array), Span(ByteSource.from_path(path), pad, element.itemsize, order))
@@ -248,8 +248,12 @@ def test_derived_elements_from_file_to_file(order, tmp_path):
     storage = in_file(ELEMENT_TYPES["float32"], array, order, tmp_path)
     doubled = Storage(ELEMENT_TYPES["float64"], len(array), Derived(storage, lambda part: part * 2.0))
     summed = Storage(INT64, len(array) // 3, Derived(doubled, lambda part: part.reshape(-1, 3).sum(1).astype("i8"), 3))
+    pairs = array.view("c8")
+    complex_pairs = in_file(ELEMENT_TYPES["complex64"], pairs, order, tmp_path, name="pairs")
+    conjugated = Storage(complex_pairs.element, len(pairs), Derived(complex_pairs, np.conj))
     for other, sign in (("little", "<"), ("big", ">")):
         assert written(doubled, tmp_path, other, 8) == (array.astype("f8") * 2).astype(sign + "f8").tobytes()
+        assert written(conjugated, tmp_path, other, 8) == pairs.conj().astype(sign + "c8").tobytes()
         sums = (array.astype("f8").reshape(-1, 3).sum(1) * 2).astype(sign + "i8")
         assert written(summed, tmp_path, other, 8) == sums.tobytes()
 
