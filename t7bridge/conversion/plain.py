@@ -81,7 +81,9 @@ class _Plain(Tree):
         if storage is None:
             return view.numpy()
         if id(storage) not in self._storages:
-            self._storages[id(storage)] = evolve(storage, data=storage.array)
+            from ..graph.arrays import storage_array
+
+            self._storages[id(storage)] = evolve(storage, data=storage_array(storage))
         return evolve(view, storage=self._storages[id(storage)]).numpy()
 
     def _object(self, value: Value) -> Any:

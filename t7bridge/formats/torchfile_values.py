@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..graph.arrays import byte_strides
+from ..graph.arrays import byte_strides, storage_array
 from ..graph.lua import LuaFunction as GraphFunction
 from ..graph.lua import Table, TdsHash, TdsVec, Value
 from ..graph.lua import TorchObject as GraphObject
@@ -168,7 +168,7 @@ class Builder:
         """Return a storage as a writable array, one for each storage."""
         array = self._arrays.get(id(storage))
         if array is None:
-            array = storage.array
+            array = storage_array(storage)
             array = self._arrays[id(storage)] = array if array.flags.writeable else array.copy()
         return array
 

@@ -50,7 +50,7 @@ def dtype_of(element: ElementType, order: str = "little", width: int | None = No
 
 
 def storage_array(storage: Storage) -> np.ndarray:
-    """See `Storage.array`."""
+    """The elements as an array: that of the storage itself, or a view of the file's memory map, or a new one."""
     data, element = storage.data, storage.element
     native = np.dtype(element.code)
     if isinstance(data, np.ndarray):
@@ -72,6 +72,14 @@ def storage_array(storage: Storage) -> np.ndarray:
     array = np.frombuffer(data.source.mapped(data.offset, storage.count * data.width), held)
     # A view only where the machine's own loads can use it; PyTorch takes neither swapped nor unaligned arrays.
     return array if held == native and array.flags.aligned else array.astype(native)
+
+
+def readable_array(storage: Storage) -> np.ndarray:
+    """See `Storage.array`."""
+    array = storage_array(storage)
+    if array is not storage.data:  # what is written into it would be lost
+        array.flags.writeable = False
+    return array
 
 
 def _parse(text: bytes, storage: Storage) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import field
 
 from ..data import define
@@ -27,6 +29,14 @@ class ElementType:
     lua: str = ""
     torch_storage: str = ""
     native: bool = field(default=True, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Stay the one object of its name in copies and pickles; element types are compared by identity."""
+        return _element_type, (self.name,)
+
+
+def _element_type(name: str) -> ElementType:
+    return ELEMENT_TYPES[name]
 
 
 # Sources: torch7 814ea4a `torch/init.c`, `File.lua`; PyTorch `torch/storage.py` `_dtype_to_storage_type_map`.

@@ -161,6 +161,13 @@ class Table(_Entries):
         """Return a table with the keys 1 to n."""
         return cls([float(number) for number in range(1, len(items) + 1)], list(items))
 
+    def __getstate__(self) -> tuple[list[Value], list[Value]]:
+        return self.raw_keys, self.raw_values
+
+    def __setstate__(self, state: tuple[list[Value], list[Value]]) -> None:
+        self.raw_keys, self.raw_values = state
+        self._index = None  # it has the identities of keys
+
     def _table(self) -> Table:
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from attrs import field
 
@@ -227,6 +227,26 @@ class Storage(Shown):
         """Size of all elements in bytes."""
         return self.count * self.element.itemsize
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the elements into pickles and copies: an open file belongs to one process and one owner."""
+        from .arrays import storage_array
+
+        data = storage_array(self)
+        return Storage, (
+            self.element, self.count, data, self.device, self.version, self.alias, self.base, self.base_offset
+        )  # fmt: skip
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the elements as numpy has them, of shape (count,)."""
+        from .arrays import numpy_dtype
+
+        own = numpy_dtype(self.element)
+        bits = self.array
+        array = bits if bits.dtype == own else bits.view(own)
+        if dtype is not None and own != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
     @property
     def lua_class(self) -> str | None:
         """`torch.FloatStorage`, or `None` where Lua Torch has no such element type."""
@@ -236,15 +256,15 @@ class Storage(Shown):
     def array(self) -> np.ndarray:
         """The elements as a numpy array of shape (count,) in the machine's byte order.
 
-        A read-only view of the file's memory map where its bytes allow that, else a new array.
+        Read-only where the elements are in a file: a view of its memory map, or a new array each time.
 
         Raises:
             CorruptError: text that is not `count` numbers of this type.
             TruncatedError: the file has become shorter.
         """
-        from .arrays import storage_array
+        from .arrays import readable_array
 
-        return storage_array(self)
+        return readable_array(self)
 
     def extent(self, order: str = "little", width: int | None = None) -> Extent | None:
         """Return where the elements' bytes are, with the change that makes of them what a target wants.

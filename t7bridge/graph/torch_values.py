@@ -63,7 +63,9 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
             start = storage.base_offset
             made = base[start : start + storage.nbytes].view(getattr(torch, storage.element.name))
         else:
-            array = storage.array
+            from .arrays import storage_array
+
+            array = storage_array(storage)
             made = torch.from_numpy(array if array.flags.writeable else array.copy())
         storages[id(storage)] = made
     return made

@@ -38,6 +38,9 @@ class ByteSource:
         if fd is not None:
             self._close = weakref.finalize(self, os.close, fd)
 
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self.name} is an open file, which cannot be copied or pickled")
+
     @classmethod
     def from_path(cls, path: PathLike) -> ByteSource:
         """Open a file for reading.
