@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from t7bridge import Table, load, save
+from t7bridge import Storage, Table, load, save
 
 ROOT = Path(__file__).parents[1] / "testfiles"
 
@@ -176,6 +177,22 @@ def test_imports() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
 
     assert run.stderr.strip() == "[]"
+
+
+def test_few_longs_are_converted_without_numpy(tmp_path: Path) -> None:
+    """Sizes that a layer keeps are written as longs of 4 bytes and back without loading numpy."""
+    longs = Storage.from_array(np.array([3, -(2**31), 2**31 - 1]))
+    save(longs, tmp_path / "longs.t7")
+    code = (
+        "import sys; from t7bridge import cli; "
+        "assert cli.main(['convert', '--long-size', '4', 'longs.t7', 'short.t7']) == 0; "
+        "assert cli.main(['convert', '--long-size', '8', 'short.t7', 'back.t7']) == 0; "
+        "print('numpy' in sys.modules, file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stderr == "False\n"
+    assert (tmp_path / "short.t7").read_bytes()[-12:] == struct.pack("<3i", 3, -(2**31), 2**31 - 1)
+    assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "longs.t7").read_bytes()
 
 
 @pytest.mark.slow
