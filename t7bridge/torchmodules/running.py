@@ -34,8 +34,10 @@ UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-1
 """Unit roundoff of the element types that Lua computes in."""
 UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
 """The other way, for those that layers are run in."""
-GRADIENTS = {"weight": "gradWeight", "bias": "gradBias", "v": "gradV", "g": "gradG"}
-"""Fields with weights, and those with their gradients. Source: nn 8726825 `Linear.lua`, `WeightNorm.lua`."""
+GRADIENTS = {"weight": "gradWeight", "bias": "gradBias", "v": "gradV", "g": "gradG", "diagCov": "gradDiagCov"}
+"""Fields with weights, and those with their gradients. Source: nn 8726825 `Linear.lua`,
+`WeightNorm.lua`, `WeightedEuclidean.lua`.
+"""
 FLOATING = frozenset(("float16", "float32", "float64"))
 """Names of element types that have fractions."""
 DRAWS = 6

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 BESIDE = 0.3
 """Share of a difference that a step must explain for one more change to be looked for beside it."""
-ROUNDS = 4
+ROUNDS = 12
 """Most rounds in which a step and the weight beside it are fitted by turns."""
 
 
@@ -123,10 +123,13 @@ def judge(
     fit = outcome.fit
     if fit is None or fit.excess > 1 or fit.direction.kind == SCALE:
         _explain(outcome, ran, want, room, limits, steps)
-        if fit is not None and not outcome.explained and fit.direction.kind != SCALE and fit.explained > BESIDE:
-            _explain_beside(outcome, ran, want, room, limits, steps, fit.rate, ROUNDS)
+        if not outcome.explained and chain is not None and fit is not None:
+            if fit.direction.kind != SCALE and fit.explained > BESIDE:
+                _explain_beside(outcome, ran, want, room, limits, steps, fit.direction, fit.rate, True)
             if not outcome.explained:
-                outcome.again = lambda rate: _explain_beside(outcome, ran, want, room, limits, steps, rate, 1)
+                outcome.again = lambda direction, rate: _explain_beside(
+                    outcome, ran, want, room, limits, steps, direction, rate, False
+                )
 
 
 def _explain_beside(
@@ -136,64 +139,74 @@ def _explain_beside(
     room: float,
     limits: Limits,
     steps: list[Step],
+    direction: Direction,
     rate: float,
-    rounds: int,
-) -> None:
+    free: bool,
+) -> bool:
     """Find the one weight, or the option, with which the layers agree once a step of their weights is undone.
 
     Args:
-        outcome: its fit has the direction of the step.
+        outcome: of the layers.
         ran: what was computed.
         want: what was recorded.
         room: factor of the limit.
         limits: resource limits.
         steps: all steps.
+        direction: of the step.
         rate: of the step.
-        rounds: how often the step and the weight beside it are fitted by turns.
+        free: whether the rate is that of these layers alone, which the change beside the step drew towards itself.
+
+    Returns:
+        Whether the step alone explains the difference.
     """
-    from ...torchmodules.judging import likeliest_weight, measure
+    from ...torchmodules.judging import close_enough, likeliest_weight, measure
     from ...torchmodules.running import NotRunError, flat
     from ...torchmodules.updates import blunted, fit_step
 
-    chain, fit, scales = ran.chain, outcome.fit, blunted(ran.scales)
+    chain, scales = ran.chain, blunted(ran.scales)
     assert chain is not None
-    assert fit is not None
     kept = outcome.weight, outcome.reason, outcome.blamed
-    for _ in range(rounds):
-        moved = chain.moved(fit.direction.pick, rate, limits)
-        if moved is None:
-            break
-        try:
+    first: Ran | None = None
+    at = rate
+    try:
+        for _ in range(ROUNDS if free else 1):
+            moved = chain.moved(direction.pick, at, limits)
+            if moved is None:
+                return False
             output = [item.double() for item in flat(moved.run([{} for _ in moved.links], 0.0))]
-        except NotRunError:
-            break
-        left = measure(want, output, scales, None, room)
-        if left.reason:
-            break
-        weight = None
-        if moved.has_head:
-            weight = likeliest_weight(moved.links[0].layer, moved.start, left, scales, moved.tail())
-        there = Ran(ran.layer, ran.value, output, scales, moved, ran.unit, ran.is_final)
-        outcome.weight, outcome.reason, outcome.blamed = weight, "", ()
-        _explain(outcome, there, want, room, limits, steps)
-        if outcome.explained:
-            outcome.beside = True
-            fit.rate = rate
-            return
-        if weight is None or len(chain.links) != len(outcome.group):
-            break
-        # The weight drew the rate towards itself: fit that again, without it.
-        other = chain.shifted(weight.name, weight.index, weight.change)
-        try:
+            left = measure(want, output, scales, None, room)
+            if left.reason:
+                return False
+            if left.excess <= 2 and not free:
+                return True
+            weight = None
+            if moved.has_head and len(chain.links) == len(outcome.group):
+                weight = likeliest_weight(moved.links[0].layer, moved.start, left, scales, moved.tail())
+            first = first or Ran(ran.layer, ran.value, output, scales, moved, ran.unit, ran.is_final)
+            if weight is None:
+                break
+            got = [item.double() for item in flat(moved.with_weight(weight.name, weight.index, weight.change))]
+            if weight.excess > 1 and close_enough(want, got, scales, 2 * room):
+                outcome.weight, outcome.blamed = weight, (outcome.group[0],)
+                outcome.explained, outcome.beside = True, (at, direction.name)
+                return False
+            other = chain.shifted(weight.name, weight.index, weight.change)
             output = [item.double() for item in flat(other.run([{} for _ in other.links], 0.0))]
-        except NotRunError:
-            break
-        again = measure(want, output, scales, None, room)
-        found = fit_step(want, again, other, scales, other.slopes(fit.direction.pick, limits), fit.direction)
-        if found is None or found.rate <= 0:
-            break
-        rate = found.rate
+            again = measure(want, output, scales, None, room)
+            found = fit_step(want, again, other, scales, other.slopes(direction.pick, limits), direction)
+            if found is None or found.rate <= 0 or abs(found.rate - at) < 1e-6 * at:
+                break
+            at = found.rate
+    except NotRunError:
+        return False
+    if first is not None:
+        outcome.weight, outcome.reason, outcome.blamed = None, "", ()
+        _explain(outcome, first, want, room, limits, steps)
+        if outcome.explained:
+            outcome.beside = (rate, direction.name)
+            return False
     outcome.weight, outcome.reason, outcome.blamed = kept
+    return False
 
 
 def explain_refusal(outcome: Outcome, layer: Layer, value: Any, step: Step, limits: Limits) -> None:

@@ -29,8 +29,8 @@ _STEPS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Array], Array | Non
     "Adam": (("m", "denom"), lambda state, slope: state["m"] / state["denom"]),
     "Adamax": (("m", "u"), lambda state, slope: state["m"] / state["u"]),
     "RMSprop": (("m", "tmp"), lambda state, slope: None if slope is None else slope / state["tmp"]),
-    "Adagrad": (("paramStd",), lambda state, slope: None if slope is None else slope / state["paramStd"]),
     "Adadelta": (("delta",), lambda state, slope: state["delta"]),
+    "Adagrad": (("paramStd",), lambda state, slope: None if slope is None else slope / state["paramStd"]),
 }
 """By the name of the optimizer: the tensors of its state that are needed, and the step, up to a factor, by these and
 the recorded gradient.
@@ -58,6 +58,8 @@ def _directions(table: Table) -> Iterator[Direction]:
         kept = {field: table.get(field) for field in fields}
         if all(isinstance(item, Tensor) and _is_flat(item) for item in kept.values()):
             yield Direction(STATE, f"the last step of {name}", _picker(name, kept))
+            if name == "Adadelta":
+                return  # it has the fields of Adagrad too
 
 
 def _is_flat(tensor: Tensor) -> bool:

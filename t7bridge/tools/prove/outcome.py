@@ -11,7 +11,7 @@ from .visits import Step
 
 if TYPE_CHECKING:
     from ...torchmodules.judging import Difference, Weight
-    from ...torchmodules.updates import Fit
+    from ...torchmodules.updates import Direction, Fit
 
 
 @define(eq=False)
@@ -32,9 +32,11 @@ class Outcome:
         blamed: the steps of the group that explain the difference; empty where nothing does.
         parameters: how many weights the layer has itself.
         independent: whether its gradInput does not depend on its input.
-        explained: whether one weight or option explains the difference, alone or beside the step of `fit`.
-        beside: whether it does so beside that step.
-        again: looks for it beside a step of another rate; `None` where there is nothing to look for.
+        explained: whether one weight or option explains the difference, alone or beside a step.
+        beside: the step beside which it does so: its rate and the name of its direction.
+        again: looks for it beside another step, and says whether that step alone explains the difference; `None` where
+            there is nothing to look for.
+        off: the same step, where it explains the other layers and not this one.
     """
 
     step: Step
@@ -52,5 +54,6 @@ class Outcome:
     parameters: int = 0
     independent: bool = False
     explained: bool = False
-    beside: bool = False
-    again: Callable[[float], None] | None = None
+    beside: tuple[float, str] | None = None
+    again: Callable[[Direction, float], bool] | None = None
+    off: tuple[float, str] | None = None

@@ -69,6 +69,7 @@ WEIGHT = "{}{} was about {} larger in Lua (0-based, in PyTorch's layout)"
 GRADIENT = "its gradient differs"
 CONTAINS = "contains {}"
 SCALED = "its {} in the file {} times as large as in Lua"
+OFF = "a step of {} along {}, after the last forward, explains the other layers and not this one"
 BESIDE = "beside a step of {} along {}, after the last forward"
 AGAINST = "the difference does not lie along the recorded gradient (cosine {})"
 

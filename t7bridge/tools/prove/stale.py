@@ -5,10 +5,16 @@ An update moves all weights that have a gradient, each a little; a mistake moves
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...graph.tensor import Tensor
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_RECORDED, STALE
-from .reasons import AGAINST, BESIDE, MOVED, MOVED_OTHERWISE, MOVED_UNTOLD, SCALED, STEPPED
+from .reasons import AGAINST, BESIDE, MOVED, MOVED_OTHERWISE, MOVED_UNTOLD, OFF, SCALED, STEPPED
+from .visits import base_name
+
+if TYPE_CHECKING:
+    from ...torchmodules.updates import Direction
 
 EXPLAINED = 0.9
 """The share of a difference that a step along the gradient must explain to be the reason for it alone."""
@@ -31,6 +37,9 @@ SAME = 0.05
 SURE = 2.0
 """The same in standard deviations of that of changes in any direction."""
 
+ODD = frozenset(("SpatialDepthWiseConvolution",))
+"""Layers whose recorded gradients do not explain the step that an optimizer took along them, by trial in Lua Torch."""
+
 Key = frozenset[tuple[int, int]]
 """The weights of what was compared as one: storage and offset of each layer's."""
 
@@ -51,16 +60,28 @@ def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
     Returns:
         The rate of the step that explains most layers, by the name of its direction.
     """
-    rates: dict[str, list[float]] = {}
+    rates: dict[str, list[tuple[float, Key, Direction]]] = {}
     for item in outcomes:
         fit = item.fit
-        if fit is not None and fit.excess <= 1 and fit.rate > 0 and fit.degrees >= FEW:
-            rates.setdefault(fit.direction.name, []).append(fit.rate)
-    common = {name: sorted(found)[len(found) // 2] for name, found in rates.items()}
+        if (
+            fit is not None
+            and fit.excess <= 1
+            and fit.rate > 0
+            and fit.degrees >= FEW
+            and fit.direction.kind != "scale"
+        ):
+            rates.setdefault(fit.direction.name, []).append((fit.rate, _key(item, outcomes), fit.direction))
+    common = {name: sorted(rate for rate, _, _ in found)[len(found) // 2] for name, found in rates.items()}
+    if rates:
+        name = max(rates, key=lambda one: len(rates[one]))
+        others = {key for rate, key, _ in rates[name] if abs(rate / common[name] - 1) < SAME}
+        for item in outcomes:
+            if item.again is not None and item.difference is not None and _key(item, outcomes):
+                alone = item.again(rates[name][0][2], common[name])
+                odd = base_name(item.step.obj.class_name) in ODD
+                if not alone and not item.explained and len(others) > 1 and not odd:
+                    item.off = (common[name], name)
     for item in outcomes:
-        fit = item.fit
-        if fit is not None and item.again is not None and fit.direction.name in common:
-            item.again(common[fit.direction.name])
         item.again = None
     return common
 
@@ -76,8 +97,11 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
     """
     fit, difference = item.fit, item.difference
     assert difference is not None
-    if item.beside and fit is not None:
-        item.reason = "; ".join(filter(None, (item.reason, BESIDE.format(f"{fit.rate:.3g}", fit.direction.name))))
+    if item.beside is not None:
+        item.reason = "; ".join(filter(None, (item.reason, BESIDE.format(f"{item.beside[0]:.3g}", item.beside[1]))))
+        return
+    if item.off is not None:
+        item.reason = "; ".join(filter(None, (item.reason, OFF.format(f"{item.off[0]:.3g}", item.off[1]))))
         return
     few = fit is not None and fit.degrees < FEW
     if item.explained and not (few and others and not kept):
