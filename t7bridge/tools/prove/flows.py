@@ -111,7 +111,18 @@ def _opaque(visit: Visit) -> Iterator[Visit | Step]:
 
 _FLOWS: dict[str, Flow] = {
     **dict.fromkeys(
-        ("Sequential", "Decorator", "NaN", "Profile", "GPU", "Serial", "DontCast", "FireModule", "SpatialLPPooling"),
+        (
+            "Sequential",
+            "Decorator",
+            "NaN",
+            "Profile",
+            "GPU",
+            "Serial",
+            "DontCast",
+            "FireModule",
+            "SpatialLPPooling",
+            "Inception",
+        ),
         recurrent.chain,
     ),
     **dict.fromkeys(("LayerNormalization", "Maxout"), _chain_and_whole),

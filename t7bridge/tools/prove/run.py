@@ -19,9 +19,10 @@ from .judge import Ran, explain_refusal, judge
 from .memory import Memory
 from .outcome import Outcome
 from .proof import DIFFERS, NOT_CHECKABLE, StretchProof
-from .reasons import FROM_FIELD, JOINED, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
+from .reasons import FROM_FIELD, FROM_OUTPUT, JOINED, NO_INPUT, OVERWRITTEN, SHAPE, TOO_DEEP, TOO_LARGE
+from .solved import solved
 from .stretch import Stretches
-from .told import may_tell, told
+from .told import contradiction, may_tell, told
 from .values import UNIT, Recorded, is_whole, leaves, region, unit_of
 from .visits import Step, base_name, own_parameters
 
@@ -132,6 +133,11 @@ class Runner:
             outcome.reason = JOINED
             return
         recorded_here = is_whole(step.output)
+        wrong = contradiction(step.obj) if recorded_here and not self.turned else ""
+        if wrong:
+            outcome.verdict, outcome.reason = DIFFERS, wrong
+            self._forget(step)
+            return
         intact = recorded_here and memory.holds_output(step.output, number)
         if found is None and recorded_here and may_tell(step, intact) and not self._tells_another(step, number):
             answer = told(step)
@@ -142,6 +148,8 @@ class Runner:
             if answer is not None:
                 found = self._input(answer.value, number, memory)
                 outcome.reason = FROM_FIELD
+        if found is None and recorded_here:
+            found = self._solved(step, intact, outcome)
         if found is None:
             self._forget(step)
             if recorded_here:
@@ -195,6 +203,19 @@ class Runner:
                 outcome.verdict = DIFFERS
                 outcome.reason = SHAPE.format(*shapes)
         self._backward(number, step, outcome, memory, value if layer is not None else None, layer)
+
+    def _solved(self, step: Step, intact: bool, outcome: Outcome) -> Given | None:
+        """The input of a linear layer that equations tell."""
+        import torch
+
+        from ...torchmodules.running import to_torch
+
+        answer = solved(step, intact) if not self.turned else None
+        if answer is None:
+            return None
+        value = to_torch(answer.value)
+        outcome.reason = FROM_FIELD if answer.error is not None else FROM_OUTPUT
+        return Given(value, None if answer.error is None else torch.from_numpy(answer.error))
 
     def _tells_another(self, step: Step, number: int) -> bool:
         """Return whether a later step has the field that tells this one's input."""

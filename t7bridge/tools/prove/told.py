@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...data import define
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from .reasons import UNFOLDED
+from .reasons import CONTRADICTS, UNFOLDED
 from .values import Recorded
 from .visits import Step, base_name
 
@@ -32,6 +32,7 @@ _TABLES = {"LookupTable": 1.0, "LookupTableMaskZero": 0.0}
 """Classes whose output is made of rows of a table, and the number of its first row."""
 _MOST = 1 << 26
 _PADDINGS = (0, 1, 2, 3, 4)
+_STEPS = (1, 2, 3, 4)
 
 
 @define(eq=False)
@@ -45,6 +46,22 @@ class Told:
 
     value: Tensor | None = None
     reason: str = ""
+
+
+def contradiction(obj: TorchObject) -> str:
+    """Say which size of a convolution's kernel is not that of its weights; empty where all fit."""
+    weight, name = obj.get("weight"), base_name(obj.class_name)
+    if not obj.class_name.startswith(("nn.", "cudnn.")) or not isinstance(weight, Tensor) or "Local" in name:
+        return ""
+    if not name.startswith(("Spatial", "Volumetric")) or "Convolution" not in name:
+        return ""
+    rank = 3 if name.startswith("Volumetric") else 2
+    if len(weight.size) == rank + 2:
+        for field_name, extent in zip(("kW", "kH", "kT"), reversed(weight.size[-rank:])):
+            said = obj.get(field_name)
+            if isinstance(said, float) and said != extent:
+                return CONTRADICTS.format(field_name, f"{said:g}", extent)
+    return ""
 
 
 def may_tell(step: Step, intact: bool) -> bool:
@@ -100,6 +117,10 @@ def _folded(step: Step) -> Told | None:
                 known = " and ".join(f"{name} = {size}" for name, size in zip(names[2], other))
                 now = ", ".join(map(str, padding))
                 return Told(None, UNFOLDED.format(known, now))
+        for pair in product(_STEPS, repeat=rank):
+            if list(pair) != steps and _fold(array, kernel, list(pair), padding, extent) is not None:
+                known = " and ".join(f"{name} = {size}" for name, size in zip(names[1], pair))
+                return Told(None, UNFOLDED.format(known, ", ".join(map(str, steps))))
         return None
     if len(output.size) == rank + 1:
         found = found[0]
