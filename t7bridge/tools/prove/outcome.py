@@ -36,6 +36,7 @@ class Outcome:
         beside: the step beside which it does so: its rate and the name of its direction.
         again: looks for it beside another step, and says whether that step alone explains the difference; `None` where
             there is nothing to look for.
+        from_output: whether its input was solved for from its output, with the weights of the file.
         off: the same step, where it explains the other layers and not this one.
     """
 
@@ -56,4 +57,5 @@ class Outcome:
     explained: bool = False
     beside: tuple[float, str] | None = None
     again: Callable[[Direction, float], bool] | None = None
+    from_output: bool = False
     off: tuple[float, str] | None = None

@@ -215,6 +215,7 @@ class Runner:
             return None
         value = to_torch(answer.value)
         outcome.reason = FROM_FIELD if answer.error is not None else FROM_OUTPUT
+        outcome.from_output = answer.error is None
         return Given(value, None if answer.error is None else torch.from_numpy(answer.error))
 
     def _tells_another(self, step: Step, number: int) -> bool:

@@ -37,6 +37,12 @@ SAME = 0.05
 SURE = 2.0
 """The same in standard deviations of that of changes in any direction."""
 
+_DEPENDENT_NAMES = """
+Tanh Sigmoid ReLU ReLU6 ELU LeakyReLU PReLU Threshold HardTanh SoftMax LogSoftMax SoftPlus LogSigmoid Dropout
+SpatialMaxPooling TemporalMaxPooling VolumetricMaxPooling CMulTable BatchNormalization SpatialBatchNormalization
+"""
+DEPENDENT = frozenset(_DEPENDENT_NAMES.split())
+"""Layers whose gradients depend on their inputs, or on what they drew."""
 ODD = frozenset(("SpatialDepthWiseConvolution",))
 """Layers whose recorded gradients do not explain the step that an optimizer took along them, by trial in Lua Torch."""
 
@@ -76,7 +82,8 @@ def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
         name = max(rates, key=lambda one: len(rates[one]))
         others = {key for rate, key, _ in rates[name] if abs(rate / common[name] - 1) < SAME}
         for item in outcomes:
-            if item.again is not None and item.difference is not None and _key(item, outcomes):
+            known = item.difference is not None and not item.from_output
+            if item.again is not None and known and _key(item, outcomes):
                 alone = item.again(rates[name][0][2], common[name])
                 odd = base_name(item.step.obj.class_name) in ODD
                 if not alone and not item.explained and len(others) > 1 and not odd:
@@ -104,7 +111,7 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
         item.reason = "; ".join(filter(None, (item.reason, OFF.format(f"{item.off[0]:.3g}", item.off[1]))))
         return
     few = fit is not None and fit.degrees < FEW
-    if item.explained and not (few and others and not kept):
+    if item.explained and not ((few or item.from_output) and others and not kept):
         return
     if fit is not None and fit.direction.kind == "scale":
         if fit.excess <= 1 and fit.rate > -0.99 and not (few and others and not kept):
@@ -139,7 +146,7 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
     moved: set[Key] = set()
     still: dict[Key, bool] = {}
     slopes = False
-    one_pass = _is_one_pass(outcomes)
+    one_pass = is_one_pass(outcomes)
     for item in outcomes:
         key = _key(item, outcomes)
         if not key:
@@ -160,9 +167,18 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
     return moved, {key for key, slope in still.items() if slope or not slopes}
 
 
-def _is_one_pass(outcomes: list[Outcome]) -> bool:
-    """Return whether the last backward belongs to the last forward: gradients of activations depend on their inputs."""
-    seen = {item.backward for item in outcomes if not item.parameters and not item.independent and item.group}
+def is_one_pass(outcomes: list[Outcome], but: str = "") -> bool:
+    """Return whether the last backward belongs to the last forward, by the gradients of layers that are not linear.
+
+    Args:
+        outcomes: of all steps.
+        but: path of a layer that is not asked.
+    """
+    seen = {
+        item.backward
+        for item in outcomes
+        if base_name(item.step.obj.class_name) in DEPENDENT and item.group and item.step.path != but
+    }
     return AGREES in seen and DIFFERS not in seen
 
 

@@ -17,7 +17,7 @@ from .reasons import (
     WEIGHT,
     WITH_DIFFERING,
 )
-from .stale import find_stale
+from .stale import find_stale, is_one_pass
 
 
 def decide(outcomes: list[Outcome]) -> list[LayerProof]:
@@ -85,10 +85,8 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     differing = [item for item in sums if item.backward == DIFFERS]
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
     alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
-    others = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == AGREES}
     for item in outcomes:
-        if item.step.path in alone and len(alone) == 1 and len(others) > 1 and not differing and not moved:
-            # All other gradients are those of the last forward.
+        if {item.step.path} == alone and not differing and not moved and is_one_pass(outcomes, item.step.path):
             item.verdict, item.difference, item.reason = DIFFERS, item.backward_difference, GRADIENT
     for item in outcomes:
         if item.verdict != NOT_RECORDED or item.backward not in (AGREES, DIFFERS):
