@@ -85,6 +85,8 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     differing = [item for item in sums if item.backward == DIFFERS]
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
     alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
+    if len({item.step.path for item in outcomes}) < len(outcomes):
+        alone = set()  # of what runs several times not all gradients are kept
     for item in outcomes:
         if {item.step.path} == alone and not differing and not moved and is_one_pass(outcomes, item.step.path):
             item.verdict, item.difference, item.reason = DIFFERS, item.backward_difference, GRADIENT

@@ -1,0 +1,193 @@
+"""Weights that moved after the last forward: by which optimizer, and what else differs besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import TESTFILES
+from prove_changes import replaced
+
+import t7bridge
+from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.graph.lua import TorchObject
+from t7bridge.graph.storage import Storage
+from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.plan.inside import module_at
+from t7bridge.tools.prove.proof import Proof
+from t7bridge.tools.prove.prove import prove_value
+
+PROVE = TESTFILES / "prove"
+STATES = {
+    "momentum": ("the last step of momentum", 0.01),
+    "nesterov": ("the recorded gradient", 0.01),
+    "adam": ("the last step of Adam", 2e-3 * (1 - 0.999**9) ** 0.5 / (1 - 0.9**9)),
+    "rmsprop": ("the last step of RMSprop", 1e-3),
+    "adadelta": ("the last step of Adadelta", 1.0),
+}
+"""The step that optim took last, and its size by the learning rate that the script gave it. Source: optim a5ceed7."""
+
+
+def read(name: str) -> Any:
+    """A recorded model, or a checkpoint with one."""
+    return T7Reader(PROVE / f"{name}.t7").read_object()
+
+
+def at(value: Any, path: str) -> TorchObject:
+    """The module at a path."""
+    found = module_at(value, path)
+    assert found is not None
+    return found
+
+
+def differing(proof: Proof) -> list[str]:
+    """The paths of the layers that differ."""
+    return [layer.path for layer in proof.of("differs")]
+
+
+def scaled(value: Any, obj: TorchObject, field: str, factor: float, index: int | None = None) -> None:
+    """Multiply the weights of a layer, or one of them."""
+    tensor = obj[field]
+    assert isinstance(tensor, Tensor)
+    array = tensor.storage.array.copy()
+    here = slice(tensor.offset, tensor.offset + tensor.numel) if index is None else tensor.offset + index
+    array[here] *= np.float32(factor)
+    replaced(value, tensor.storage, Storage.from_array(array))
+
+
+@pytest.mark.parametrize("name", list(STATES))
+def test_the_state_of_an_optimizer_tells_the_step(name: str):
+    """Beside the state of its optimizer a model's last step is undone exactly, with the learning rate that Lua used."""
+    proof = t7bridge.prove(PROVE / f"{name}_state.stale.t7")
+    assert proof.exit_code == 0
+    where, rate = STATES[name]
+    told = [layer for layer in proof.of("stale") if where in layer.reason]
+    assert len(told) >= 5
+    exact = [layer for layer in told if "explains 100.0%" in layer.reason]
+    rates = [float(layer.reason.split("a step of ")[1].split()[0]) for layer in exact]
+    assert len(exact) >= 5
+    assert np.allclose(rates, rate, rtol=0.01)
+
+
+@pytest.mark.parametrize("name", ["momentum_alone.stale", "adam_alone.stale"])
+def test_without_state_all_layers_moved(name: str):
+    """Where only the model is in the file, that all layers moved a little tells an update, whatever its direction."""
+    proof = t7bridge.prove(PROVE / f"{name}.t7")
+    assert proof.exit_code == 0
+    weighted = [f"root.modules[{place}]" for place in (3, 4, 6, 7, 8)]
+    assert {layer.path for layer in proof.of("stale")} >= set(weighted)
+    assert any("not along the last gradient" in layer.reason for layer in proof.of("stale"))
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop", "adadelta"])
+@pytest.mark.parametrize(("place", "index"), [(3, 11), (6, 40), (8, 5)])
+def test_one_weight_beside_a_step_is_found(name: str, place: int, index: int):
+    """One weight by a hundredth, in a model that was updated after its last forward, differs beside the step."""
+    value = read(f"{name}_state.stale")
+    path = f"root.model.modules[{place}]"
+    scaled(value, at(value, path), "weight", 1.01, index)
+    proof = prove_value(value, name)
+    assert proof.exit_code == 1
+    assert differing(proof) == [path]
+    assert "beside a step of" in proof.of("differs")[0].reason
+
+
+def test_what_no_single_weight_explains_is_held_to_the_common_step():
+    """A slope of PReLU and a scale of batch normalization, changed beside a step, are off that of the others."""
+    for place, path in ((7, "root.model.modules[7]"), (4, "root.model.modules[4]")):
+        value = read("adam_state.stale")
+        scaled(value, at(value, path), "weight", 1.01, 2)
+        proof = prove_value(value, "adam")
+        assert path in differing(proof), place
+        assert any("explains the other layers and not this one" in layer.reason for layer in proof.of("differs"))
+
+
+@pytest.mark.parametrize(("name", "place"), [("mlp.train", 5), ("wide.eval", 3), ("penalties.train", 6)])
+def test_a_scaled_layer_is_not_stale(name: str, place: int):
+    """All weights of one layer larger by a hundredth are no update: it differs."""
+    value = read(name)
+    path = f"root.modules[{place}]"
+    scaled(value, at(value, path), "weight", 1.01)
+    proof = prove_value(value, name)
+    assert path in differing(proof)
+    assert not proof.of("stale")
+
+
+def test_layers_in_place_whose_state_was_cleared():
+    """An activation in place wrote into its input; that it forgot so makes its neighbours no mistakes."""
+    proof = t7bridge.prove(PROVE / "cleared.train.t7")
+    assert {layer.verdict for layer in proof.layers} == {"agrees"}
+
+
+def test_floats_that_became_doubles():
+    """A model that computed as floats and was saved as doubles has the precision of floats, few as its numbers are."""
+    proof = t7bridge.prove(PROVE / "widened.train.t7")
+    assert proof.exit_code == 0
+    assert not proof.of("differs")
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value", "reason"),
+    [
+        (2, "l1weight", 0.15, "its gradient differs"),
+        (5, "lambda", 0.33, "its gradient differs"),
+        (7, "p", 0.3, ""),
+        (7, "v2", False, "v2 = true agrees (the file has false)"),
+    ],
+)
+def test_options_that_show_in_gradients_and_noise(place: int, field: str, value: object, reason: str):
+    """A penalty's weight shows in its gradient, and how likely an element is dropped in the noise that is left."""
+    model = read("penalties.train")
+    path = f"root.modules[{place}]"
+    at(model, path)[field] = value
+    proof = prove_value(model, "penalties")
+    assert differing(proof) == [path]
+    assert reason in proof.of("differs")[0].reason
+
+
+def test_inside_a_normalization_that_is_a_sequential():
+    """The scale inside LayerNormalization is named by its own path."""
+    model = read("penalties.train")
+    scaled(model, at(model, "root.modules[8].modules[5]"), "weight", 1.002, 3)
+    assert "root.modules[8].modules[5]" in differing(prove_value(model, "penalties"))
+
+
+@pytest.mark.parametrize("index", [0, 17, 35])
+def test_a_first_layer_whose_input_its_output_tells(index: int):
+    """A linear layer of more outputs than inputs has one input that fits, unless a weight is another."""
+    sound = t7bridge.prove(PROVE / "wide.eval.t7")
+    assert [layer.verdict for layer in sound.layers] == ["agrees"] * 4
+    assert sound.layers[0].reason == "its input is told by its output, which has more numbers"
+    model = read("wide.eval")
+    scaled(model, at(model, "root.modules[1]"), "weight", 1.01, index)
+    assert differing(prove_value(model, "wide")) == ["root.modules[1]"]
+
+
+def test_a_first_layer_whose_input_its_gradients_tell():
+    """gradWeight is made of gradOutput and the input, so that a bias of the first layer of a model is checked too."""
+    model = read("penalties.train")
+    scaled(model, at(model, "root.modules[1]"), "bias", 1.01, 2)
+    assert differing(prove_value(model, "penalties")) == ["root.modules[1]"]
+    assert t7bridge.prove(PROVE / "penalties.train.t7").layers[0].reason == "its input is told by its own fields"
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value", "reason"),
+    [
+        (2, "val", 0.0, "val = 0.05 agrees (the file has 0)"),
+        (4, "threshold", 0.0, ""),
+        (3, "dW", 1.0, "shape"),
+        (3, "kW", 2.0, "kW = 2 does not fit its weight, which has 3"),
+        (1, "dH", 2.0, "dH = 1 and dW = 1 fits its unfolded input (the file has 2, 1)"),
+    ],
+)
+def test_thresholds_and_sizes_that_were_set(place: int, field: str, value: float, reason: str):
+    """A ReLU keeps a threshold that was set; strides and kernels are held to shapes, weights and unfolded inputs."""
+    assert t7bridge.prove(PROVE / "thresholds.train.t7").exit_code == 0
+    model = read("thresholds.train")
+    path = f"root.modules[{place}]"
+    at(model, path)[field] = value
+    proof = prove_value(model, "thresholds")
+    assert path in differing(proof)
+    assert any(reason in layer.reason for layer in proof.of("differs"))
