@@ -206,8 +206,6 @@ class Runner:
 
     def _solved(self, step: Step, intact: bool, outcome: Outcome) -> Given | None:
         """The input of a linear layer that equations tell."""
-        import torch
-
         from ...torchmodules.running import to_torch
 
         answer = solved(step, intact) if not self.turned else None
@@ -216,7 +214,7 @@ class Runner:
         value = to_torch(answer.value)
         outcome.reason = FROM_FIELD if answer.error is not None else FROM_OUTPUT
         outcome.from_output = answer.error is None
-        return Given(value, None if answer.error is None else torch.from_numpy(answer.error))
+        return Given(value, None if answer.error is None else to_torch(Tensor.from_numpy(answer.error)))
 
     def _tells_another(self, step: Step, number: int) -> bool:
         """Return whether a later step has the field that tells this one's input."""

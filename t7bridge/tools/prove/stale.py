@@ -104,6 +104,8 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
     """
     fit, difference = item.fit, item.difference
     assert difference is not None
+    if fit is None and not item.parameters and not item.step.whole:
+        return
     if item.beside is not None:
         item.reason = "; ".join(filter(None, (item.reason, BESIDE.format(f"{item.beside[0]:.3g}", item.beside[1]))))
         return

@@ -191,3 +191,13 @@ def test_thresholds_and_sizes_that_were_set(place: int, field: str, value: float
     proof = prove_value(model, "thresholds")
     assert path in differing(proof)
     assert any(reason in layer.reason for layer in proof.of("differs"))
+
+
+def test_a_layer_without_weights_is_never_stale():
+    """In a model that was updated, a layer without weights that differs has another option."""
+    model = read("adam_alone.stale")
+    activation = at(model, "root.modules[2]")
+    activation.fields["output"] = Tensor.from_numpy(activation["output"].numpy() * np.float32(1.01))
+    proof = prove_value(model, "adam")
+    assert proof.exit_code == 1
+    assert "root.modules[2]" in differing(proof)
