@@ -266,3 +266,14 @@ def test_elements_without_an_extent(tmp_path):
     assert Storage(INT64, 3, TextSpan(ByteSource.from_bytes(b"1 2 3"), 0, 5)).extent() is None
     assert in_file(INT64, np.arange(5), "little", tmp_path).extent("little", 4) is None
     assert Storage(ELEMENT_TYPES["float32"], 333_333, Derived(storage, lambda part: part, 7)).extent() is None
+
+
+def test_text_of_one_endless_word():
+    """Text without a space for a whole chunk is no list of numbers; one that ends in time is."""
+    endless = b"1" * (2 * CHUNK_BYTES)
+    storage = Storage(INT64, 1, TextSpan(ByteSource.from_bytes(endless, "x.t7"), 0, len(endless)))
+    with pytest.raises(CorruptError, match="is not a list of numbers") as caught:
+        storage.crc32()
+    assert caught.value.file == "x.t7"
+    text = b"1 " * CHUNK_BYTES
+    assert Storage(INT64, CHUNK_BYTES, TextSpan(ByteSource.from_bytes(text), 0, len(text))).array.sum() == CHUNK_BYTES

@@ -226,7 +226,7 @@ def test_storage_of_another_type(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("version", ["V ", "V x", "V -1", "V 1.5", "V 1 ", "V 99999999999", "V \xb2"])
+@pytest.mark.parametrize("version", ["V ", "V x", "V -1", "V 1.5", "V 1 ", "V 1000000000", "V 99999999999", "V \xb2"])
 def test_versions(version, layout):
     """`V ` must be followed by a number."""
     layout = LAYOUTS[layout]
