@@ -249,6 +249,18 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+_BEGIN, _END = "<!-- benchmarks -->\n", "<!-- end of benchmarks -->\n"
+
+
+def insert(page: Path, text: str) -> None:
+    """Replace what stands between the marks of a page."""
+    before, found, rest = page.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not found or not end:
+        raise SystemExit(f"{page} has no lines {_BEGIN.strip()} and {_END.strip()}")
+    page.write_text(f"{before}{_BEGIN}{text}{_END}{after}")
+
+
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(prog="python benchmarks", description=__doc__)
@@ -256,6 +268,7 @@ def main() -> None:
     parser.add_argument("--folder", help="folder for the files; selects the disk measured")
     parser.add_argument("--json", default="benchmarks.json", help="file for the results")
     parser.add_argument("--lua", help="the command of Lua Torch, for the rows against it")
+    parser.add_argument("--readme", type=Path, help="a page into which the table goes, between its marks")
     options = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
@@ -266,10 +279,18 @@ def main() -> None:
         if options.lua:
             rows += texts(folder, options.runs, options.lua)
     load = os.getloadavg()[1]
-    about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "runs": options.runs, "load": load}
-    Path(options.json).write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    print(f"{about['day']}, {about['machine']}, median of {options.runs} runs, load average {load:.1f}\n")
-    print(table(rows))
+    commit = subprocess.run(
+        ["git", "-C", Path(__file__).parent, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    about = {"day": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": commit, "runs": options.runs}
+    results = {**about, "load": load, "rows": [asdict(row) for row in rows]}
+    Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+    head = f"Medians of {options.runs} runs of commit {commit or 'unknown'} on {about['day']}, {about['machine']}, "
+    head += f"load average {load:.1f}."
+    text = f"{head}\n\n{table(rows)}\n"
+    print(text, end="")
+    if options.readme:
+        insert(options.readme, text)
 
 
 if __name__ == "__main__":

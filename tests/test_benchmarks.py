@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import pytest
@@ -61,4 +62,27 @@ def test_measure(files, tmp_path):
     called = []
     measure.calls(3, ours=lambda: called.append(1))
     assert len(called) == 4
+    del sys.modules["measure"]
+
+
+def test_table_in_the_readme(files, tmp_path):
+    """The table goes between the marks of README, and the rest of the page stays; a page without marks is refused."""
+    spec = importlib.util.spec_from_file_location("benchmarks_main", ROOT / "benchmarks" / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    page = tmp_path / "README.md"
+    page.write_text((ROOT / "README.md").read_text())
+    text = program.table([program.Row("x.t7 to x.pt", "cp", 1.0, 1.25, 22.4)])
+    for _ in range(2):
+        program.insert(page, f"New.\n\n{text}\n")
+    before, _, after = (ROOT / "README.md").read_text().partition("<!-- benchmarks -->\n")
+    after = after.partition("<!-- end of benchmarks -->\n")[2]
+    row = "| x.t7 to x.pt | cp | 1.00 | 1.25 | 22 MiB |\n"
+    assert page.read_text().startswith(f"{before}<!-- benchmarks -->\nNew.\n\n| what | against | ratio |")
+    assert page.read_text().endswith(f"\n{row}<!-- end of benchmarks -->\n{after}")
+    page.write_text("nothing")
+    with pytest.raises(SystemExit, match="has no lines"):
+        program.insert(page, text)
     del sys.modules["measure"]
