@@ -6,11 +6,16 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything loads torch or numpy: threads that wait for one another spin, and beside other workers of pytest, or
 # on a machine that does something else, the tests then take up to six times as long. Processes of tests inherit it.
 for library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+# A busy machine is no finding, and nothing is written beside the tests.
+settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)

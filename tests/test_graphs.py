@@ -24,7 +24,6 @@ from t7bridge.values.compare import differences
 from t7bridge.values.describe_python import describe_python
 
 SLOW = settings(
-    deadline=None,
     max_examples=80,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=True,
@@ -157,7 +156,7 @@ def test_graphs_are_what_they_claim():
     """The strategy builds each of the things that it is for."""
     missing = set(CLAIMS)
 
-    @settings(max_examples=100, deadline=None, phases=[Phase.generate], database=None)
+    @settings(max_examples=100, phases=[Phase.generate])
     @given(value=lua_values())
     def look(value):
         missing.difference_update({claim for claim in missing if CLAIMS[claim](value)})

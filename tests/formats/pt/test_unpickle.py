@@ -11,7 +11,7 @@ import struct
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pt_helpers import text, unpickled
 
@@ -61,7 +61,6 @@ def calls(module: str, name: str, argument: bytes = b"") -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no finding
 @given(value=values)
 def test_data_is_what_python_reads(protocol, value):
     """Builtins come out of every protocol as they went in: values, types and order."""
