@@ -19,6 +19,7 @@ from pt_helpers import (
 )
 
 from t7bridge.errors import CorruptError, TruncatedError, UnsupportedError
+from t7bridge.formats import open as open_document
 from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.python import PythonObject
 
@@ -97,7 +98,7 @@ def test_legacy_devices():
     assert (value.device, value.storage.device) == ("cuda:3", "cuda:3")
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
+@pytest.mark.parametrize("protocol", [1, 2, 3, 4])
 def test_legacy_protocols(protocol):
     """The format is the same in every protocol that `torch.save` supports."""
     value = {"w": torch.arange(4.0), "s": "text"}
@@ -105,6 +106,7 @@ def test_legacy_protocols(protocol):
 
     assert PtReader(data).kind == "legacy"
     assert torch_describe(value) == described(data)
+    assert open_document(data).format == "pt"
 
 
 def test_a_file_object_in_the_middle():
