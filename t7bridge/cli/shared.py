@@ -161,7 +161,7 @@ def print_hint(hint: str) -> None:
 
 
 def _input_shape(text: str) -> tuple[int, ...] | str:
-    if text == "guess":
+    if text == "guess" or text.startswith("[") or ":" in text:  # brackets and types are read with the model
         return text
     parts = text.replace("×", "x").replace(",", "x").split("x")
     if not all(part.isdecimal() and int(part) for part in parts):

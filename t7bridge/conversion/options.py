@@ -222,7 +222,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("weights", "read the weights and show histograms in the page", ("draw",), **_FLAG),
     Option(
         "input_shape",
-        "compute output shapes for an input, 1x3x224x224, without running the model; guess: choose one",
+        "compute output shapes for an input, 1x3x224x224 or [1x4,1x20:int64]; nothing is run; guess: choose one",
         ("inspect", "draw"), kind="shape", metavar="SHAPE",
     ),
     Option(

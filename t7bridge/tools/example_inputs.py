@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.example import Example, Examples
+from ..nn.example_text import EXPECTED, is_shape, parse_shapes
 from .prove.prove import lua_value
 from .prove.values import Recorded, is_whole, recorded
-
-_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?\Z", re.ASCII)
-_TOKEN = re.compile(r"\s*([\[\],]|[^\[\],]+)")
-_DEEPEST = 32
-"""Levels of tables in tables: far more than any model takes."""
-
-EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
 
 
 def parse_inputs(given: str | Sequence[int] | Sequence[str], *, limits: Limits = DEFAULT_LIMITS) -> Examples:
@@ -60,45 +52,10 @@ def leaves(tree: Examples) -> Iterator[Example]:
 
 
 def _one(text: str, limits: Limits) -> Examples:
-    if text.lstrip().startswith("["):
-        return _brackets(text)
-    if _INPUT.match(text) is None and (os.path.sep in text or os.path.exists(text)):
+    if not text.lstrip().startswith("[") and not is_shape(text) and (os.path.sep in text or os.path.exists(text)):
         value = recorded(lua_value(text, limits)[0])
         return _of_value(value if is_whole(value) else None, text)
-    return _leaf(text)
-
-
-def _leaf(text: str) -> Example:
-    match = _INPUT.match(text.strip())
-    shape = tuple(int(size) for size in match["shape"].split("x")) if match and len(match["shape"]) < 400 else ()
-    if match is None or not shape or not all(shape) or math.prod(shape) > 1 << 40:
-        raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
-    return Example(match["name"] or "", shape, match["dtype"] or "")
-
-
-def _brackets(text: str) -> Examples:
-    levels: list[list[Examples]] = [[]]
-    wants = True  # an element or a closing bracket, and not a comma
-    end = 0
-    for token in _TOKEN.finditer(text):
-        end, part = token.end(), token[1].strip()
-        if part == "[" and wants and len(levels) <= _DEEPEST and not (len(levels) == 1 and levels[0]):
-            levels.append([])
-        elif part == "]" and len(levels) > 1 and (not wants or not levels[-1]):
-            made = levels.pop()
-            levels[-1].append(made)
-            wants = False
-        elif part == "," and not wants and len(levels) > 1:
-            wants = True
-        elif part and part not in "[]," and wants and len(levels) > 1:
-            levels[-1].append(_leaf(part))
-            wants = False
-        elif part:
-            break
-    else:
-        if len(levels) == 1 and end == len(text.rstrip()):
-            return levels[0][0]
-    raise ModelError("the brackets of an input do not fit", found=repr(text[:60]), expected=EXPECTED)
+    return parse_shapes(text)
 
 
 def _of_value(value: Recorded, file: str) -> Examples:

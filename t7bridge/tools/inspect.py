@@ -49,8 +49,9 @@ def inspect(
         at: the path of a part: `root.model.modules[3]`.
         statistics: whether to read weights, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
         input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
-            meta device to determine output shapes. `"guess"`: one that the layers accept. By default they are those in
-            the file, or follow from an input that the layers accept, which is marked as a guess.
+            meta device to determine output shapes. A text such as `[1x4,1x20:int64]`: of a table. `"guess"`: one that
+            the layers accept. By default they are those in the file, or follow from an input that the layers accept,
+            which is marked as a guess.
         limits: resource limits.
 
     Raises:

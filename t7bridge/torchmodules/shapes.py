@@ -9,6 +9,7 @@ import torch
 from ..errors import ModelError, T7BridgeError
 from ..graph.lua import TorchObject
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.example import Example, Examples
 from .build import live_module
 
 _STEPS_PER_CALL = 500
@@ -17,14 +18,14 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def output_shapes(
-    module: TorchObject, path: str, input_shape: tuple[int, ...], limits: Limits = DEFAULT_LIMITS
+    module: TorchObject, path: str, inputs: Examples, limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, Shapes]:
     """Run a model and record the outputs' shapes of each module in it.
 
     Args:
         module: the nn module.
         path: its path in the file.
-        input_shape: of its one input, with the batch dimension.
+        inputs: shape of its input, with the batch dimension; a list for a table.
         limits: resource limits.
 
     Returns:
@@ -52,7 +53,7 @@ def output_shapes(
         each.register_forward_hook(record(name))
     try:
         with torch.no_grad():
-            live.eval()(torch.empty(input_shape, device="meta"))
+            live.eval()(_on_meta(inputs))
     except T7BridgeError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -60,6 +61,22 @@ def output_shapes(
             "the model cannot be run to find its shapes",
             path=path,
             found=str(error).splitlines()[0][:200] if str(error) else type(error).__name__,
-            hint=f"The input was {'x'.join(map(str, input_shape))}; give another with --input-shape.",
+            hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return found
+
+
+def inputs_text(inputs: Examples, times: str = "x") -> str:
+    """Return shapes as `--input-shape` takes them: `1x4`, or `[1x4, 1x20:int64]` for a table."""
+    if isinstance(inputs, Example):
+        return times.join(map(str, inputs.shape)) + (f":{inputs.dtype}" if inputs.dtype else "")
+    return f"[{', '.join(inputs_text(each, times) for each in inputs)}]"
+
+
+def _on_meta(inputs: Examples) -> Any:
+    if not isinstance(inputs, Example):
+        return [_on_meta(each) for each in inputs]
+    dtype = getattr(torch, inputs.dtype, None) if inputs.dtype else torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise ModelError("an input has no type of PyTorch", found=inputs.dtype[:40], expected="float32, int64, …")
+    return torch.empty(inputs.shape, device="meta", dtype=dtype)

@@ -143,8 +143,8 @@ def draw(
         at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
         weights: whether weights are read, for histograms in the page and statistics in the data.
         input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device to
-            determine the shapes. By default shapes are those in the file, or follow from an input that the layers
-            accept, which is marked as a guess.
+            determine the shapes; a text such as `[1x4,1x20:int64]` for a table. By default shapes are those in the
+            file, or follow from an input that the layers accept, which is marked as a guess.
         force: whether an existing file is replaced.
         limits: resource limits.
 
