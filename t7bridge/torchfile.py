@@ -13,7 +13,7 @@ from .errors import FormatError
 from .formats.t7 import layout as tags
 from .formats.t7.file import refuse_unexplained
 from .formats.t7.reader import T7Reader as _Reader
-from .formats.torchfile_values import Builder, LuaFunction, TorchObject, hashable_uniq_dict
+from .formats.torchfile_values import LuaFunction, TorchfileBuilder, TorchObject, hashable_uniq_dict
 from .limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["LuaFunction", "T7Reader", "T7ReaderException", "TorchObject", "hashable_uniq_dict", "load"]
@@ -68,7 +68,7 @@ class T7Reader:
         self.utf8_decode_strings = utf8_decode_strings
         self.force_8bytes_long = force_8bytes_long
         self._reader = _Reader(fileobj, limits=limits, long_size=8 if force_8bytes_long else None)
-        self._builder = Builder(use_list_heuristic, use_int_heuristic, utf8_decode_strings)
+        self._builder = TorchfileBuilder(use_list_heuristic, use_int_heuristic, utf8_decode_strings)
 
     def read_obj(self) -> Any:
         """Read one value and everything inside it."""

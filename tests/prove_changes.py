@@ -58,11 +58,11 @@ def shows(obj: TorchObject, before: TorchObject, given: Any, ratio: float = 2e-6
         ratio: of the largest output that a change must exceed.
         behind: whether a layer in place came after it, so that the file has its outputs where these are not zero only.
     """
-    from t7bridge.torchmodules.running import Layer, NotRunError, flat
+    from t7bridge.torchmodules.running import LiveLayer, NotRunError, flat
 
     try:
-        old = list(flat(Layer.build(before, "root", 2.0**-24).run(given)))
-        new = list(flat(Layer.build(obj, "root", 2.0**-24).run(given)))
+        old = list(flat(LiveLayer.build(before, "root", 2.0**-24).run(given)))
+        new = list(flat(LiveLayer.build(obj, "root", 2.0**-24).run(given)))
     except (NotRunError, ValueError, NotImplementedError):
         return True
     kept = before.get("output")

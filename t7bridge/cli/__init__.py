@@ -76,7 +76,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except OSError as error:
         if _is_ours(error):
             return _fail(str(error))
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
     except Exception as error:
         if _is_ours(error):
             return _fail(str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .code import Call, Lit, Name, Param
+from .code import Construction, Lit, Name, Parameter
 from .flow import Block
 from .statements import Writer
 
@@ -23,7 +23,7 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     Returns:
         The classes in the same order. Calls of the others become calls of these, with arguments.
     """
-    users: dict[int, list[Call]] = {}
+    users: dict[int, list[Construction]] = {}
     for block in blocks:
         for call in calls_in(block):
             if call.block is not None:
@@ -58,13 +58,13 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     return kept
 
 
-def calls_in(block: Block) -> Iterator[Call]:
+def calls_in(block: Block) -> Iterator[Construction]:
     """Yield all constructions in a block, outer ones first."""
 
-    def inside(call: Call) -> Iterator[Call]:
+    def inside(call: Construction) -> Iterator[Construction]:
         yield call
         for node in (*call.args, *call.kwargs.values()):
-            if isinstance(node, Call):
+            if isinstance(node, Construction):
                 yield from inside(node)
 
     for attribute in block.attributes:
@@ -94,7 +94,7 @@ def _numeric(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
+def _parametrize(group: list[Block], users: dict[int, list[Construction]]) -> None:
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
     first = group[0]
     rows = [[each for call in _outer(block) for each in call.literals()] for block in group]
@@ -120,9 +120,9 @@ def _parametrize(group: list[Block], users: dict[int, list[Call]]) -> None:
         if key in chosen:
             owner, place, _ = column[0]
             if isinstance(place, int):
-                owner.args[place] = Param(chosen[key][0])
+                owner.args[place] = Parameter(chosen[key][0])
             else:
-                owner.kwargs[place] = Param(chosen[key][0])
+                owner.kwargs[place] = Parameter(chosen[key][0])
     first.parameters = {name: _annotation(values) for name, values in chosen.values()}
     for number, block in enumerate(group):
         for call in users.get(id(block), []):
@@ -136,5 +136,5 @@ def _annotation(values: tuple[Any, ...]) -> str:
     return " | ".join(sorted(kinds))
 
 
-def _outer(block: Block) -> list[Call]:
+def _outer(block: Block) -> list[Construction]:
     return [attribute.call for attribute in block.attributes]

@@ -79,7 +79,7 @@ class Name:
         return self.name
 
 
-class Param(Name):
+class Parameter(Name):
     """A parameter of the constructor that the expression is in."""
 
 
@@ -97,7 +97,7 @@ class Attr:
 
 
 @define(eq=False)
-class Item:
+class Subscript:
     """An item: `inputs[0]`, `x["mean"]`."""
 
     value: Node
@@ -160,7 +160,7 @@ class Listed:
 
 
 @define(eq=False)
-class Call:
+class Construction:
     """The construction of a module.
 
     Attributes:
@@ -181,14 +181,14 @@ class Call:
     kwargs: dict[str, Node] = field(factory=dict)
     defaults: dict[str, Any] = field(factory=dict)
     spec: ModuleSpec | None = field(default=None, repr=False)
-    inside: list[tuple[str, Call]] = field(factory=list, repr=False)
+    inside: list[tuple[str, Construction]] = field(factory=list, repr=False)
     block: Any = field(default=None, repr=False)
     origin: Any = field(default=None, repr=False)
     spread: bool = False
     depth: int = 1
     level = ATOM
 
-    def hold(self, name: str, call: Call) -> None:
+    def hold(self, name: str, call: Construction) -> None:
         """Register a construction among the arguments as the module of a name inside."""
         self.inside.append((name, call))
         self.depth = max(self.depth, 1 + call.depth)
@@ -207,17 +207,17 @@ class Call:
         """As Python source, on one line."""
         return f"{dotted(self.name).text}({', '.join(before + node.text for before, node in self.shown())})"
 
-    def literals(self) -> Iterator[tuple[Call, str | int, Lit]]:
+    def literals(self) -> Iterator[tuple[Construction, str | int, Lit]]:
         """Yield all values in it, with the position of each, in order."""
         places: list[tuple[str | int, Node]] = [*enumerate(self.args), *self.kwargs.items()]
         for place, node in places:
             if isinstance(node, Lit):
                 yield self, place, node
-            elif isinstance(node, Call):
+            elif isinstance(node, Construction):
                 yield from node.literals()
 
 
-Node = Lit | Name | Attr | Item | Apply | Binary | Listed | Call
+Node = Lit | Name | Attr | Subscript | Apply | Binary | Listed | Construction
 
 
 @define(frozen=True)
@@ -274,7 +274,7 @@ def names_in(node: Node) -> Iterator[str]:
         node = stack.pop()
         if isinstance(node, Name):
             yield node.name
-        elif isinstance(node, (Attr, Item)):
+        elif isinstance(node, (Attr, Subscript)):
             stack.append(node.value)
         elif isinstance(node, Binary):
             stack += (node.left, node.right)
@@ -284,9 +284,9 @@ def names_in(node: Node) -> Iterator[str]:
             stack += (node.function, *node.args, *node.kwargs.values())
 
 
-def sequential(calls: list[Call], spec: ModuleSpec | None = None) -> Call:
+def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Construction:
     """Return an `nn.Sequential` of several modules."""
-    made = Call("nn.Sequential", list(calls), spec=spec, spread=len(calls) > 2)
+    made = Construction("nn.Sequential", list(calls), spec=spec, spread=len(calls) > 2)
     for number, call in enumerate(calls):
         made.hold(str(number), call)
     return made
@@ -372,7 +372,7 @@ def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[
 
 def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
     """Split an expression into the text before its brackets, the items inside and the text after them."""
-    if isinstance(node, Call):
+    if isinstance(node, Construction):
         return f"{dotted(node.name).text}(", node.shown(), ")"
     if isinstance(node, Apply):
         return f"{operand(node.function, ATOM)}(", node.shown(), ")"
@@ -396,7 +396,7 @@ def _operands(before: str, node: Binary, after: str, indent: int) -> list[str]:
 
 
 def _spreads(node: Node) -> bool:
-    return isinstance(node, Call) and (node.spread or any(_spreads(inner) for _, inner in node.shown()))
+    return isinstance(node, Construction) and (node.spread or any(_spreads(inner) for _, inner in node.shown()))
 
 
 def bracketed(before: str, items: list[str], after: str, indent: int) -> list[str]:

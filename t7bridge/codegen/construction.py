@@ -28,7 +28,7 @@ from .torch_constructors import Refused, Shape, constructed, shape
 
 
 @define(eq=False)
-class Made:
+class Constructed:
     """A module after construction.
 
     Attributes:
@@ -69,7 +69,7 @@ def check_construction(plan: Plan, owned: Owned) -> None:
     Raises:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
     """
-    made: dict[int, Made] = {}
+    made: dict[int, Constructed] = {}
     # Children are constructed first.
     for spec in reversed([*all_specs(plan)]):
         _construct(spec, made)
@@ -85,7 +85,7 @@ def _is_known(spec: ModuleSpec) -> bool:
     return spec.target.startswith(LAYERS) or spec.target.removeprefix("torch.nn.") in TORCH or spec.target == SEQUENTIAL
 
 
-def _check_modules(spec: ModuleSpec, found: Mapping[str, Made], wanted: Mapping[str, Made]) -> None:
+def _check_modules(spec: ModuleSpec, found: Mapping[str, Constructed], wanted: Mapping[str, Constructed]) -> None:
     """Refuse a class that accepts other modules than those inside, or stores them under other names."""
     for name in {**wanted, **found}:
         if found.get(name) is not wanted.get(name) and name not in spec.refers:
@@ -108,7 +108,7 @@ def _check_tensors(spec: ModuleSpec, wanted: Mapping[str, Shape], found: Mapping
             )
 
 
-def _construct(spec: ModuleSpec, made: dict[int, Made]) -> Made:
+def _construct(spec: ModuleSpec, made: dict[int, Constructed]) -> Constructed:
     """Construct the module of a spec, after its children."""
     stack = [spec]
     while stack:
@@ -131,18 +131,18 @@ def _construct(spec: ModuleSpec, made: dict[int, Made]) -> Made:
     return made[id(spec)]
 
 
-def _called(spec: ModuleSpec, made: dict[int, Made]) -> Made:
+def _called(spec: ModuleSpec, made: dict[int, Constructed]) -> Constructed:
     numbered = [made[id(child)] for name, child in spec.children.items() if name.isdigit()]
     named: dict[str, Any] = {name: made[id(child)] for name, child in spec.children.items() if not name.isdigit()}
     if spec.graph is not None or not _is_known(spec) or spec.target == SEQUENTIAL:
-        return Made(modules={name: made[id(child)] for name, child in spec.children.items()})
-    refers = {name: made.get(id(other), Made()) for name, other in spec.refers.items()}
+        return Constructed(modules={name: made[id(child)] for name, child in spec.children.items()})
+    refers = {name: made.get(id(other), Constructed()) for name, other in spec.refers.items()}
     given = {**named, **refers, **spec.kwargs}
     if len(given) < len(named) + len(refers) + len(spec.kwargs):
         raise Refused("an argument occurs twice")
     if spec.target.startswith("torch.nn."):
         return _of_torch(spec.target.removeprefix("torch.nn."), (*numbered, *spec.args), given)
-    module = Made()
+    module = Constructed()
     home, _, name = spec.target.removeprefix(LAYERS).partition(".")
     try:
         _Constructor(home, module).run(name, (*numbered, *spec.args), given)
@@ -151,10 +151,10 @@ def _called(spec: ModuleSpec, made: dict[int, Made]) -> Made:
     return module
 
 
-def _of_torch(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Made:
+def _of_torch(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Constructed:
     given, tensors = constructed(name, args, kwargs)
     learned = [key for key in tensors if not key.startswith(("running_", "num_batches"))]
-    return Made(given, tensors, learned=learned)
+    return Constructed(given, tensors, learned=learned)
 
 
 @cache
@@ -197,7 +197,7 @@ def _operated(operation: ast.AST, left: Any, right: Any) -> Any:
 class _Constructor:
     """Interprets the constructor of one module, and those that it calls."""
 
-    def __init__(self, home: str, module: Made) -> None:
+    def __init__(self, home: str, module: Constructed) -> None:
         self._home = home
         self._module = module
 
@@ -220,7 +220,7 @@ class _Constructor:
     def _base(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if name == "Sequential":
             self._module.modules |= {str(number): each for number, each in enumerate(args)}
-            if kwargs or not all(isinstance(each, Made) for each in args):
+            if kwargs or not all(isinstance(each, Constructed) for each in args):
                 raise Refused("nn.Sequential accepts only modules")
         elif name == "Module":
             if args or kwargs:
@@ -291,7 +291,7 @@ class _Constructor:
         if isinstance(value, _Sized) and value.learned:
             module.tensors[name] = value.shape
             module.learned.append(name)
-        elif isinstance(value, Made):
+        elif isinstance(value, Constructed):
             # Those passed to the constructor are modules of the plan, with tensors of their own.
             if value.placed:
                 module.modules[name] = value
@@ -301,7 +301,7 @@ class _Constructor:
             module.tensors.pop(name, None)
 
     @staticmethod
-    def _forget(module: Made, name: str) -> None:
+    def _forget(module: Constructed, name: str) -> None:
         module.attributes.pop(name, None)
         if name not in module.tensors:
             raise AttributeError(f"unknown attribute {name}")
@@ -424,7 +424,7 @@ class _Constructor:
         raise NotImplementedError(ast.unparse(node))
 
     @staticmethod
-    def _register(module: Made, called: str, name: str, value: Any) -> None:
+    def _register(module: Constructed, called: str, name: str, value: Any) -> None:
         module.attributes[name] = value
         if isinstance(value, _Sized):
             module.tensors[name] = value.shape
@@ -459,7 +459,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _attribute_of(owner: Any, name: str) -> Any:
-    if isinstance(owner, Made):
+    if isinstance(owner, Constructed):
         if name in owner.tensors:
             return _Sized(owner.tensors[name], name in owner.learned)
         if name in owner.attributes:

@@ -11,9 +11,9 @@ from ..errors import ModelError, UnsupportedError
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from .code import Call, Lit, Name, Node, apply, dotted, sequential
+from .code import Construction, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
-from .forms import Form, Origin
+from .forms import BatchOrigin, Form
 from .idioms import (
     around_module,
     as_expression,
@@ -23,8 +23,8 @@ from .idioms import (
     function_of,
     traits,
 )
-from .lists import SUM, flow, gives_list, takes_list
-from .memory import Memory
+from .lists import SUM, flow, returns_list, takes_list
+from .memory import MemoryEffects
 from .steps import Attribute, Ref, Step, Value, Write, applied, refs
 from .torch_classes import base_name, defaults_of
 
@@ -65,7 +65,7 @@ def _with_target(module: Node, value: Node) -> Node:
     return apply(module, value, Name("target"))
 
 
-class Builder:
+class SourceBuilder:
     """Makes the blocks of a model and collects the layers to include.
 
     Attributes:
@@ -83,7 +83,7 @@ class Builder:
         self.torch: set[str] = {"Sequential"}
         self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
-        self.memory = Memory()
+        self.memory = MemoryEffects()
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, str] = {}
         self._shared = shared
@@ -102,7 +102,7 @@ class Builder:
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None) -> tuple[Call, Form]:
+    def construct(self, spec: ModuleSpec, form: Form | None = None) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
@@ -115,13 +115,13 @@ class Builder:
         module = self._module(spec, form)
         if module is None and (spec.target == SEQUENTIAL or traits(spec).block):
             block, after = self._block(spec, form, _block_base(spec))
-            module = Call(block.base, spec=spec, block=block, origin=block), after
+            module = Construction(block.base, spec=spec, block=block, origin=block), after
         if module is None:
             module = self.copy(spec), form_of_copy(spec, form)
         # Each use of a shared module returns a form of its own.
         return self._checked(module[0]), Form(module[1].rank) if shared else module[1]
 
-    def _checked(self, call: Call) -> Call:
+    def _checked(self, call: Construction) -> Construction:
         """Return a construction that Python's parser can read.
 
         Raises:
@@ -136,12 +136,12 @@ class Builder:
             )
         return call
 
-    def _module(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
+    def _module(self, spec: ModuleSpec, form: Form) -> tuple[Construction, Form] | None:
         if spec.target == SEQUENTIAL:
             return self._plain_sequential(spec, form)
         return as_module(spec, form)
 
-    def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Call, Form] | None:
+    def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Construction, Form] | None:
         """Return an nn.Sequential, unless it contains something that no module of torch.nn expresses."""
         calls = []
         for child in spec.children.values():
@@ -150,11 +150,11 @@ class Builder:
             call, form = self.construct(child, form)
             if call.name != "nn.Identity":
                 calls.append(call)
-        return sequential(calls or [Call("nn.Identity")], spec), form
+        return sequential(calls or [Construction("nn.Identity")], spec), form
 
     def _flows(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it."""
-        if gives_list(spec) or takes_list(spec):
+        if returns_list(spec) or takes_list(spec):
             return True
         if spec.target == SEQUENTIAL:
             return False
@@ -173,7 +173,7 @@ class Builder:
             self._built[id(spec)] = (block, body.form(block.result))
         return self._built[id(spec)]
 
-    def copy(self, spec: ModuleSpec) -> Call:
+    def copy(self, spec: ModuleSpec) -> Construction:
         """Return a layer whose source is included, with the modules in it."""
         home, _, name = spec.target.rpartition(".")
         if spec.target.startswith(LAYERS):
@@ -183,7 +183,7 @@ class Builder:
             if self.foreign.setdefault(name, home) != home or not home:
                 raise ModelError(f"two classes are named {name}", path=spec.path, found=spec.target)
         known = self.copied.get(name)
-        call = Call(name, defaults=defaults_of(known) if known else {}, spec=spec)
+        call = Construction(name, defaults=defaults_of(known) if known else {}, spec=spec)
         for key, child in spec.children.items():
             inner = self.construct(child)[0]
             call.hold(key, inner)
@@ -197,7 +197,7 @@ class Builder:
         call.kwargs.update(given)
         return call
 
-    def annotation(self, call: Call) -> str:
+    def annotation(self, call: Construction) -> str:
         """Return the annotation of a module's output: `Tensor` or another."""
         if call.name in self.copied:
             return self.copied[call.name].returns
@@ -211,12 +211,12 @@ class Builder:
 class Body:
     """Writes the steps of one block."""
 
-    def __init__(self, builder: Builder, block: Block, form: Form) -> None:
+    def __init__(self, builder: SourceBuilder, block: Block, form: Form) -> None:
         self.builder = builder
         self.block = block
         self._held: dict[int, Attribute] = {}
         self._inner: dict[Ref, Form] = {}
-        form = Form(origin=Origin(given=True)) if block.whole else form
+        form = Form(origin=BatchOrigin(given=True)) if block.whole else form
         block.steps.append(Step(applied, [], form=form))
 
     def form(self, value: Value) -> Form:
@@ -229,7 +229,7 @@ class Body:
         if len(value.path) == 1 and step.element is not None:
             return step.element
         given = self.block.whole and not value.step
-        return self._inner.setdefault(value, Form(origin=Origin(given=given)))
+        return self._inner.setdefault(value, Form(origin=BatchOrigin(given=given)))
 
     def add(self, step: Step) -> Ref:
         """Add a step."""
@@ -270,7 +270,7 @@ class Body:
                 return done
         if traits(spec).is_identity:
             return value
-        if spec.target == SEQUENTIAL and (gives_list(spec) or takes_list(spec)) and not self.builder.is_shared(spec):
+        if spec.target == SEQUENTIAL and (returns_list(spec) or takes_list(spec)) and not self.builder.is_shared(spec):
             return self.sequence(spec, value)
         form = self.form(value)
         around = around_module(spec, form)
@@ -295,7 +295,7 @@ class Body:
     def module(
         self,
         spec: ModuleSpec,
-        call: Call,
+        call: Construction,
         value: Value,
         base: str,
         form: Form,

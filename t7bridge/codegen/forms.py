@@ -19,7 +19,7 @@ _DEEPEST = 12
 
 
 @define(eq=False)
-class Origin:
+class BatchOrigin:
     """Source of the batch dimension of values: all of one origin have it, with the same extent, or none has.
 
     Attributes:
@@ -42,7 +42,7 @@ class Form:
     """
 
     rank: int | None = None
-    origin: Origin = field(factory=Origin)
+    origin: BatchOrigin = field(factory=BatchOrigin)
     extents: tuple[Extent, ...] = ()
 
     def of_rank(self, rank: int, at: int = 0, extent: int | None = None) -> Form:
@@ -68,7 +68,7 @@ class Form:
 
 
 def _resolved(extent: Extent) -> Extent:
-    if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], Origin):
+    if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], BatchOrigin):
         return extent[0].known.get(extent[1:], extent)
     return extent
 
@@ -109,4 +109,4 @@ def added(extent: Extent, more: int) -> Extent:
 
 def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
     depth = 1 + extent[1] if isinstance(extent, tuple) and isinstance(extent[0], str) else 1
-    return (kind, depth, extent, *numbers) if depth <= _DEEPEST else Origin()
+    return (kind, depth, extent, *numbers) if depth <= _DEEPEST else BatchOrigin()

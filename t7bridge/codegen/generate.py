@@ -16,7 +16,7 @@ from ..nn.weights.state_dict import StateDict, state_dict
 from ..report import Note
 from .code import Assign, method
 from .construction import check_construction
-from .flow import Builder
+from .flow import SourceBuilder
 from .keys import (
     Owned,
     all_specs,
@@ -105,7 +105,7 @@ def _generate(value: TorchObject, path: str, index_base: int, limits: Limits, so
     shared = shared_specs(plan)
     settle(plan, shared)
     inplace = any(spec.kwargs.get("inplace") for spec in all_specs(plan))
-    builder = Builder(shared, limits, _FREE * explained(plan), inplace)
+    builder = SourceBuilder(shared, limits, _FREE * explained(plan), inplace)
     layer = layer_of(value.class_name)
     root = builder.root(plan.root, criterion=layer is not None and layer.kind == "criterion")
     blocks = prepared(builder)

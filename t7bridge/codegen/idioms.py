@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 
 from ..nn.plan.spec import ModuleSpec
 from ..nn.traits import Traits, traits_of
-from .code import Attr, Binary, Call, Lit, Node, apply, dotted, method
-from .forms import Form, Origin, slid
+from .code import Attr, Binary, Construction, Lit, Node, apply, dotted, method
+from .forms import BatchOrigin, Form, slid
 from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
 from .torch_forms import form_after
 
-Module = tuple[Call, Form]
+Module = tuple[Construction, Form]
 Expression = tuple[Write, Form]
 """Makes an expression from one operand, and the form of the result."""
-Around = tuple[Call, Write, Form]
+Around = tuple[Construction, Write, Form]
 """A module, the expression that applies it, and the form of the result."""
 
 
@@ -275,7 +275,7 @@ def _look_up(spec: ModuleSpec, form: Form) -> Around:
         numbers = method(x, "long")
         return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
 
-    after = Form(origin=Origin(given=form.origin.given))
+    after = Form(origin=BatchOrigin(given=form.origin.given))
     return torch_call("Embedding", spec.args, kwargs, spec), look_up, after
 
 
@@ -294,7 +294,7 @@ WRITERS = frozenset({*_MODULES, *_EXPRESSIONS, *_AROUND})
 """The names by which entries request a module of torch.nn or an expression."""
 
 
-def function_of(call: Call) -> Write | None:
+def function_of(call: Construction) -> Write | None:
     """Return a function call equal to a module of torch.nn; `None` if none is preferable."""
     known = TORCH.get(call.name.removeprefix("nn."))
     if known is None or not known.function or not call.name.startswith("nn."):

@@ -11,7 +11,7 @@ from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import ModuleSpec, Plan
-from .code import Attr, Call, Item, Lit, Name, Node
+from .code import Attr, Construction, Lit, Name, Node, Subscript
 from .copied import pieces
 from .flow import Block
 
@@ -156,7 +156,7 @@ def all_specs(plan: Plan) -> Iterator[ModuleSpec]:
 def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
     """Return the path of each module from an instance of the model's class, in the order of its state dict."""
 
-    def inside(call: Call, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
+    def inside(call: Construction, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
         if call.spec is not None:
             yield path, call.spec
         if call.origin is not None:
@@ -175,7 +175,7 @@ def expression(path: tuple[str, ...], start: str = "self") -> Node:
     """Return a path as an expression: `self.layers[3].weight`."""
     node: Node = Name(start)
     for name in path:
-        node = Item(node, Lit(int(name))) if name.isdigit() else Attr(node, name)
+        node = Subscript(node, Lit(int(name))) if name.isdigit() else Attr(node, name)
     return node
 
 

@@ -20,10 +20,10 @@ SUM = ("fold", "+")
 """Writer of a layer that adds up the elements of a list."""
 
 
-def gives_list(spec: ModuleSpec) -> bool:
+def returns_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to return a list."""
     if spec.target == SEQUENTIAL and spec.children:
-        return gives_list(list(spec.children.values())[-1])
+        return returns_list(list(spec.children.values())[-1])
     return traits(spec).returns_list
 
 
@@ -86,14 +86,14 @@ def _unpacked(width: int) -> int:
 
 
 def _flowing(spec: ModuleSpec) -> bool:
-    return gives_list(spec) or takes_list(spec)
+    return returns_list(spec) or takes_list(spec)
 
 
 def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
     graph = spec.graph
     assert graph is not None
     values: list[Value] = [value]
-    links = [link for node in graph.nodes for link in node.takes] + list(graph.gives)
+    links = [link for node in graph.nodes for link in node.takes] + list(graph.outputs)
     if all(path for source, path in links if not source):
         body.block.width = _unpacked(1 + max((path[0] for source, path in links if not source), default=-1))
 
@@ -115,8 +115,8 @@ def _graph(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
             continue
         values.append(body.apply(spec.children[node.module], taken, name))
         _name_last(body, values[-1], name)
-    given = [fetch(link) for link in graph.gives]
-    return given if graph.gives_list else given[0]
+    given = [fetch(link) for link in graph.outputs]
+    return given if graph.returns_list else given[0]
 
 
 def _name_last(body: Body, value: Value, name: str) -> None:

@@ -12,7 +12,7 @@ Effects = tuple[bool, bool]
 """Two booleans: a module changes its input; its output may be the same memory."""
 
 
-class Memory:
+class MemoryEffects:
     """Effects on memory of the modules of one model; each is computed once."""
 
     def __init__(self) -> None:
@@ -53,4 +53,4 @@ class Memory:
             changed, handed_on = (False, True) if node.module is None else self.effects(spec.children[node.module])
             changes |= given and changed
             same.append(given and handed_on)
-        return changes, any(same[number] for number, _ in spec.graph.gives)
+        return changes, any(same[number] for number, _ in spec.graph.outputs)

@@ -11,7 +11,7 @@ from ..version import __version__
 from .alike import calls_in, merge_alike
 from .code import WIDTH, Assign, Attr, Listed, Name, apply, bracketed, checked_name, laid_out, method
 from .copied import import_lines, pieces
-from .flow import Block, Builder
+from .flow import Block, SourceBuilder
 from .names import TAKEN
 from .statements import Writer, tidy
 from .torch_classes import TORCH
@@ -50,7 +50,7 @@ class Extra:
     dtypes: tuple[Assign, ...] = ()
 
 
-def model_source(builder: Builder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
+def model_source(builder: SourceBuilder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
     """Return the whole file.
 
     Args:
@@ -189,7 +189,7 @@ def _load(extra: Extra, weights: str) -> list[str]:
     ]
 
 
-def prepared(builder: Builder) -> list[Block]:
+def prepared(builder: SourceBuilder) -> list[Block]:
     """Return the classes of a model, tidied and merged, those that others contain first."""
     for block in builder.blocks:
         tidy(block)

@@ -51,7 +51,7 @@ def explained(plan: Plan) -> int:
     for spec in all_specs(plan):
         total += 1 + len(spec.args) + len(spec.kwargs) + len(spec.children)
         if spec.graph is not None:
-            total += sum(1 + len(node.takes) for node in spec.graph.nodes) + len(spec.graph.gives)
+            total += sum(1 + len(node.takes) for node in spec.graph.nodes) + len(spec.graph.outputs)
     return total
 
 

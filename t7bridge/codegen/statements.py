@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..errors import LimitError
-from .code import WIDTH, Assign, Attr, Item, Listed, Lit, Name, Node, apply, names_in
+from .code import WIDTH, Assign, Attr, Listed, Lit, Name, Node, Subscript, apply, names_in
 from .flow import Block
 from .names import free_attribute, free_variable
 from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
@@ -271,7 +271,7 @@ class Writer:
         else:
             node, path = self._nodes[value.step], value.path
         for index in path:
-            node = Item(node, Lit(index))
+            node = Subscript(node, Lit(index))
         return node
 
     def _assign(self, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from attrs import field
 
 from ..data import define
-from .code import Call, Node, apply, sequential
+from .code import Construction, Node, apply, sequential
 from .forms import Form
 
 
@@ -41,12 +41,12 @@ class Attribute:
     """
 
     base: str
-    calls: list[Call]
+    calls: list[Construction]
     own: bool = False
     name: str = ""
 
     @property
-    def call(self) -> Call:
+    def call(self) -> Construction:
         """Return the construction of the whole."""
         return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
 

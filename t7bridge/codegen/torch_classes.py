@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data import define
 from ..nn.plan.spec import ModuleSpec
-from .code import Call, Lit
+from .code import Construction, Lit
 from .copied import Copied
 
 SAME = -1
@@ -142,16 +142,20 @@ def defaults_of(piece: Copied) -> dict[str, Any]:
     return {name: value for name, value in inherited if value is not REQUIRED} | dict(piece.defaults)
 
 
-def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec | None = None) -> Call:
+def torch_call(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec | None = None
+) -> Construction:
     """Return the construction of a module of torch.nn, without arguments that have their defaults."""
     known = TORCH.get(name)
     if known is None or len(args) > len(known.arguments):
-        return Call(f"nn.{name}", [Lit(value) for value in args], {k: Lit(v, k) for k, v in kwargs.items()}, {}, spec)
+        return Construction(
+            f"nn.{name}", [Lit(value) for value in args], {k: Lit(v, k) for k, v in kwargs.items()}, {}, spec
+        )
     given = {**dict(zip(known.arguments, args)), **kwargs}
     if given.get("stride") is not None and known.arguments.get("stride", 1) is None:
         given["stride"] = None if given["stride"] == given["kernel_size"] else given["stride"]
     values = {argument: _simple(argument, value) for argument, value in given.items()}
-    call = Call(f"nn.{name}", spec=spec)
+    call = Construction(f"nn.{name}", spec=spec)
     for argument, default in known.arguments.items():
         if default is REQUIRED and argument in values:
             call.args.append(Lit(values.pop(argument), argument))

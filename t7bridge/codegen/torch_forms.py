@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .code import Call, Lit
+from .code import Construction, Lit
 from .forms import Extent, Form, added, slid
 from .torch_classes import SAME, TORCH
 
@@ -15,7 +15,7 @@ _CONVS = {"Conv1d", "Conv2d", "Conv3d"}
 _PADS = {"ReflectionPad2d", "ReplicationPad2d", "ReplicationPad3d", "ZeroPad2d"}
 
 
-def form_after(call: Call, form: Form) -> Form:
+def form_after(call: Construction, form: Form) -> Form:
     """Return the form of a module's output.
 
     Args:

@@ -74,7 +74,7 @@ def _finish_pt(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) ->
 
 
 @define(eq=False)
-class Made:
+class PythonValue:
     """The Python-side value of a `.t7`.
 
     Attributes:
@@ -86,7 +86,7 @@ class Made:
     modules: StateDicts | None = None
 
 
-def python_value(content: T7File, options: Options, report: Report) -> Made:
+def python_value(content: T7File, options: Options, report: Report) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
     Args:
@@ -102,7 +102,7 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
             value, foreign = original
             note_foreign_names(foreign, report)
             report.mode = "record"
-            return Made(value)
+            return PythonValue(value)
         report.note(
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )
@@ -128,4 +128,4 @@ def python_value(content: T7File, options: Options, report: Report) -> Made:
     report.mode = "state dict" if has_modules else "tree"
     if content.trailing and not content.has_pt_record:
         report.note("warning", f"{content.message}; the {target} does not show them", code="trailing")
-    return Made(roots if len(roots) > 1 else roots[0], modules if has_modules else None)
+    return PythonValue(roots if len(roots) > 1 else roots[0], modules if has_modules else None)

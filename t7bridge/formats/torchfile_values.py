@@ -98,7 +98,7 @@ class Kinds:
         self.function = function
 
 
-class Builder:
+class TorchfileBuilder:
     """Builds torchfile's values with an explicit stack. The content of an object is complete before its owner."""
 
     def __init__(self, lists: bool, ints: bool, text: bool, kinds: Kinds | None = None) -> None:

@@ -20,7 +20,7 @@ from .fields import Fields, items_of, lookup
 from .mapping import Mapped, Row
 from .plan.names import is_free_name
 from .traits import Traits, add_traits, remove_traits
-from .weights.layouts import Layout, Step
+from .weights.layouts import Layout, LayoutStep
 
 
 @define(frozen=True)
@@ -163,7 +163,7 @@ _Class = TypeVar("_Class")
 ALIAS_PREFIXES = ("cudnn.", "cunn.", "fbcunn.", "fbnn.")
 
 
-def param(name: str, *steps: Step, field: str = "", kind: str = "parameter", note: str = "") -> Param:
+def param(name: str, *steps: LayoutStep, field: str = "", kind: str = "parameter", note: str = "") -> Param:
     """Declare a tensor of the state dict that has one source.
 
     Args:
@@ -176,7 +176,7 @@ def param(name: str, *steps: Step, field: str = "", kind: str = "parameter", not
     return Param(name, (Source(field or name, steps),), kind, None, note)
 
 
-def buffer(name: str, *steps: Step, field: str = "") -> Param:
+def buffer(name: str, *steps: LayoutStep, field: str = "") -> Param:
     """Declare a tensor that is kept but not learned. See `param`."""
     return param(name, *steps, field=field, kind="buffer")
 

@@ -112,7 +112,7 @@ def export_hub(
             "tensors": len(tensors),
             "index_base": index_base,
             "origin": {
-                "file": printable(name), "path": printable(inside), "bytes": source.size, "sha256": sha256(source)
+                "file": printable(name), "path": printable(inside), "bytes": source.size, "sha256": file_sha256(source),
             },
             "checked": _checked(path, inside, limits),
             "converter": f"t7bridge {__version__}",
@@ -141,7 +141,7 @@ def export_hub(
     )
 
 
-def sha256(source: ByteSource) -> str:
+def file_sha256(source: ByteSource) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
     found = hashlib.sha256()
     for offset in range(0, source.size, _CHUNK_BYTES):

@@ -50,7 +50,7 @@ class VerifyReport:
 
 
 @define(eq=False)
-class Side:
+class FileContent:
     """Content of one file.
 
     Attributes:
@@ -102,7 +102,7 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     return report
 
 
-def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
+def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
     """Return the forms in which two files can be compared."""
     _without_modules(a, b, limits)
     if a.named or b.named:
@@ -131,7 +131,7 @@ def pairs_of(a: Side, b: Side, limits: Limits = DEFAULT_LIMITS) -> Iterator[tupl
     yield (lua.lua, made) if a.is_lua else (made, lua.lua)
 
 
-def _named_forms(side: Side, goal: FormatSpec) -> Iterator[dict[str, Any]]:
+def _named_forms(side: FileContent, goal: FormatSpec) -> Iterator[dict[str, Any]]:
     """Yield the content of a file that a format of named tensors can hold: tensors by name, compacted, detached."""
     from ..conversion.named_tensors import fit_names, flatten
     from ..conversion.state_dicts import state_dict_of
@@ -158,7 +158,7 @@ def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> An
     return [to_python(root, replace) for root in value] if isinstance(value, list) else to_python(value, replace)
 
 
-def _without_modules(a: Side, b: Side, limits: Limits) -> None:
+def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
     from ..conversion.pt_values import has_modules, with_state_dicts
 
@@ -196,7 +196,7 @@ def hint_for(differences: list[Difference], a: str, b: str) -> str:
     )
 
 
-def read_side(document: Document, limits: Limits) -> Side:
+def read_side(document: Document, limits: Limits) -> FileContent:
     """Read one file."""
     if document.spec.values == formats.LUA:
         document.warn(3)
@@ -208,7 +208,7 @@ _LONGEST_NAME = 1000
 """Maximum length of a class or function name in a pickle passed to PyTorch."""
 
 
-def _ask_others(document: Document, side: Side, report: VerifyReport) -> list[str]:
+def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> list[str]:
     """Let another reader read a file too, and compare; return its name, if there is one."""
     name, found = "", None
     if document.format == "pt":
@@ -225,8 +225,8 @@ def _ask_others(document: Document, side: Side, report: VerifyReport) -> list[st
     return [] if found is None else [name]
 
 
-def _read_lua(content: T7File, limits: Limits) -> Side:
-    side = Side(True, _value_of(content), has_lua=True, content=content)
+def _read_lua(content: T7File, limits: Limits) -> FileContent:
+    side = FileContent(True, _value_of(content), has_lua=True, content=content)
     if not content.has_pt_record:
         side.trailing = content.trailing
     else:
@@ -238,9 +238,9 @@ def _read_lua(content: T7File, limits: Limits) -> Side:
     return side
 
 
-def _read_python(document: Document, limits: Limits) -> Side:
+def _read_python(document: Document, limits: Limits) -> FileContent:
     document.verify()
-    side = Side(
+    side = FileContent(
         False,
         python=document.value,
         has_python=True,

@@ -17,7 +17,7 @@ from ..errors import T7BridgeError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Limits
-from .running import Layer, Values, flat, with_weights
+from .running import LiveLayer, Values, flat, with_weights
 
 MOST = 12
 """Maximum number of layers of a chain."""
@@ -33,7 +33,7 @@ class Link:
         in_place: whether it works elementwise in the memory of its input.
     """
 
-    layer: Layer
+    layer: LiveLayer
     wrap: Callable[[Any], Any] | None = None
     in_place: bool = False
 
@@ -69,7 +69,7 @@ class Chain:
 
         return run
 
-    def with_layer(self, place: int, layer: Layer) -> Values:
+    def with_layer(self, place: int, layer: LiveLayer) -> Values:
         """Run all layers with one replaced.
 
         Raises:
@@ -91,7 +91,7 @@ class Chain:
         moved = copy.deepcopy(first.module)
         with torch.no_grad():
             moved.get_parameter(name)[index] += change
-        return self.with_layer(0, Layer(first.obj, moved, first.unit))
+        return self.with_layer(0, LiveLayer(first.obj, moved, first.unit))
 
     def shifted(self, name: str, index: tuple[int, ...], change: float) -> Chain:
         """The same layers, with one weight of the first moved by `change`."""
@@ -99,7 +99,7 @@ class Chain:
         moved = copy.deepcopy(first.module)
         with torch.no_grad():
             moved.get_parameter(name)[index] += change
-        head = Link(Layer(first.obj, moved, first.unit), self.links[0].wrap, self.links[0].in_place)
+        head = Link(LiveLayer(first.obj, moved, first.unit), self.links[0].wrap, self.links[0].in_place)
         return Chain(self.start, (head, *self.links[1:]))
 
     def tangent(self, names: list[tuple[int, str]], steps: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -197,8 +197,8 @@ class Chain:
 
 
 def _rebuilt(
-    layer: Layer, change: Callable[[TorchObject, str, Tensor], Any], limits: Limits, zeros: bool = False
-) -> Layer | None:
+    layer: LiveLayer, change: Callable[[TorchObject, str, Tensor], Any], limits: Limits, zeros: bool = False
+) -> LiveLayer | None:
     """A layer built anew with other weights, or with zeros for those that do not change; `None` where none does."""
 
     changed = False
@@ -213,7 +213,7 @@ def _rebuilt(
     if other is None or not changed:
         return None
     try:
-        return Layer.build(other, "root", layer.unit, limits)
+        return LiveLayer.build(other, "root", layer.unit, limits)
     except T7BridgeError:
         return None
 
@@ -231,7 +231,7 @@ def _moved(module: nn.Module, slopes: dict[str, torch.Tensor], rate: float) -> n
 
 def extended(
     chain: Chain | None,
-    layer: Layer | None,
+    layer: LiveLayer | None,
     value: Values,
     wrap: Callable[[Any], Any] | None,
     computed: bool,

@@ -13,7 +13,7 @@ import torch
 from attrs import field
 
 from ..data import define
-from .running import TINY, Layer, NotRunError, Values, flat, mapped
+from .running import TINY, LiveLayer, NotRunError, Values, flat, mapped
 
 HEADROOM = 15.0
 """Largest rounding error, in standard deviations. Of a million normal errors the largest has five."""
@@ -30,7 +30,7 @@ RTOL, ATOL = 1e-4, 1e-5
 
 
 @define(eq=False)
-class Difference:
+class Deviation:
     """Numbers of one comparison.
 
     Attributes:
@@ -66,7 +66,7 @@ def measure(
     scales: list[torch.Tensor],
     narrow: list[torch.Tensor] | None = None,
     headroom: float = 1.0,
-) -> Difference:
+) -> Deviation:
     """Compare recorded with computed values.
 
     Args:
@@ -77,15 +77,15 @@ def measure(
         headroom: factor of the limit.
     """
     if len(want) != len(got):
-        return Difference(inf, inf, 0.0, inf, False, 0, 1.0, f"{len(got)} outputs, {len(want)} recorded")
-    found = Difference()
+        return Deviation(inf, inf, 0.0, inf, False, 0, 1.0, f"{len(got)} outputs, {len(want)} recorded")
+    found = Deviation()
     zs, halves, largest, dots, mine, theirs = [], [], 0.0, 0.0, 0.0, 0.0
     quiet = 0
     for at, (one, other) in enumerate(zip(want, got)):
         other = other.double()
         if one.shape != other.shape:
             if one.numel() != other.numel() or one.squeeze().shape != other.squeeze().shape:
-                return Difference(
+                return Deviation(
                     inf, inf, 0.0, inf, False, 0, 1.0, f"shape {list(other.shape)}, recorded {list(one.shape)}"
                 )
             other = other.reshape(one.shape)
@@ -96,7 +96,7 @@ def measure(
             # A sum beyond the largest float is infinite in Lua but not here.
             over = torch.isinf(one) & (other.abs() > 3e38)
             if bool((strange & ~over).any()):
-                return Difference(inf, inf, 0.0, inf, False, one.numel(), 1.0, "infinite or not a number at one side")
+                return Deviation(inf, inf, 0.0, inf, False, one.numel(), 1.0, "infinite or not a number at one side")
         error = torch.where(both, one - other, torch.zeros_like(other))
         scale = scales[at].reshape(one.shape)
         found.errors.append(error)
@@ -142,7 +142,7 @@ def close_enough(
     return found.excess <= 1 and not found.reason
 
 
-def same_in_rows(difference: Difference, most: float) -> bool:
+def same_in_rows(difference: Deviation, most: float) -> bool:
     """Return whether errors are the same in each row, as when a sum over it was approximated, and at most `most`."""
     for error in difference.errors:
         # Classes are the last dimension of vectors and matrices, and the first of one image.
@@ -161,7 +161,7 @@ def _bulk(z: torch.Tensor) -> float:
 
 
 @define(eq=False)
-class Weight:
+class SuspectWeight:
     """The single weight whose change explains a difference best.
 
     Attributes:
@@ -178,8 +178,12 @@ class Weight:
 
 
 def likeliest_weight(
-    layer: Layer, value: Values, difference: Difference, scales: list[torch.Tensor], tail: Callable[[Any], Any] | None
-) -> Weight | None:
+    layer: LiveLayer,
+    value: Values,
+    difference: Deviation,
+    scales: list[torch.Tensor],
+    tail: Callable[[Any], Any] | None,
+) -> SuspectWeight | None:
     """Find the weight of a layer that deviates most from recorded outputs, where these determine it beyond rounding.
 
     A change of weight k by d changes the outputs by d times column k of the Jacobian. The fit of d to all outputs finds
@@ -220,7 +224,7 @@ def likeliest_weight(
     finally:
         for item in parameters.values():
             item.requires_grad_(False)
-    best: Weight | None = None
+    best: SuspectWeight | None = None
     everything = []
     for (name, item), pull, norm in zip(parameters.items(), pulls, norms):
         if norm is None or not item.numel():
@@ -232,7 +236,7 @@ def likeliest_weight(
         if best is None or height > best.excess:
             change = float(pull.reshape(-1)[place] / norm.reshape(-1)[place].clamp(min=TINY))
             index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), item.shape))
-            best = Weight(name, index, change, height)
+            best = SuspectWeight(name, index, change, height)
     if best is None:
         return None
     bulk = _bulk(torch.cat(everything))

@@ -26,7 +26,7 @@ from .running import flat, mapped
 
 
 @define(eq=False)
-class Row:
+class LayerPair:
     """One layer of both models.
 
     Attributes:
@@ -119,7 +119,7 @@ def _as_module(made: Any, where: str) -> nn.Module:
     return made.double().eval()
 
 
-def compare(one: nn.Module, other: nn.Module, value: Any) -> list[Row]:
+def compare(one: nn.Module, other: nn.Module, value: Any) -> list[LayerPair]:
     """Run both modules and compare the outputs of the layers that have weights, in order, and of the whole.
 
     Layers correspond if both models have the same sequence of weight shapes; if they do not, only the whole is
@@ -167,7 +167,7 @@ def _outputs(module: nn.Module, value: Any) -> tuple[list[tuple[str, Any, nn.Mod
     return found, result
 
 
-def _row(name: str, class_name: str, left: Any, right: Any, parameters: int, partner: str) -> Row:
+def _row(name: str, class_name: str, left: Any, right: Any, parameters: int, partner: str) -> LayerPair:
     want, got = list(flat(right)), list(flat(left))
     largest = max((float(item.double().abs().max()) for item in want if item.numel()), default=0.0)
     # Both run in double precision: only the order of sums may differ.
@@ -175,7 +175,7 @@ def _row(name: str, class_name: str, left: Any, right: Any, parameters: int, par
     found = measure([item.double() for item in want], [item.double() for item in got], scales)
     reason = "; ".join(filter(None, (partner, found.reason)))
     agrees = found.excess <= 1
-    return Row(
+    return LayerPair(
         name or "root",
         class_name,
         agrees,

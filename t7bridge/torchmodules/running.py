@@ -114,7 +114,7 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @define(eq=False)
-class Layer:
+class LiveLayer:
     """One Lua module, live, in double precision, in the mode stored in the file.
 
     Attributes:
@@ -129,7 +129,7 @@ class Layer:
     _narrow: nn.Module | None = field(default=None, repr=False)
 
     @classmethod
-    def build(cls, obj: TorchObject, path: str, unit: float, limits: Limits = DEFAULT_LIMITS) -> Layer:
+    def build(cls, obj: TorchObject, path: str, unit: float, limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
         """Build a module on its own.
 
         Raises:
@@ -145,7 +145,7 @@ class Layer:
         return cls(obj, module.double(), unit)
 
     @classmethod
-    def variant(cls, layer: Layer, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> Layer:
+    def variant(cls, layer: LiveLayer, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
         """Return a layer with some fields changed.
 
         Raises:
@@ -329,7 +329,7 @@ def _disturbed(value: Values, unit: float, seed: int) -> Values:
     return mapped(value, moved)
 
 
-def _disturbed_module(layer: Layer, seed: int) -> nn.Module:
+def _disturbed_module(layer: LiveLayer, seed: int) -> nn.Module:
     module = copy.deepcopy(layer.module)
     with torch.no_grad():
         for number, tensor in enumerate(_numbers(module)):
@@ -343,7 +343,7 @@ def _numbers(module: nn.Module) -> list[torch.Tensor]:
     return [item for name, item in named if item.is_floating_point() and not name.endswith("connTable")]
 
 
-def spread(layer: Layer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
+def spread(layer: LiveLayer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
     """Propagate errors of the inputs, given as standard deviations, to each element of the output."""
     total = [torch.zeros_like(out) for out in output]
     for seed in range(4):
@@ -436,7 +436,7 @@ def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
     return TorchObject(obj.class_name, obj.version, fields, obj.payload)
 
 
-def backward(layer: Layer, value: Values, grad_output: Values) -> list[torch.Tensor | None]:
+def backward(layer: LiveLayer, value: Values, grad_output: Values) -> list[torch.Tensor | None]:
     """Return the gradients with respect to the tensors of the input.
 
     Raises:
@@ -468,7 +468,7 @@ def backward(layer: Layer, value: Values, grad_output: Values) -> list[torch.Ten
         raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
 
 
-def _run_kept(layer: Layer, value: Values) -> Values:
+def _run_kept(layer: LiveLayer, value: Values) -> Values:
     drawn = layer._drawn(value, layer.module)
     if drawn is not None:
         return drawn
@@ -499,11 +499,13 @@ def joined(values: list[Any], dim: int) -> torch.Tensor | None:
         return None
 
 
-def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list[torch.Tensor]) -> list[torch.Tensor]:
+def backward_scale(
+    layer: LiveLayer, value: Values, grad_output: Values, found: list[torch.Tensor]
+) -> list[torch.Tensor]:
     """Return the expected rounding error of each element of a gradient with respect to the input."""
     root = sqrt(layer.terms())
     if layer.is_sum and len(found) == 1:
-        squares = Layer(layer.obj, layer.squared(), layer.unit)
+        squares = LiveLayer(layer.obj, layer.squared(), layer.unit)
         try:
             several = backward(squares, mapped(value, torch.square), mapped(grad_output, torch.square))
             square = several[0] if len(several) == 1 else None
@@ -513,7 +515,7 @@ def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list
             pass
     total = [torch.zeros_like(item) for item in found]
     for seed in range(4):
-        other = Layer(layer.obj, _disturbed_module(layer, seed), layer.unit)
+        other = LiveLayer(layer.obj, _disturbed_module(layer, seed), layer.unit)
         try:
             moved = backward(
                 other, _disturbed(value, layer.unit, seed), _disturbed(grad_output, layer.unit, seed + 100)
@@ -528,7 +530,7 @@ def backward_scale(layer: Layer, value: Values, grad_output: Values, found: list
     ]
 
 
-def weight_gradients_agree(layer: Layer, recorded: Layer, value: Values, grad_output: Values) -> bool:
+def weight_gradients_agree(layer: LiveLayer, recorded: LiveLayer, value: Values, grad_output: Values) -> bool:
     """Return whether the recorded gradients of the weights are those of one pass from zero.
 
     Args:

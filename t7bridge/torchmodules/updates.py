@@ -15,7 +15,7 @@ from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Limits
 from .chains import Chain
-from .judging import Difference
+from .judging import Deviation
 from .running import GRADIENTS, NotRunError, flat
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Fit:
 
 def fit_steps(
     want: list[torch.Tensor],
-    difference: Difference,
+    difference: Deviation,
     chain: Chain,
     scales: list[torch.Tensor],
     states: tuple[Direction, ...],
@@ -164,7 +164,7 @@ def blunted(scales: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def fit_step(
     want: list[torch.Tensor],
-    difference: Difference,
+    difference: Deviation,
     chain: Chain,
     scales: list[torch.Tensor],
     slopes: list[dict[str, torch.Tensor]],
@@ -221,7 +221,7 @@ def fit_step(
     return Fit(direction, rate, max(0.0, 1 - best / whole), rest, None, degrees)
 
 
-def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Difference) -> float:
+def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Deviation) -> float:
     """Cosine of the angle between recorded gradients and the least change of weights that explains a difference.
 
     The change is found by conjugate gradients on the normal equations, from zero.

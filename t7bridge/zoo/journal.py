@@ -60,7 +60,7 @@ _taken = attrgetter(*_TAKEN)
 
 
 @define
-class Row:
+class JournalRow:
     """A file of the zoo.
 
     Attributes:
@@ -129,7 +129,7 @@ def _is_escaped(text: str) -> bool:
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
-def _lines(rows: Iterable[Row], names: Sequence[str]) -> list[list[Any]]:
+def _lines(rows: Iterable[JournalRow], names: Sequence[str]) -> list[list[Any]]:
     """Return columns of rows for SQLite."""
     values_of = attrgetter(*names)
     texts = [place for place, name in enumerate(names) if name in _TEXT_NAMES]
@@ -210,7 +210,7 @@ class Journal:
         rows = [(name, json.dumps(value)) for name, value in facts.items()]
         self._change("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[JournalRow]:
         """Yield all files, by name."""
         try:
             for found in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
@@ -221,11 +221,11 @@ class Journal:
                     values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
                 for place in _FLAGS:
                     values[place] = bool(values[place])
-                yield Row(*values)
+                yield JournalRow(*values)
         except sqlite3.DatabaseError as error:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
-    def plan(self, rows: Sequence[Row]) -> None:
+    def plan(self, rows: Sequence[JournalRow]) -> None:
         """Insert new files, which get their numbers, and update existing ones."""
         (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
         for row in rows:
@@ -234,7 +234,7 @@ class Journal:
         places = ", ".join("?" * len(_NAMES))
         self._change(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(rows, _NAMES))
 
-    def record(self, rows: Iterable[Row]) -> None:
+    def record(self, rows: Iterable[JournalRow]) -> None:
         """Record the outcomes of planned files; their outputs must be on the disk before."""
         changes = ", ".join(f"{name} = ?" for name in _RESULT_NAMES[:-1])
         self._change(f"UPDATE files SET {changes} WHERE {_RESULT_NAMES[-1]} = ?", _lines(rows, _RESULT_NAMES))

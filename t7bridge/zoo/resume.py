@@ -12,14 +12,14 @@ from ..formats.signatures import HEAD_BYTES
 from .filesystems import heads, local_path
 from .folder import Folder
 from .job import DONE, FAILED, FOREIGN, PLANNED, digest
-from .journal import GONE, NAME, Row
+from .journal import GONE, NAME, JournalRow
 from .plan import Found, is_claimed, kind_of, output_names, title_of
 
 REPORTS = ("report.html", "report.json", "report.csv")
 
 
 @define
-class Plan:
+class RunPlan:
     """Starting point of a run.
 
     Attributes:
@@ -30,8 +30,8 @@ class Plan:
         gone: names of inputs that are missing.
     """
 
-    rows: list[Row] = field(factory=list)
-    stale: list[Row] = field(factory=list)
+    rows: list[JournalRow] = field(factory=list)
+    stale: list[JournalRow] = field(factory=list)
     changed: list[str] = field(factory=list)
     lost: list[str] = field(factory=list)
     gone: list[str] = field(factory=list)
@@ -39,13 +39,13 @@ class Plan:
 
 def make_plan(
     found: Iterable[Found],
-    known: Iterable[Row],
+    known: Iterable[JournalRow],
     folder: Folder,
     suffix: Callable[[str], str],
     *,
     retry_failed: bool = False,
     force: bool = False,
-) -> Plan:
+) -> RunPlan:
     """Compare the sources with the journal.
 
     A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
@@ -59,9 +59,9 @@ def make_plan(
         retry_failed: whether to retry failed files.
         force: whether to replace foreign files at the paths of outputs.
     """
-    plan = Plan()
+    plan = RunPlan()
     before = {row.name: row for row in known}
-    rows: dict[str, Row] = {}
+    rows: dict[str, JournalRow] = {}
     fresh: list[Found] = []
     for item in found:
         row = before.pop(item.name, None)
@@ -86,7 +86,7 @@ def make_plan(
     return plan
 
 
-def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
+def _known(row: JournalRow, item: Found, folder: Folder, plan: RunPlan) -> JournalRow:
     """Return the updated row of an input."""
     same = row.stamp == item.stamp and item.bytes in (0, row.bytes)
     row = evolve(row, place=item.place) if row.place != item.place else row
@@ -103,7 +103,7 @@ def _known(row: Row, item: Found, folder: Folder, plan: Plan) -> Row:
     return evolve(row, status=PLANNED) if row.status == GONE else row
 
 
-def _has_hash(item: Found, row: Row) -> bool:
+def _has_hash(item: Found, row: JournalRow) -> bool:
     """Return whether a file with another time has the same content. Remote files are not fetched for this."""
     path = local_path(item.place)
     if path is None or not row.hash or item.bytes != row.bytes:
@@ -121,12 +121,12 @@ def _fits(output: str, suffix: str) -> bool:
 
 def _planned(
     fresh: list[Found],
-    rows: dict[str, Row],
-    gone: Iterable[Row],
+    rows: dict[str, JournalRow],
+    gone: Iterable[JournalRow],
     folder: Folder,
     suffix: Callable[[str], str],
     force: bool,
-) -> Iterator[Row]:
+) -> Iterator[JournalRow]:
     """Return rows for new and changed inputs."""
     starts = heads([item.place for item in fresh], HEAD_BYTES)
     kinds: dict[str, str] = {}
@@ -144,7 +144,7 @@ def _planned(
     )
     for item in fresh:
         old = rows.get(item.name)
-        row = Row(old.number if old else 0, item.name, item.place, item.bytes, item.stamp, is_claimed(item))
+        row = JournalRow(old.number if old else 0, item.name, item.place, item.bytes, item.stamp, is_claimed(item))
         if item.name in titles:
             yield evolve(row, status=FOREIGN, reason=titles[item.name], output=old.output if old else "")
             continue

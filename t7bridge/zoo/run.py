@@ -17,12 +17,12 @@ from .engines import Engine, open_engine
 from .filesystems import join
 from .folder import Folder, open_folder
 from .job import DONE, PLANNED, Job, Outcome, Settings
-from .journal import Journal, Row
+from .journal import Journal, JournalRow
 from .options import settings_of, suffix_of
 from .plan import find_inputs
 from .progress import Progress
 from .report import ZooReport, report_files, summarize
-from .resume import Plan, make_plan
+from .resume import RunPlan, make_plan
 
 _LARGE_BYTES = 32 << 20
 _COMMIT_SECONDS = 1.0
@@ -48,8 +48,8 @@ def convert_zoo(
     dry_run: bool = False,
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
-    on_start: Callable[[Plan], None] | None = None,
-    on_file: Callable[[Row, Outcome], None] | None = None,
+    on_start: Callable[[RunPlan], None] | None = None,
+    on_file: Callable[[JournalRow, Outcome], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> ZooReport:
@@ -137,7 +137,7 @@ def convert_zoo(
         return report
 
 
-def _planned(on_start: Callable[[Plan], None] | None, plan: Plan, folder: Folder) -> ZooReport:
+def _planned(on_start: Callable[[RunPlan], None] | None, plan: RunPlan, folder: Folder) -> ZooReport:
     """Return the report of a dry run."""
     if on_start is not None:
         on_start(plan)
@@ -171,8 +171,8 @@ class _Run:
         self,
         journal: Journal,
         folder: Folder,
-        todo: list[Row],
-        on_file: Callable[[Row, Outcome], None] | None,
+        todo: list[JournalRow],
+        on_file: Callable[[JournalRow, Outcome], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._journal = journal
@@ -180,7 +180,7 @@ class _Run:
         self._rows = {row.number: row for row in todo}
         self._on_file = on_file
         self._on_progress = on_progress
-        self._pending: list[Row] = []
+        self._pending: list[JournalRow] = []
         # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -241,7 +241,7 @@ class _Run:
             self._writing.result()
             self._writing = None
 
-    def _commit(self, rows: list[Row]) -> None:
+    def _commit(self, rows: list[JournalRow]) -> None:
         """Mark as done only what has been flushed to the disk."""
         self._folder.settle(row.output for row in rows if row.status == DONE)
         self._journal.record(rows)

@@ -14,8 +14,8 @@ from looping import for_each
 from source_helpers import run_source
 
 from t7bridge.codegen import page
-from t7bridge.codegen.code import Attr, Binary, Item, Lit, Name, apply, literal, method
-from t7bridge.codegen.flow import Builder
+from t7bridge.codegen.code import Attr, Binary, Lit, Name, Subscript, apply, literal, method
+from t7bridge.codegen.flow import SourceBuilder
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.graph.lua import Table, TorchObject
@@ -262,7 +262,7 @@ def test_a_page_with_anything_else_in_it_is_refused(name, monkeypatch):
     before, after = TAMPERED[name]
     seen = []
 
-    def tampered(text: str, builder: Builder, blocks: object, keys: object) -> None:
+    def tampered(text: str, builder: SourceBuilder, blocks: object, keys: object) -> None:
         page.check_page(text, builder, blocks, keys)
         assert before in text
         seen.append(name)
@@ -328,4 +328,4 @@ def test_names_are_identifiers(name):
     for make in (Name, lambda each: Attr(Name("x"), each), lambda each: apply("f", **{each: 1})):
         with pytest.raises(ModelError):
             make(name)
-    assert Item(Name("x"), Lit(name)).text.startswith("x[")
+    assert Subscript(Name("x"), Lit(name)).text.startswith("x[")

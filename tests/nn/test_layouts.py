@@ -17,7 +17,7 @@ from t7bridge.nn.fields import Fields
 from t7bridge.nn.weights.layouts import (
     FIRST,
     REST,
-    Blocks,
+    BlockOrder,
     DeviationToVariance,
     Merge,
     Narrow,
@@ -68,7 +68,7 @@ def test_view_of_repeated_elements():
     assert shown is not None
     assert shown.storage is storage
     with pytest.raises(ModelError, match="repeats the elements"):
-        Blocks((1, 0)).apply(wide, NO_FIELDS)
+        BlockOrder((1, 0)).apply(wide, NO_FIELDS)
 
 
 LAYOUTS = {
@@ -76,8 +76,8 @@ LAYOUTS = {
     "temporal": ((4, 6), (Reshape((FIRST, 3, REST)), Permute((0, 2, 1)))),
     "turned": ((2, 3, 4), (Permute((2, 0, 1)),)),
     "depthwise": ((2, 3, 4), (Merge((1, 0, 2), (REST, 1, 4)),)),
-    "gates": ((8, 2), (Blocks((0, 1, 3, 2)),)),
-    "lstm": ((3, 8), (Permute((1, 0)), Blocks((2, 0, 3, 1)))),
+    "gates": ((8, 2), (BlockOrder((0, 1, 3, 2)),)),
+    "lstm": ((3, 8), (Permute((1, 0)), BlockOrder((2, 0, 3, 1)))),
 }
 
 

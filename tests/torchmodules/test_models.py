@@ -62,7 +62,7 @@ def test_graph_keeps_its_annotations():
     graph = plan.root.graph
     assert [node.name for node in graph.nodes if node.name] == ["decoder"]
     assert any(path for node in graph.nodes for _, path in node.takes)
-    assert len(graph.gives) == 5
+    assert len(graph.outputs) == 5
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from attrs import asdict
 
 from t7bridge.errors import CorruptError, T7BridgeError
-from t7bridge.zoo.journal import SCHEMA, Journal, Row
+from t7bridge.zoo.journal import SCHEMA, Journal, JournalRow
 
 NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7"]
 """Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
@@ -24,8 +24,9 @@ def opened(path: Path) -> contextlib.closing[Journal]:
 def test_rows_come_back(tmp_path: Path) -> None:
     """Every field of every row is preserved when the journal is closed; rows are ordered by name."""
     rows = [
-        Row(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0, output=name + ".pt",
-            ours=number % 3 == 0, status="done", notes=[["info", "root", name, ""]] * (number % 2), seconds=0.5,
+        JournalRow(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0,
+            output=name + ".pt", ours=number % 3 == 0, status="done",
+            notes=[["info", "root", name, ""]] * (number % 2), seconds=0.5,
             layers=[["root", "nn.X", "why"]] * (number % 3))
         for number, name in enumerate(NAMES)
     ]  # fmt: skip
@@ -46,10 +47,10 @@ def test_rows_come_back(tmp_path: Path) -> None:
 def test_plans_change_and_add(tmp_path: Path) -> None:
     """A row with a number is updated, one without gets the next; forgetting removes all."""
     with opened(tmp_path / "j") as journal:
-        journal.plan([Row(name="a"), Row(name="b")])
+        journal.plan([JournalRow(name="a"), JournalRow(name="b")])
         kept = list(journal.rows())
         kept[1].status = "failed"
-        journal.plan([kept[1], Row(name="c")])
+        journal.plan([kept[1], JournalRow(name="c")])
         assert [(row.number, row.name, row.status) for row in journal.rows()] == [
             (1, "a", "planned"), (2, "b", "failed"), (3, "c", "planned"),
         ]  # fmt: skip
@@ -81,7 +82,7 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="is not a journal"):
         Journal(str(tmp_path / "text"))
     with opened(tmp_path / "j") as journal:
-        journal.plan([Row(name=f"n{number}") for number in range(500)])
+        journal.plan([JournalRow(name=f"n{number}") for number in range(500)])
         journal.set_facts({"schema": SCHEMA + 1})
     with pytest.raises(T7BridgeError, match=f"layout {SCHEMA + 1}, and this release supports {SCHEMA}"):
         Journal(str(tmp_path / "j"))

@@ -13,7 +13,7 @@ import torch
 from zoo_maker import make_zoo, tensor
 
 import t7bridge
-from t7bridge.zoo.journal import Journal, Row
+from t7bridge.zoo.journal import Journal, JournalRow
 from t7bridge.zoo.report import COLUMNS, ZooReport, as_csv
 
 
@@ -113,7 +113,7 @@ def test_table(zoo: Path) -> None:
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x"])
 def test_no_formulas(text: str) -> None:
     """Cells that a spreadsheet would evaluate are text; numbers stay numbers."""
-    (row,) = csv.DictReader(as_csv(ZooReport("", [Row(name=text, tensors=-1)])).splitlines())
+    (row,) = csv.DictReader(as_csv(ZooReport("", [JournalRow(name=text, tensors=-1)])).splitlines())
     assert row["name"] == f"'{text}"
     assert row["tensors"] == "-1"
 

@@ -16,7 +16,7 @@ from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
-from t7bridge.zoo.journal import Journal, Row
+from t7bridge.zoo.journal import Journal, JournalRow
 from t7bridge.zoo.report import ZooReport
 
 
@@ -312,7 +312,7 @@ def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatc
         settle(self, names)
         events.append(("disk", set(names)))
 
-    def recorded(self: Journal, rows: list[Row]) -> None:
+    def recorded(self: Journal, rows: list[JournalRow]) -> None:
         events.append(("journal", {row.output for row in rows if row.status == "done"}))
         record(self, rows)
 

@@ -66,7 +66,7 @@ _PYTHONS_OWN = frozenset({"foreach", "capturable", "differentiable", "fused", "d
 
 
 @define(eq=False)
-class Node:
+class ArchiveNode:
     """A module of an archive: values and modules by name.
 
     Attributes:
@@ -76,7 +76,7 @@ class Node:
     """
 
     values: dict[str, tuple[Any, str]] = field(factory=dict)
-    modules: dict[str, Node] = field(factory=dict)
+    modules: dict[str, ArchiveNode] = field(factory=dict)
     parameters: list[str] = field(factory=list)
 
 
@@ -93,7 +93,7 @@ def is_optimizer(value: Any) -> bool:
     )
 
 
-def optimizer_node(value: Mapping[str, Any]) -> Node:
+def optimizer_node(value: Mapping[str, Any]) -> ArchiveNode:
     """Return the modules of an archive for the state dict of an optimizer.
 
     Raises:
@@ -101,26 +101,26 @@ def optimizer_node(value: Mapping[str, Any]) -> Node:
         ModelError: an option or a state has another type than PyTorch's.
     """
     known = _kind_of(value)
-    root = Node({"pytorch_version": (VERSION, "str")})
-    states = root.modules["state"] = Node()
+    root = ArchiveNode({"pytorch_version": (VERSION, "str")})
+    states = root.modules["state"] = ArchiveNode()
     for number, state in value["state"].items():
         path = f"root['state'][{number!r}]"
-        node = states.modules[_number(number, path)] = Node()
+        node = states.modules[_number(number, path)] = ArchiveNode()
         if not isinstance(state, Mapping):
             raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
         for name, kind in known.state.items():
             if state.get(name) is not None:
                 node.values[name] = (_converted(state[name], kind, f"{path}[{name!r}]"), kind)
         _refuse_rest(state, known.state, path)
-    groups = root.modules["param_groups"] = Node()
+    groups = root.modules["param_groups"] = ArchiveNode()
     _size(groups, "param_groups/size", len(value["param_groups"]))
     for number, group in enumerate(value["param_groups"]):
         path = f"root['param_groups'][{number}]"
-        node = groups.modules[f"param_groups/{number}"] = Node()
+        node = groups.modules[f"param_groups/{number}"] = ArchiveNode()
         _size(node, "params/size", len(group["params"]))
         for place, parameter in enumerate(group["params"]):
             node.values[f"params/{place}"] = (_number(parameter, path), "str")
-        options = node.modules["options"] = Node()
+        options = node.modules["options"] = ArchiveNode()
         for name, kind in known.options.items():
             if name not in group:
                 raise ModelError("a group has no such option", path=path, expected=name)
@@ -183,7 +183,7 @@ def _number(parameter: Any, path: str) -> str:
     return str(parameter + 1)
 
 
-def _size(node: Node, name: str, count: int) -> None:
+def _size(node: ArchiveNode, name: str, count: int) -> None:
     """Add a tensor with a size, as C++ writes it."""
     element = ELEMENT_TYPES["int64"]
     storage = Storage(element, 1, span_of_bytes(count.to_bytes(8, "little"), 8))

@@ -23,7 +23,7 @@ from ...graph.tensor import Tensor
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from .checkpoint import CONSTANTS_MEMBER
-from .cpp_optimizers import Node, is_optimizer, optimizer_node
+from .cpp_optimizers import ArchiveNode, is_optimizer, optimizer_node
 from .locations import Place
 from .pickle.pickler import PickleWriter
 from .pickle.reductions import Global, Reduction
@@ -169,7 +169,7 @@ class ScriptWriter(PtWriter):
                     stack.append((inside, inner, f"{path}[{key!r}]", depth + len(parents) + 1))
         return root
 
-    def _of_node(self, node: Node) -> _Module:
+    def _of_node(self, node: ArchiveNode) -> _Module:
         """Convert the modules of an optimizer's archive, which are three levels deep."""
         made = self._new()
         made.sizes = node.parameters

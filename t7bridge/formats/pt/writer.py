@@ -11,7 +11,7 @@ from ...io.output import Output
 from . import layout
 from .identity import content_id
 from .pickle.pickler import PickleWriter, StorageRef
-from .zip.archive_writer import Content, Member, ZipWriter
+from .zip.archive_writer import Content, WrittenMember, ZipWriter
 
 if TYPE_CHECKING:
     from .locations import Place
@@ -166,7 +166,7 @@ def write_elements(output: Output, storage: Storage) -> None:
         output.write(piece)
 
 
-def _serialization_id(members: list[Member]) -> bytes:
+def _serialization_id(members: list[WrittenMember]) -> bytes:
     """Return forty digits from the members' names and contents: the same for the same content, as in PyTorch."""
     names = crc32("\0".join(member.name for member in members).encode())
     content = int(sha256(repr([(m.name, m.crc) for m in members]).encode()).hexdigest()[:16], 16)

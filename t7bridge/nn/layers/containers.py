@@ -21,7 +21,7 @@ from ..registry import (
 )
 from ..traits import Traits
 from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
-from .shape import convert
+from .shape import dpnn_convert
 
 # Containers that only call their children.
 _SEQUENTIAL = (
@@ -89,7 +89,7 @@ register_layer(
     "nn.Convert",
     children=modules,
     scratch="converter",
-    module=convert,
+    module=dpnn_convert,
     traits={"shape.Convert": Traits(shares_memory=True)},
 )
 # Older files hold the copies that Lua made for the elements of the last input; cunn writes only the first replica

@@ -9,7 +9,7 @@ from ..fields import Fields, items_of
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
 from ..registry import Param, Source, keeps, modules, param, register_layer
 from ..traits import Traits
-from ..weights.layouts import REST, Blocks, Extent, Layout, Merge, Narrow, Permute, copied, elements
+from ..weights.layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
 from .recurrent_cells import (
     FAST_LSTM_KEYS,
     GRU_KEYS,
@@ -182,7 +182,7 @@ register_layer(
             "sequencer.RecurrentAttention",
             integer("nStep"),
             sizes("hiddenSize"),
-            gives_actions=flag("forwardActions"),
+            returns_actions=flag("forwardActions"),
         ),
         "nn.VariableLength": _variable_length,
     },
@@ -212,19 +212,19 @@ for _name, _keys, _mapped in (
 # Whole sequences.
 
 
-def _inputs(*steps: Merge | Blocks) -> Layout:
+def _inputs(*steps: Merge | BlockOrder) -> Layout:
     """Return the rows of a weight (in + hidden, gates * hidden) for the input, as (gates * hidden, in)."""
     return (Narrow(0, 0, _INPUT_SIZE), Permute((1, 0)), *steps)
 
 
-def _hiddens(*steps: Merge | Blocks) -> Layout:
+def _hiddens(*steps: Merge | BlockOrder) -> Layout:
     """Return the rows for the last output, as (gates * hidden, out)."""
     return (Narrow(0, _INPUT_SIZE, REST), Permute((1, 0)), *steps)
 
 
 _INPUT_SIZE: Extent = "inputsize|inputSize|input_dim|input_size"
 # Lua's gates are i, f, o, g; PyTorch's i, f, g, o.
-_GATES = Blocks((0, 1, 3, 2))
+_GATES = BlockOrder((0, 1, 3, 2))
 
 
 def _masking(lua: Lua) -> str:
@@ -240,7 +240,7 @@ def _zeros_like_bias(fields: Fields) -> Tensor | None:
     return None if bias is None else copied(bias, np.zeros_like(elements(bias)))
 
 
-def _rnn(*steps: Blocks) -> tuple[Param, ...]:
+def _rnn(*steps: BlockOrder) -> tuple[Param, ...]:
     """Return the parameters of a one-layer torch.nn.LSTM or torch.nn.RNN, from a weight (in + out, gates * hidden)."""
     return (
         Param("weight_ih_l0", (Source("weight", _inputs(*steps)),)),

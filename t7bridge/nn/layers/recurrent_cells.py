@@ -12,7 +12,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ..fields import Fields, items_of, lookup
 from ..registry import Child, Param, modules, param
-from ..weights.layouts import Blocks
+from ..weights.layouts import BlockOrder
 
 _TRANSPARENT = ("nn.Sequential", "nn.ConcatTable", "nn.ParallelTable", "nn.gModule")
 _MOST = 200
@@ -42,7 +42,7 @@ _GRAPH = (
     "Tanh Tanh"
 )
 # Lua's gates of a FastLSTM are i, g, f, o; PyTorch's i, f, g, o.
-_GATES = Blocks((0, 2, 1, 3))
+_GATES = BlockOrder((0, 2, 1, 3))
 
 _LSTM_NAMES = (
     *("weight_if", "bias_f", "weight_hf", "weight_cf", "weight_ii", "bias_i", "weight_hi", "weight_ci"),

@@ -64,7 +64,7 @@ def _copy(lua: Lua) -> Call:
 
 
 @becomes("shape.Convert")
-def convert(lua: Lua) -> Call:
+def dpnn_convert(lua: Lua) -> Call:
     """Map dpnn's conversion from one order of dimensions to another."""
     before, after = lua.text("inputShape", "b*"), lua.text("outputShape", "b*")
     ways = (

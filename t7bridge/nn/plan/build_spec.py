@@ -212,8 +212,8 @@ def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
     """Return a graph as the arguments of the runtime's `Graph`."""
     return {
         "nodes": tuple((node.module, node.takes) for node in graph.nodes),
-        "gives": graph.gives,
-        "gives_list": graph.gives_list,
+        "outputs": graph.outputs,
+        "returns_list": graph.returns_list,
     }
 
 

@@ -86,7 +86,7 @@ def _safe_nodes(graph: GraphSpec, children: dict[str, ModuleSpec], effects: _Eff
     for node in graph.nodes:
         for number, _ in node.takes:
             users.setdefault(number, []).append(node.module)
-    for number, _ in graph.gives:
+    for number, _ in graph.outputs:
         users.setdefault(number, []).append(None)
 
     def uses_up(module: str | None) -> bool:

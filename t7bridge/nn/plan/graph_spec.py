@@ -79,10 +79,10 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
         label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
         nodes.append(GraphNode(None if module is None else names[id(module)], takes, label))
         made[id(data)] = (len(nodes), ())
-    gives = _links(out, made, f"{path}.outnode")
-    if not gives:
+    outputs = _links(out, made, f"{path}.outnode")
+    if not outputs:
         raise NotMappedError("its output is not connected", path=path)
-    return GraphSpec(tuple(nodes), gives, len(gives) > 1)
+    return GraphSpec(tuple(nodes), outputs, len(outputs) > 1)
 
 
 def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:

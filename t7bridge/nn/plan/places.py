@@ -55,7 +55,7 @@ def is_module(value: Value) -> bool:
 
 
 @define(eq=False)
-class Budget:
+class NameBudget:
     """Characters used by the names of a model so far."""
 
     chars: int = 0
@@ -293,7 +293,7 @@ def find_modules(value: Value, name: str = "root") -> list[tuple[str, TorchObjec
     """
     found: list[tuple[str, TorchObject]] = []
     seen: set[int] = set()
-    budget = Budget()
+    budget = NameBudget()
     stack = [Visit(value, name, None)]
     kinds: tuple[Any, ...] = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple)
     while stack:

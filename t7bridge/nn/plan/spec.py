@@ -40,13 +40,13 @@ class GraphSpec:
 
     Attributes:
         nodes: nodes 1 and up.
-        gives: the outputs of the graph.
-        gives_list: whether it returns a list, as it does for several outputs.
+        outputs: the outputs of the graph, as links.
+        returns_list: whether it returns a list, as it does for several outputs.
     """
 
     nodes: tuple[GraphNode, ...]
-    gives: tuple[Link, ...]
-    gives_list: bool
+    outputs: tuple[Link, ...]
+    returns_list: bool
 
 
 @define(eq=False)

@@ -33,7 +33,7 @@ LAST = "[-1]"
 """The last extent of the tensor, unchanged."""
 
 
-class Step(Protocol):
+class LayoutStep(Protocol):
     """One layout change."""
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
@@ -45,7 +45,7 @@ class Step(Protocol):
         ...
 
 
-Layout = tuple[Step, ...]
+Layout = tuple[LayoutStep, ...]
 
 
 # Views
@@ -181,7 +181,7 @@ class Reshape:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         if len(tensor.size) == len(self.extents):
             return tensor
         known = [None if extent == REST else _extent(extent, tensor, fields) for extent in self.extents]
@@ -190,7 +190,7 @@ class Reshape:
         return reshape(tensor, size)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         return reshape(tensor, before)
 
 
@@ -205,11 +205,11 @@ class Permute:
     order: tuple[int, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         return permute(tensor, self.order)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         return permute(tensor, tuple(self.order.index(dim) for dim in range(len(self.order))))
 
 
@@ -226,14 +226,14 @@ class Merge:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         turned = permute(tensor, self.order)
         known = [None if extent == REST else _extent(extent, turned, fields) for extent in self.extents]
         rest = prod(extent for extent in known if extent is not None)
         return reshape(turned, tuple(turned.numel // rest if extent is None else extent for extent in known))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         turned = reshape(tensor, tuple(before[dim] for dim in self.order))
         return permute(turned, tuple(self.order.index(dim) for dim in range(len(self.order))))
 
@@ -253,7 +253,7 @@ class Narrow:
     length: Extent
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         start = _extent(self.start, tensor, fields) if self.start != 0 else 0
         if self.length == REST:
             whole = tensor.size[self.dim] if self.dim < len(tensor.size) else 0
@@ -261,12 +261,12 @@ class Narrow:
         return narrow(tensor, self.dim, start, _extent(self.length, tensor, fields))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         return tensor
 
 
 @define(frozen=True)
-class Blocks:
+class BlockOrder:
     """Equal blocks along the first dimension in another order: the gates of a recurrent layer.
 
     Attributes:
@@ -276,13 +276,13 @@ class Blocks:
     order: tuple[int, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         return reblocked(tensor, self.order)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         inverse = tuple(self.order.index(block) for block in range(len(self.order)))
-        return Blocks(inverse).apply(tensor, fields)
+        return BlockOrder(inverse).apply(tensor, fields)
 
 
 def reblocked(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -319,7 +319,7 @@ class DeviationToVariance:
     eps: str = "eps"
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `Step.apply`."""
+        """See `LayoutStep.apply`."""
         import numpy as np
 
         array = elements(tensor)
@@ -328,7 +328,7 @@ class DeviationToVariance:
             return copied(tensor, variance.astype(array.dtype))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `Step.undo`."""
+        """See `LayoutStep.undo`."""
         import numpy as np
 
         array = elements(tensor)

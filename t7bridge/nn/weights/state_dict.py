@@ -11,7 +11,7 @@ from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
 from ..fields import Fields, path_steps
-from ..plan.places import Budget, Place, Places, find_modules, is_module, is_scratch
+from ..plan.places import NameBudget, Place, Places, find_modules, is_module, is_scratch
 from ..registry import Layer, Param, Source
 from .compact import compacted
 from .layouts import apply_layout, elements
@@ -92,7 +92,7 @@ class _Collector:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._result = StateDict()
-        self._budget = Budget()
+        self._budget = NameBudget()
         self._made: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
         self._copies: dict[object, list[Tensor]] = {}

@@ -372,7 +372,7 @@ def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
     """Add the input, the output and the flows of a graph. Its blocks are those of its nodes, which count from 1."""
     count = len(graph.nodes)
     block.inside += [Block("", "", "end", lines=["input"]), Block("", "", "end", lines=["output"])]
-    takes = [(number, node.takes) for number, node in enumerate(graph.nodes)] + [(count + 1, graph.gives)]
+    takes = [(number, node.takes) for number, node in enumerate(graph.nodes)] + [(count + 1, graph.outputs)]
     labels: dict[tuple[int, int], list[str]] = {}
     for end, links in takes:
         for number, link in enumerate(links, 1):

@@ -24,7 +24,7 @@ from ...text import printable
 from . import FORMATS
 from .blocks import Block, blocks_of, count_parameters
 from .dot import as_dot
-from .graph_json import Source, graph_of
+from .graph_json import GraphSource, graph_of
 from .infer import Shapes, infer
 from .layout import Box, lay_out, readable
 from .page import page, pair_page
@@ -62,8 +62,8 @@ class Drawing:
     shapes: Shapes = Shapes()
 
     @property
-    def _source(self) -> Source:
-        return Source(self.file, self.path, self.prefix, self.shapes)
+    def _source(self) -> GraphSource:
+        return GraphSource(self.file, self.path, self.prefix, self.shapes)
 
     @property
     def modules(self) -> int:

@@ -47,7 +47,7 @@ _CATEGORIES = (
 
 
 @define(frozen=True)
-class Source:
+class GraphSource:
     """The file and the part of it shown by a graph.
 
     Attributes:
@@ -75,7 +75,7 @@ def category_of(block: Block) -> str:
 
 def graph_of(
     blocks: list[Block],
-    source: Source,
+    source: GraphSource,
     *,
     statistics: bool = False,
     brief: bool = False,

@@ -13,7 +13,7 @@ from attrs import field
 
 from ...data import define
 from .blocks import Block, shape_text
-from .shape_rules import RULES, Call, Mismatch, Shape, Value, joined
+from .shape_rules import RULES, Arguments, Mismatch, Shape, Value, joined
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
 """Heights and widths tried for a convolution."""
@@ -87,7 +87,7 @@ class _Run:
             return None
         if isinstance(x, list) and not all(isinstance(each, tuple) for each in x) and rule.__name__ == "_same":
             return None
-        return rule(Call(block.call[0], block.call[1]), x)
+        return rule(Arguments(block.call[0], block.call[1]), x)
 
     def _graph(self, block: Block, x: Value) -> Value:
         """Evaluate a graph, or branches: its last blocks are its input and its output."""

@@ -16,14 +16,14 @@ from typing import Any
 from ...errors import LimitError
 from ...text import printable
 from .blocks import Block
-from .graph_json import Source, graph_of
+from .graph_json import GraphSource, graph_of
 from .pair import Pairing
 
 _ROOMY, MAX_CHARS = 1_700_000, 2_500_000
 """Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
 
 
-def pair_page(first: tuple[list[Block], Source], second: tuple[list[Block], Source], pairing: Pairing) -> str:
+def pair_page(first: tuple[list[Block], GraphSource], second: tuple[list[Block], GraphSource], pairing: Pairing) -> str:
     """Return HTML of two models side by side, differences in colour.
 
     Args:
@@ -46,7 +46,7 @@ def pair_page(first: tuple[list[Block], Source], second: tuple[list[Block], Sour
 
 
 def _marked(
-    blocks: list[Block], source: Source, others: list[Block], pairing: Pairing, *, brief: bool
+    blocks: list[Block], source: GraphSource, others: list[Block], pairing: Pairing, *, brief: bool
 ) -> dict[str, Any]:
     """Return the graph of one side, with differences and counterparts."""
     marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
@@ -69,7 +69,7 @@ _LINES, _LINE = 30, 200
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
-def page(blocks: list[Block], source: Source, *, weights: bool = False) -> str:
+def page(blocks: list[Block], source: GraphSource, *, weights: bool = False) -> str:
     """Return HTML of the picture.
 
     Args:

@@ -24,7 +24,7 @@ class Mismatch(Exception):
 
 
 @define(frozen=True)
-class Call:
+class Arguments:
     """Arguments of a module's constructor.
 
     Attributes:
@@ -53,10 +53,10 @@ class Call:
         return self.each(name, place, 1, otherwise)[0]
 
 
-Rule = Callable[[Call, Value], Value]
+Rule = Callable[[Arguments, Value], Value]
 
 
-def _same(call: Call, x: Value) -> Value:
+def _same(call: Arguments, x: Value) -> Value:
     return x
 
 
@@ -67,7 +67,7 @@ def _tensor(x: Value) -> Shape:
 
 
 def _convolution(dims: int) -> Rule:
-    def rule(call: Call, x: Value) -> Value:
+    def rule(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
         kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
         padding, dilation = call.each("padding", 4, dims, 0), call.each("dilation", 5, dims, 1)
@@ -81,7 +81,7 @@ def _convolution(dims: int) -> Rule:
 
 
 def _transposed(dims: int) -> Rule:
-    def rule(call: Call, x: Value) -> Value:
+    def rule(call: Arguments, x: Value) -> Value:
         if isinstance(x, list):  # with the requested size
             return None
         shape = _tensor(x)
@@ -104,7 +104,7 @@ def _extents(front: Shape, extents: Shape, dims: int) -> Shape:
 
 
 def _pooling(dims: int) -> Rule:
-    def rule(call: Call, x: Value) -> Value:
+    def rule(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
         kernel = call.each("kernel_size", 0, dims, 1)
         stride = tuple(call.each("stride", 1, dims, 0))
@@ -127,7 +127,7 @@ def _pooling(dims: int) -> Rule:
     return rule
 
 
-def _adaptive(call: Call, x: Value) -> Value:
+def _adaptive(call: Arguments, x: Value) -> Value:
     shape, wanted = _tensor(x), call.get("output_size", 0)
     sizes = tuple(wanted) if isinstance(wanted, (tuple, list)) else (wanted, wanted)
     if len(shape) < 3 or not all(size is None or isinstance(size, int) for size in sizes):
@@ -137,29 +137,29 @@ def _adaptive(call: Call, x: Value) -> Value:
     )
 
 
-def _linear(call: Call, x: Value) -> Value:
+def _linear(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     if not shape or shape[-1] != call.number("in_features", 0, 0):
         raise Mismatch
     return (*shape[:-1], call.number("out_features", 1, 0))
 
 
-def _channels(call: Call, x: Value) -> Value:
+def _channels(call: Arguments, x: Value) -> Value:
     shape, count = _tensor(x), call.number("num_features", 0, 0)
     if count not in shape[:2]:
         raise Mismatch
     return shape
 
 
-def _embedding(call: Call, x: Value) -> Value:
+def _embedding(call: Arguments, x: Value) -> Value:
     return (*_tensor(x), call.number("embedding_dim", 1, 0))
 
 
-def _one_hot(call: Call, x: Value) -> Value:
+def _one_hot(call: Arguments, x: Value) -> Value:
     return (*_tensor(x), call.number("size", 0, 0))
 
 
-def _view(call: Call, x: Value) -> Value:
+def _view(call: Arguments, x: Value) -> Value:
     shape, size, given = _tensor(x), _sizes(call), call.get("n_input_dims", -1)
     front = 0 if given is None else max(0, len(shape) - given)
     batch = prod(shape[:front])
@@ -176,7 +176,7 @@ def _view(call: Call, x: Value) -> Value:
     return _filled((batch, *size), total)
 
 
-def _reshape(call: Call, x: Value) -> Value:
+def _reshape(call: Arguments, x: Value) -> Value:
     shape, size, batched = _tensor(x), _sizes(call), call.get("batch_mode", -1)
     if not shape:
         raise Mismatch
@@ -185,7 +185,7 @@ def _reshape(call: Call, x: Value) -> Value:
     return _filled((shape[0], *size) if batched else size, prod(shape))
 
 
-def _sizes(call: Call) -> Shape:
+def _sizes(call: Arguments) -> Shape:
     if not all(isinstance(each, int) for each in call.args):
         raise Mismatch
     return tuple(call.args)
@@ -203,13 +203,13 @@ def _filled(size: Shape, total: int) -> Shape:
     return size
 
 
-def _flatten(call: Call, x: Value) -> Value:
+def _flatten(call: Arguments, x: Value) -> Value:
     shape, start, end = _tensor(x), call.number("start_dim", 0, 1), call.number("end_dim", 1, -1)
     start, end = start % len(shape), end % len(shape)
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
-def _dimension(call: Call, shape: Shape, place: int = 0) -> int:
+def _dimension(call: Arguments, shape: Shape, place: int = 0) -> int:
     """Return a dimension counted in one example."""
     dim, example = call.number("dim", place, 0), call.get("n_input_dims", -1)
     if dim >= 0 and example is not None and len(shape) == example + 1:
@@ -219,7 +219,7 @@ def _dimension(call: Call, shape: Shape, place: int = 0) -> int:
     return dim % len(shape)
 
 
-def _join(call: Call, x: Value) -> Value:
+def _join(call: Arguments, x: Value) -> Value:
     if not isinstance(x, list) or not x:
         raise Mismatch
     if not all(isinstance(each, tuple) for each in x):
@@ -244,7 +244,7 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
     return (*first[:dim], sum(each[dim] for each in shapes), *first[dim + 1 :])
 
 
-def _split(call: Call, x: Value) -> Value:
+def _split(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     dim = _dimension(call, shape)
     if shape[dim] > _LONGEST:
@@ -252,7 +252,7 @@ def _split(call: Call, x: Value) -> Value:
     return [shape[:dim] + shape[dim + 1 :]] * shape[dim]
 
 
-def _fold(call: Call, x: Value) -> Value:
+def _fold(call: Arguments, x: Value) -> Value:
     """Combine the elements of a list: unknown ones have the shape of the known."""
     if not isinstance(x, list) or not x:
         raise Mismatch
@@ -262,27 +262,27 @@ def _fold(call: Call, x: Value) -> Value:
     return known[0] if known else None
 
 
-def _select_table(call: Call, x: Value) -> Value:
+def _select_table(call: Arguments, x: Value) -> Value:
     index = call.get("index", 0)
     if not isinstance(x, list) or not isinstance(index, int) or not -len(x) <= index < len(x):
         raise Mismatch
     return x[index]
 
 
-def _narrow_table(call: Call, x: Value) -> Value:
+def _narrow_table(call: Arguments, x: Value) -> Value:
     start, length = call.number("start", 0, 0), call.number("length", 1, 1)
     if not isinstance(x, list) or not 0 <= start <= len(x) or length < 0:
         return None
     return x[start : start + length]
 
 
-def _flat_list(call: Call, x: Value) -> Value:
+def _flat_list(call: Arguments, x: Value) -> Value:
     if not isinstance(x, list) or any(isinstance(each, list) and any(isinstance(e, list) for e in each) for each in x):
         return None
     return [inner for each in x for inner in (each if isinstance(each, list) else [each])][:_LONGEST]
 
 
-def _reduced(call: Call, x: Value) -> Value:
+def _reduced(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     dim = _dimension(call, shape)
     if call.kwargs.get("squeeze", True) and len(shape) > 1:
@@ -290,7 +290,7 @@ def _reduced(call: Call, x: Value) -> Value:
     return (*shape[:dim], 1, *shape[dim + 1 :])
 
 
-def _select(call: Call, x: Value) -> Value:
+def _select(call: Arguments, x: Value) -> Value:
     shape, dim = _tensor(x), call.number("dim", 0, 0)
     if not -len(shape) <= dim < len(shape):
         raise Mismatch
@@ -298,7 +298,7 @@ def _select(call: Call, x: Value) -> Value:
     return shape[:dim] + shape[dim + 1 :]
 
 
-def _narrow(call: Call, x: Value) -> Value:
+def _narrow(call: Arguments, x: Value) -> Value:
     shape, dim = _tensor(x), call.number("dim", 0, 0)
     start, length = call.number("start", 1, 0), call.number("length", 2, 1)
     if start < 0 or length < 0 or not -len(shape) <= dim < len(shape):
@@ -309,7 +309,7 @@ def _narrow(call: Call, x: Value) -> Value:
     return (*shape[:dim], length, *shape[dim + 1 :])
 
 
-def _squeeze(call: Call, x: Value) -> Value:
+def _squeeze(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     if call.get("dim", 0) is None:
         example = call.get("n_input_dims", 1)
@@ -319,7 +319,7 @@ def _squeeze(call: Call, x: Value) -> Value:
     return (shape[:dim] + shape[dim + 1 :] if shape[dim] == 1 else shape) or (1,)
 
 
-def _unsqueeze(call: Call, x: Value) -> Value:
+def _unsqueeze(call: Arguments, x: Value) -> Value:
     shape, example = _tensor(x), call.get("n_input_dims", 1)
     dim = call.number("dim", 0, 0) + (0 if example is None else len(shape) - example)
     if not 0 <= dim <= len(shape):
@@ -327,7 +327,7 @@ def _unsqueeze(call: Call, x: Value) -> Value:
     return (*shape[:dim], 1, *shape[dim:])
 
 
-def _transpose(call: Call, x: Value) -> Value:
+def _transpose(call: Arguments, x: Value) -> Value:
     shape, example = list(_tensor(x)), call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
     for first, second in call.args:
@@ -338,13 +338,13 @@ def _transpose(call: Call, x: Value) -> Value:
     return tuple(shape)
 
 
-def _replicate(call: Call, x: Value) -> Value:
+def _replicate(call: Arguments, x: Value) -> Value:
     shape, example = _tensor(x), call.get("n_input_dims", 2)
     dim = call.number("dim", 1, 0) + (example is not None and len(shape) > example)
     return (*shape[:dim], call.number("times", 0, 1), *shape[dim:])
 
 
-def _padding(call: Call, x: Value) -> Value:
+def _padding(call: Arguments, x: Value) -> Value:
     shape, example = _tensor(x), call.get("n_input_dims", 2)
     dim = call.number("dim", 0, 0) + (example is not None and len(shape) != example)
     if not -len(shape) <= dim < len(shape):
@@ -354,7 +354,7 @@ def _padding(call: Call, x: Value) -> Value:
 
 
 def _borders(dims: int) -> Rule:
-    def rule(call: Call, x: Value) -> Value:
+    def rule(call: Arguments, x: Value) -> Value:
         shape, widths = _tensor(x), call.each("padding", 0, 2 * dims, 0)
         if len(shape) < dims + 1:
             raise Mismatch
@@ -364,7 +364,7 @@ def _borders(dims: int) -> Rule:
     return rule
 
 
-def _upsample(call: Call, x: Value) -> Value:
+def _upsample(call: Arguments, x: Value) -> Value:
     shape, scale = _tensor(x), call.kwargs.get("scale_factor", call.args[0] if call.args else None)
     size = call.kwargs.get("size")
     if len(shape) < 3 or size is not None or not isinstance(scale, (int, float)) or isinstance(scale, bool):
@@ -372,14 +372,14 @@ def _upsample(call: Call, x: Value) -> Value:
     return (*shape[:2], *(int(each * scale) for each in shape[2:])) if len(shape) == 4 else None
 
 
-def _shuffle(call: Call, x: Value) -> Value:
+def _shuffle(call: Arguments, x: Value) -> Value:
     shape, r = _tensor(x), call.number("upscale_factor", 0, 1)
     if len(shape) < 3 or r < 1 or shape[-3] % (r * r):
         raise Mismatch
     return (*shape[:-3], shape[-3] // (r * r), shape[-2] * r, shape[-1] * r)
 
 
-def _temporal(call: Call, x: Value) -> Value:
+def _temporal(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     if len(shape) not in (2, 3):
         raise Mismatch
@@ -387,7 +387,7 @@ def _temporal(call: Call, x: Value) -> Value:
     return (*shape[:-2], found[1], found[0])
 
 
-def _temporal_pool(call: Call, x: Value) -> Value:
+def _temporal_pool(call: Arguments, x: Value) -> Value:
     shape = _tensor(x)
     if len(shape) not in (2, 3):
         raise Mismatch
@@ -395,7 +395,7 @@ def _temporal_pool(call: Call, x: Value) -> Value:
     return (*shape[:-2], found[1], found[0])
 
 
-def _pairs(call: Call, x: Value) -> Value:
+def _pairs(call: Arguments, x: Value) -> Value:
     """Return one number for each example of two lists of vectors."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None
@@ -404,7 +404,7 @@ def _pairs(call: Call, x: Value) -> Value:
     return x[0][:1] if len(x[0]) == 2 else (1,)
 
 
-def _product(call: Call, x: Value) -> Value:
+def _product(call: Arguments, x: Value) -> Value:
     """Return the product of matrices, or of batches of them."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None

@@ -30,12 +30,12 @@ _MAX_DEPTH = 40
 """Maximum nesting of containers that may be out of order."""
 
 
-Solve = Callable[[Items, Items], "Finding"]
+Solve = Callable[[Items, Items], "Conclusions"]
 """Decides sequences of both sides."""
 
 
 @define(eq=False)
-class Finding:
+class Conclusions:
     """Conclusions from the evidence.
 
     Attributes:
@@ -49,7 +49,7 @@ class Finding:
     doubts: list[tuple[list[int], list[int], str]] = field(factory=list)
     disorder: int = 0
 
-    def add(self, other: Finding) -> None:
+    def add(self, other: Conclusions) -> None:
         """Add the conclusions of another finding."""
         self.pairs.update(other.pairs)
         self.doubts += other.doubts
@@ -65,7 +65,7 @@ class _TooMuchError(Exception):
     """There are too many ways to place containers."""
 
 
-def find(source: Items, target: Items) -> Finding:
+def find(source: Items, target: Items) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt."""
     counts = Counter(item.cls for item in source), Counter(item.cls for item in target)
     even = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls]}
@@ -82,7 +82,7 @@ def _of(items: Items, classes: set[Class]) -> Items:
     return [item for item in items if item.cls in classes]
 
 
-def _add_uneven(finding: Finding, source: Items, target: Items, uneven: set[Class]) -> None:
+def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[Class]) -> None:
     """Pair parts between the same decided parts on both sides, of classes that one side has more of."""
     places = {number: place for place, (number, _) in finding.pairs.items()}
     decided: set[int] = set()
@@ -114,7 +114,7 @@ def _between(items: Items, classes: set[Class], anchors: Mapping[int, int]) -> d
     return {**found, -1: waiting}
 
 
-def _same(one: Finding, other: Finding) -> bool:
+def _same(one: Conclusions, other: Conclusions) -> bool:
     return {place: number for place, (number, _) in one.pairs.items()} == {
         place: number for place, (number, _) in other.pairs.items()
     }
@@ -133,9 +133,9 @@ class _Solver:
         """Steps left: in total, and in each nested search."""
         self._depth = 0
 
-    def solve(self, source: Items, target: Items) -> Finding:
+    def solve(self, source: Items, target: Items) -> Conclusions:
         """Decide what can be decided: where the orders agree, and in the smallest stretches where they do not."""
-        finding = Finding()
+        finding = Conclusions()
         counts = Counter(item.cls for item in source)
         stack = [(source, target, False)]
         while stack:
@@ -154,35 +154,35 @@ class _Solver:
                 finding.add(self._explain(one, other))
         return finding
 
-    def _lone_ones(self, source: Items, target: Items) -> Finding:
+    def _lone_ones(self, source: Items, target: Items) -> Conclusions:
         """Of a stretch with missing neighbours, decide only the parts that no other part looks like.
 
         The missing parts may be those that would show that something has moved.
         """
-        finding = Finding(disorder=len(source))
+        finding = Conclusions(disorder=len(source))
         lone = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
         finding.pairs = {item.number: (lone[item.cls], "shape") for item in target if item.cls in lone}
         _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
         return finding
 
-    def _explain(self, source: Items, target: Items) -> Finding:
+    def _explain(self, source: Items, target: Items) -> Conclusions:
         """Decide a stretch in which the orders differ."""
         if has_gap(source) or has_gap(target):
             return self._lone_ones(source, target)
         try:
             ways = self._ways(source, target)
         except _TooMuchError:
-            finding = Finding()
+            finding = Conclusions()
             _doubt(finding, source, target, "there are too many ways to place the containers that hold them")
             return finding
         if not ways:
             return _by_kinds(source, target)
         agreed = set.intersection(*({(place, number) for place, (number, _) in way.pairs.items()} for way in ways))
-        finding = Finding({place: (number, "containers") for place, number in agreed}, disorder=ways[0].disorder)
+        finding = Conclusions({place: (number, "containers") for place, number in agreed}, disorder=ways[0].disorder)
         _doubt(finding, source, target, "the containers that hold them can be placed in several ways")
         return finding
 
-    def _ways(self, source: Items, target: Items) -> list[Finding]:
+    def _ways(self, source: Items, target: Items) -> list[Conclusions]:
         """Return the best ways to place the containers of one side on the other; none if that explains nothing."""
         of_source, of_target = blocks(source), blocks(target)
         if not of_source:
@@ -196,14 +196,14 @@ class _Solver:
         return both or [way for way in ways + others if way.cost[0] == least]
 
     @staticmethod
-    def _either(ways: list[Finding] | None, others: list[Finding] | None) -> list[Finding]:
+    def _either(ways: list[Conclusions] | None, others: list[Conclusions] | None) -> list[Conclusions]:
         """Return the findings of one side if the other has too many ways, provided they leave nothing open."""
         for side in (ways, others):
             if side is not None and len(side) == 1 and not side[0].cost[0]:
                 return side
         raise _TooMuchError
 
-    def _best(self, ways: Iterator[Finding]) -> list[Finding] | None:
+    def _best(self, ways: Iterator[Conclusions]) -> list[Conclusions] | None:
         """Of several ways to place containers, return those with the least ambiguity and disorder.
 
         `None` if there are too many to tell.
@@ -220,7 +220,9 @@ class _Solver:
         least = min((way.cost for way in found), default=None)
         return [way for way in found if way.cost == least]
 
-    def _placed(self, items: Items, blocks: list[tuple[int, int]], others: Items, solve: Solve) -> Iterator[Finding]:
+    def _placed(
+        self, items: Items, blocks: list[tuple[int, int]], others: Items, solve: Solve
+    ) -> Iterator[Conclusions]:
         """Yield every way to find the containers of one side in the sequence of the other, each as a whole.
 
         Args:
@@ -266,9 +268,9 @@ class _Solver:
 
     def _read(
         self, items: Items, blocks: list[tuple[int, int]], others: Items, starts: list[int], solve: Solve
-    ) -> Finding:
+    ) -> Conclusions:
         """Return the finding for each part under one way to place the containers."""
-        finding = Finding()
+        finding = Conclusions()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _TooMuchError
@@ -283,9 +285,9 @@ class _Solver:
         return finding
 
 
-def _by_kinds(source: Items, target: Items) -> Finding:
+def _by_kinds(source: Items, target: Items) -> Conclusions:
     """Decide a stretch in which no container helps."""
-    finding = Finding(disorder=len(source))
+    finding = Conclusions(disorder=len(source))
     counts = Counter(item.cls for item in source)
     lone = {item.cls: item.number for item in source if counts[item.cls] == 1}
     places: dict[Class, list[int]] = {}
@@ -338,7 +340,7 @@ def _kinds(items: Items) -> dict[Class, list[Class]]:
     return found
 
 
-def _doubt(finding: Finding, source: Items, target: Items, reason: str) -> None:
+def _doubt(finding: Conclusions, source: Items, target: Items, reason: str) -> None:
     """Mark everything undecided as ambiguous, class by class."""
     decided = {number for number, _ in finding.pairs.values()}
     groups: dict[Class, tuple[list[int], list[int]]] = {}

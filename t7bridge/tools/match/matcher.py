@@ -11,14 +11,14 @@ from ...errors import ModelError
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note, Report
-from .align import Finding, find
+from .align import Conclusions, find
 from .classes import classify, fits, kind_of, names_between
 from .gates import ORDERS, Gates, gate_count, reorder
 from .mapping import NOTHING, Line, Settled, read_mapping, under
 from .parts import BATCHES, Part, in_runs, parts_of
 from .result import Ambiguity, Match, Pair
 from .sides import Side, side_of
-from .stretches import Item
+from .stretches import AlignedPart
 
 
 def match(
@@ -339,11 +339,14 @@ class _Attempt:
         self.open = len(source) + len(target) - 2 * len(self.pairs)
 
 
-def _found(source: list[Part], target: list[Part]) -> Finding:
+def _found(source: list[Part], target: list[Part]) -> Conclusions:
     classes = classify(source, target)
     kinds = {cls: kind_of(part) for cls, part in zip(classes[1], target)}
     items = [
-        [Item(number, cls, kinds.get(cls, ()), part.path) for number, (part, cls) in enumerate(zip(side, of_side))]
+        [
+            AlignedPart(number, cls, kinds.get(cls, ()), part.path)
+            for number, (part, cls) in enumerate(zip(side, of_side))
+        ]
         for side, of_side in ((source, classes[0]), (target, classes[1]))
     ]
     return find(*items)

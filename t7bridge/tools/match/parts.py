@@ -99,7 +99,7 @@ def _runs(graph: GraphSpec) -> dict[str, int]:
     for node in graph.nodes:
         for before, _ in node.takes:
             takers[before] += 1
-    for before, _ in graph.gives:
+    for before, _ in graph.outputs:
         takers[before] += 1
     run_of: list[int] = [0]
     named: dict[str, int] = {}

@@ -11,7 +11,7 @@ from .parts import Path, shared
 
 
 @define(eq=False)
-class Item:
+class AlignedPart:
     """A part as the alignment sees it.
 
     Attributes:
@@ -29,13 +29,13 @@ class Item:
     gap: int = -1
 
 
-Items = list[Item]
+Items = list[AlignedPart]
 
 
 def mark_gaps(items: Items, classes: set[Class]) -> None:
     """Mark the parts of some classes that are next to parts of others."""
     for step in (1, -1):
-        last: Item | None = None
+        last: AlignedPart | None = None
         for item in items[::step]:
             if item.cls not in classes:
                 last = item

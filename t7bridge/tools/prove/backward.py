@@ -16,11 +16,11 @@ from .reasons import OTHER_INPUT
 from .values import leaves, unit_of, zeros_like
 
 if TYPE_CHECKING:
-    from ...torchmodules.running import Layer
+    from ...torchmodules.running import LiveLayer
     from .outcome import Outcome
 
 
-def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Limits) -> None:
+def check_backward(outcome: Outcome, value: Any, layer: LiveLayer | None, limits: Limits) -> None:
     """Compare a step's recorded gradInput with the one computed from its gradOutput.
 
     Args:
@@ -38,7 +38,7 @@ def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Li
         return
     unit = max(item for item in units if item is not None)
     try:
-        layer = layer or running.Layer.build(step.obj, step.path, unit, limits)
+        layer = layer or running.LiveLayer.build(step.obj, step.path, unit, limits)
         outcome.independent = layer.is_sum
         if value is None:
             if not layer.is_sum or not isinstance(step.grad_input, Tensor):
@@ -69,7 +69,7 @@ def check_backward(outcome: Outcome, value: Any, layer: Layer | None, limits: Li
         _check_weights(outcome, layer, value, slope)
 
 
-def _check_weights(outcome: Outcome, layer: Layer, value: Any, slope: Any) -> None:
+def _check_weights(outcome: Outcome, layer: LiveLayer, value: Any, slope: Any) -> None:
     """Compare gradWeight with that of this one pass; more than one pass may have been added up, so only agreement
     says something.
     """
@@ -83,7 +83,7 @@ def _check_weights(outcome: Outcome, layer: Layer, value: Any, slope: Any) -> No
     if given is None:
         return
     try:
-        kept = running.Layer.build(given, outcome.step.path, layer.unit)
+        kept = running.LiveLayer.build(given, outcome.step.path, layer.unit)
     except T7BridgeError:
         return
     if running.weight_gradients_agree(layer, kept, value, slope):

@@ -90,14 +90,14 @@ def _compared(
     obj: TorchObject, tell: Target, given: Tensor, slope: Tensor, loss: float, path: str, limits: Limits
 ) -> tuple[float, float] | None:
     """The difference of the loss, and the limit; `None` where the gradient tells no target."""
-    from ...torchmodules.running import Layer, NotRunError, flat, to_torch
+    from ...torchmodules.running import LiveLayer, NotRunError, flat, to_torch
 
     value = given.numpy().astype("f8")
     target = tell(obj, value, slope.numpy().astype("f8").reshape(value.shape))
     if target is None:
         return None
     try:
-        layer = Layer.build(obj, path, unit_of(given) or 2.0**-24, limits)
+        layer = LiveLayer.build(obj, path, unit_of(given) or 2.0**-24, limits)
         got = layer.loss(to_torch(Tensor.from_numpy(value)), to_torch(Tensor.from_numpy(target)))
     except (NotRunError, T7BridgeError):
         return None

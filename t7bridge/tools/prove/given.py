@@ -77,12 +77,12 @@ def whole_proof(
 ) -> LayerProof:
     """The verdict on a model as a whole, run on one input in evaluation mode."""
     from ...torchmodules.judging import measure, squeezed
-    from ...torchmodules.running import Layer, NotRunError, flat, mapped, to_torch
+    from ...torchmodules.running import LiveLayer, NotRunError, flat, mapped, to_torch
 
     layer_proof = LayerProof(path, model.class_name, NOT_CHECKABLE, parameters=_parameters(model, path, limits))
     unit = unit_of(wanted) or unit_of(given) or 2.0**-24
     try:
-        layer = Layer.build(model, path, unit, limits)
+        layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
         value = mapped(to_torch(given), lambda item: item.double())
         got = [item.double() for item in flat(layer.run(value))]

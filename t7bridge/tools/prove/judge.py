@@ -31,7 +31,7 @@ from .visits import Step, base_name, own_parameters
 
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
-    from ...torchmodules.running import Layer
+    from ...torchmodules.running import LiveLayer
     from ...torchmodules.updates import Direction
 
 BESIDE = 0.3
@@ -54,7 +54,7 @@ class Ran:
         is_final: whether no step comes after it.
     """
 
-    layer: Layer | None
+    layer: LiveLayer | None
     value: Any
     output: list[Any]
     scales: list[Any]
@@ -209,7 +209,7 @@ def _explain_beside(
     return False
 
 
-def explain_refusal(outcome: Outcome, layer: Layer, value: Any, step: Step, limits: Limits) -> None:
+def explain_refusal(outcome: Outcome, layer: LiveLayer, value: Any, step: Step, limits: Limits) -> None:
     """Find the option with which a layer takes an input that it does not take as it is."""
     from ...torchmodules.chains import extended
     from ...torchmodules.judging import squeezed

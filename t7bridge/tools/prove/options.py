@@ -116,14 +116,14 @@ def likely_reason(chain: Chain, want: list[Any], scales: list[Any], headroom: fl
         limits: resource limits.
     """
     from ...torchmodules.judging import close_enough
-    from ...torchmodules.running import Layer, NotRunError, flat
+    from ...torchmodules.running import LiveLayer, NotRunError, flat
 
     shapes = [tuple(item.shape) for item in want]
 
     def tried(place: int, changes: dict[str, Any]) -> list[Any] | None:
         link = chain.links[place]
         try:
-            layer = Layer.variant(link.layer, changes, limits)
+            layer = LiveLayer.variant(link.layer, changes, limits)
             if place + 1 == len(chain.links) == 1:
                 found = layer.shapes(chain.start)
                 if found is not None and found != shapes:

@@ -10,7 +10,7 @@ from .proof import NOT_RECORDED
 from .visits import Step
 
 if TYPE_CHECKING:
-    from ...torchmodules.judging import Difference, Weight
+    from ...torchmodules.judging import Deviation, SuspectWeight
     from ...torchmodules.updates import Direction, Fit
 
 
@@ -43,13 +43,13 @@ class Outcome:
     step: Step
     verdict: str = NOT_RECORDED
     reason: str = ""
-    difference: Difference | None = None
+    difference: Deviation | None = None
     backward: str = NOT_RECORDED
     backward_reason: str = ""
-    backward_difference: Difference | None = None
+    backward_difference: Deviation | None = None
     gradients: str = NOT_RECORDED
     fit: Fit | None = None
-    weight: Weight | None = None
+    weight: SuspectWeight | None = None
     group: tuple[int, ...] = ()
     blamed: tuple[int, ...] = ()
     parameters: int = 0

@@ -174,7 +174,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     Raises:
         ModelError: the model does not tell what it takes.
     """
-    from ...torchmodules.running import Layer
+    from ...torchmodules.running import LiveLayer
 
     first = guess_inputs(model)
     if first is None:
@@ -182,7 +182,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
             "what the model takes cannot be told from its layers", path=path, hint="Name it: --shape 2x3x224x224."
         )
     try:
-        layer = Layer.build(model, path, 2.0**-24, limits)
+        layer = LiveLayer.build(model, path, 2.0**-24, limits)
     except Exception:  # the model has no live module: the script may still run in Lua
         return first
     for side in SIDES:

@@ -28,7 +28,7 @@ from .visits import Step, base_name, own_parameters
 
 if TYPE_CHECKING:
     from ...torchmodules.chains import Chain
-    from ...torchmodules.running import Layer
+    from ...torchmodules.running import LiveLayer
     from ...torchmodules.updates import Direction
 
 
@@ -120,7 +120,7 @@ class Runner:
     def _forward(self, number: int, step: Step, outcome: Outcome, memory: Memory, far: Stretches) -> None:
         from ...torchmodules.chains import extended
         from ...torchmodules.judging import squeezed
-        from ...torchmodules.running import TINY, Layer, NotRunError, flat, spread, to_torch
+        from ...torchmodules.running import TINY, LiveLayer, NotRunError, flat, spread, to_torch
 
         if step.whole and base_name(step.obj.class_name) == "gModule":
             self._forget(step)
@@ -160,12 +160,12 @@ class Runner:
             return
         value, scale, group = found.value, found.scale, found.group
         unit = self._unit(step)
-        layer: Layer | None = None
+        layer: LiveLayer | None = None
         try:
             if step.glue is not None:
                 got = [value]
             else:
-                layer = Layer.build(step.obj, step.path, unit, self.limits)
+                layer = LiveLayer.build(step.obj, step.path, unit, self.limits)
                 self._check_size(layer, value, step)
                 got = layer.run(value)
             output = [item.double() for item in flat(got)]
@@ -232,7 +232,7 @@ class Runner:
         known = [unit for unit in units if unit is not None]
         return max(known) if known else UNIT["float32"]
 
-    def _check_size(self, layer: Layer, value: Any, step: Step) -> None:
+    def _check_size(self, layer: LiveLayer, value: Any, step: Step) -> None:
         from ...torchmodules.running import MAX_ELEMENTS, NotRunError
 
         if elements_of(step.output) > 1 << 16 or elements_of(step.input) > 1 << 16 or layer.terms() > 1 << 12:
@@ -342,7 +342,7 @@ class Runner:
     # Backwards
 
     def _backward(
-        self, number: int, step: Step, outcome: Outcome, memory: Memory, value: Any, layer: Layer | None = None
+        self, number: int, step: Step, outcome: Outcome, memory: Memory, value: Any, layer: LiveLayer | None = None
     ) -> None:
         from .backward import check_backward
 

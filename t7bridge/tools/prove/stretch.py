@@ -21,7 +21,7 @@ from .values import Recorded, is_whole, leaves, region
 from .visits import Step
 
 if TYPE_CHECKING:
-    from ...torchmodules.running import Layer
+    from ...torchmodules.running import LiveLayer
 
 ROOM = 20.0
 """Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch."""
@@ -60,7 +60,7 @@ class Stretches:
     _far: dict[Any, Far] = field(factory=dict, repr=False)
     _ends: dict[int, Far] = field(factory=dict, repr=False)
 
-    def add(self, number: int, step: Step, layer: Layer | None, given: Any) -> None:
+    def add(self, number: int, step: Step, layer: LiveLayer | None, given: Any) -> None:
         """Run a layer on what those before it computed.
 
         Args:

@@ -19,8 +19,8 @@ class Graph(nn.Sequential):
             inputs: the numbers of other nodes and the selected elements of their
                 outputs.
             Node 0 is the input, the first step node 1.
-        gives: the outputs, in the same form.
-        gives_list: whether to return a list.
+        outputs: the outputs, in the same form.
+        returns_list: whether to return a list.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Graph(nn.Sequential):
         modules: OrderedDict[str, nn.Module],
         *,
         nodes: tuple[tuple[str | None, tuple[Link, ...]], ...],
-        gives: tuple[Link, ...],
-        gives_list: bool,
+        outputs: tuple[Link, ...],
+        returns_list: bool,
     ) -> None:
         super().__init__(modules)
         self.nodes = nodes
-        self.gives = gives
-        self.gives_list = gives_list
+        self.outputs = outputs
+        self.returns_list = returns_list
 
     def forward(self, input: Any) -> Any:
         """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
@@ -43,8 +43,8 @@ class Graph(nn.Sequential):
             taken = [self._fetch(values, link) for link in takes]
             value = taken[0] if len(taken) == 1 else taken
             values.append(value if name is None else self._modules[name](value))
-        given = [self._fetch(values, link) for link in self.gives]
-        return given if self.gives_list else given[0]
+        given = [self._fetch(values, link) for link in self.outputs]
+        return given if self.returns_list else given[0]
 
     def _fetch(self, values: list[Any], link: Link) -> Any:
         node, path = link

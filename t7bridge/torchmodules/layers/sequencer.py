@@ -113,7 +113,7 @@ class RecurrentAttention(nn.Sequential):
             location.
         steps: number of steps.
         hidden_size: the shape of an output of the network, without the batch.
-        gives_actions: whether outputs are lists of the network's output and the
+        returns_actions: whether outputs are lists of the network's output and the
             location.
     """
 
@@ -123,12 +123,12 @@ class RecurrentAttention(nn.Sequential):
         action: nn.Module,
         steps: int,
         hidden_size: tuple[int, ...],
-        gives_actions: bool,
+        returns_actions: bool,
     ) -> None:
         super().__init__(network, action)
         self.steps = steps
         self.hidden_size = hidden_size
-        self.gives_actions = gives_actions
+        self.returns_actions = returns_actions
 
     def forward(self, input: Tensor) -> list[Any]:
         """Take a batch; return a list of the outputs of all steps."""
@@ -139,7 +139,7 @@ class RecurrentAttention(nn.Sequential):
         for _ in range(self.steps):
             place = action(last)
             output = network([input, place])
-            last = [output, place] if self.gives_actions else output
+            last = [output, place] if self.returns_actions else output
             outputs.append(last)
         return outputs
 

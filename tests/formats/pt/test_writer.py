@@ -230,7 +230,7 @@ def test_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
     output.flush()
     monkeypatch.setattr(zip_writer, "_FULL_32", 0xFFFFFFFF)
     large = next(member for member in writer.members if member.size == 5000)
-    header = zip_writer._central_header(zip_writer.Member(large.name, 2**33, 2**34, 7))
+    header = zip_writer._central_header(zip_writer.WrittenMember(large.name, 2**33, 2**34, 7))
 
     assert struct.pack("<HHQQQ", 1, 24, 2**34, 2**34, 2**33) == header[-28:]
     local = file.getvalue()[large.offset :]

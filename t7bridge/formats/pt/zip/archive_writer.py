@@ -40,7 +40,7 @@ class Headed:
 
 
 @define
-class Member:
+class WrittenMember:
     """A member that was written.
 
     Attributes:
@@ -79,9 +79,9 @@ class ZipWriter:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._start = output.position
-        self._unsettled: list[tuple[int, Member]] = []
+        self._unsettled: list[tuple[int, WrittenMember]] = []
         """Members whose data are being copied, with the positions of their descriptors."""
-        self.members: list[Member] = []
+        self.members: list[WrittenMember] = []
 
     def add(self, name: str, content: Content, size: int | None = None) -> None:
         """Write one member.
@@ -99,7 +99,7 @@ class ZipWriter:
             size = len(content.head) + content.extent.nbytes
         assert size is not None
         encoded = name.encode()
-        member = Member(name, self._output.position - self._start, size)
+        member = WrittenMember(name, self._output.position - self._start, size)
         extra = _zip64_field(member) if _is_large(member) else b""
         extra += _padding(member.offset + _LOCAL_HEADER.size + len(encoded) + len(extra))
         self._output.write(_LOCAL_HEADER.pack(0x04034B50, 0, _FLAGS, 0, 0, 0, 0, 0, 0, len(encoded), len(extra)))
@@ -110,7 +110,7 @@ class ZipWriter:
         self._output.write(member.descriptor())
         self.members.append(member)
 
-    def _data(self, member: Member, content: Content) -> None:
+    def _data(self, member: WrittenMember, content: Content) -> None:
         if isinstance(content, Extent):
             self._output.copy(content, member.settle)
             return
@@ -151,11 +151,11 @@ class ZipWriter:
         self._output.write(_END.pack(0x06054B50, 0, 0, short, short, *sizes) + comment)
 
 
-def _is_large(member: Member) -> bool:
+def _is_large(member: WrittenMember) -> bool:
     return member.size >= _FULL_32 or member.offset >= _FULL_32
 
 
-def _zip64_field(member: Member) -> bytes:
+def _zip64_field(member: WrittenMember) -> bytes:
     """Return the sizes and the offset that do not fit 32 bits, in the order of the format."""
     numbers = [member.size, member.size] if member.size >= _FULL_32 else []
     if member.offset >= _FULL_32:
@@ -170,7 +170,7 @@ def _padding(position: int) -> bytes:
     return PADDING_FIELD + struct.pack("<H", length) + b"Z" * length
 
 
-def _central_header(member: Member) -> bytes:
+def _central_header(member: WrittenMember) -> bytes:
     name = member.name.encode()
     extra = _zip64_field(member) if _is_large(member) else b""
     size = min(member.size, _FULL_32)
