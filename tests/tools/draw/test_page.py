@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from browser import PROGRAM, Browser
 from helpers import ROOT
+from looping import for_each
 
 import t7bridge
 from t7bridge.graph.lua import Table, TorchObject
@@ -192,3 +193,24 @@ def test_in_a_frame(browser: Browser, tmp_path: Path) -> None:
     time.sleep(0.3)
     assert browser.run("document.querySelector('iframe').contentDocument") is None
     assert browser.errors == []
+
+
+ARROWS = """(() => {
+  const boxes = [...document.querySelectorAll('svg.view rect.b')].map(e => e.getBoundingClientRect());
+  const ends = [...document.querySelectorAll('svg.view path[marker-end]')].map(e => {
+    const length = e.getTotalLength(), turned = e.getScreenCTM();
+    return [e.getPointAtLength(0), e.getPointAtLength(length)].map(p => p.matrixTransform(turned));
+  });
+  const meets = (p, side) => boxes.some(r => p.x > r.left - 1 && p.x < r.right + 1 && Math.abs(p.y - r[side]) < 1.5);
+  return [ends.length, ends.filter(([from, to]) => !meets(from, 'bottom') || !meets(to, 'top')).length];
+})()"""
+
+
+@for_each("name", ["char_lstm_nngraph", "unet_nngraph", "gmodule_two_in_two_out"])
+def test_arrows_end_at_their_boxes(browser: Browser, tmp_path: Path, name: str) -> None:
+    """Each arrow leads from the lower side of a box to the upper side of one, also where boxes stand close together."""
+    browser.open(drawn(MODELS / f"{name}.t7", tmp_path))
+    browser.run("[...document.querySelectorAll('button')].find(e => e.textContent === 'unfold').click()")
+    count, loose = browser.run(ARROWS)
+    assert count > 10
+    assert loose == 0

@@ -298,9 +298,17 @@ function layouts(nodes, parent, open, spread, room) {
     });
     edges.forEach((e, i) => {
       const a = b.kids[e[0]], c = b.kids[e[1]], inner = [[a.x + a.w / 2, a.y + a.h], [c.x + c.w / 2, c.y]];
-      b.edges.push({ a: e[0], b: e[1], text: [e[2], out(a)].filter(Boolean).join("  "), curve: points.has(i), points: points.has(i) ? points.get(i).map(p => [p[0], p[1]]) : inner });
+      b.edges.push({ a: e[0], b: e[1], text: [e[2], out(a)].filter(Boolean).join("  "), curve: points.has(i), points: points.has(i) ? docked(points.get(i), a, c) : inner });
     });
     return { ...extent, w: extent.right - extent.left, h: extent.low - extent.top };
+  }
+  // dagre ends an arrow at the border of a stretch, which is as wide as its widest box: it ends at the box itself, from above.
+  function docked(bends, a, c) {
+    const points = bends.map(p => [p[0], p[1]]), last = points.length - 1;
+    const at = (k, y, p, towards) => Math.abs(p[1] - y) < 1 && p[0] >= k.x && p[0] <= k.x + k.w ? p : [Math.min(Math.max(towards[0], k.x + 8), k.x + k.w - 8), y];
+    points[0] = at(a, a.y + a.h, points[0], points[1]);
+    points[last] = at(c, c.y, points[last], points[last - 1]);
+    return points;
   }
   function byDagre(boxes, links) {
     const g = new dagre.graphlib.Graph({ multigraph: true });
