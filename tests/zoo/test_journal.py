@@ -12,7 +12,7 @@ from attrs import asdict
 from t7bridge.errors import CorruptError, T7BridgeError
 from t7bridge.zoo.journal import SCHEMA, Journal, JournalRow
 
-NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7"]
+NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7", "f\udc80.t7"]
 """Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
 
 
@@ -33,7 +33,7 @@ def test_rows_come_back(tmp_path: Path) -> None:
     with opened(tmp_path / "j") as journal:
         journal.plan(rows[::-1])
         journal.set_facts({"options": {"to": "pt"}, "runs": 3})
-    assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5]
+    assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5, 6]
     with opened(tmp_path / "j") as journal:
         found = list(journal.rows())
         assert [asdict(row) for row in sorted(found, key=lambda row: row.bytes)] == [asdict(row) for row in rows]
@@ -57,6 +57,9 @@ def test_plans_change_and_add(tmp_path: Path) -> None:
         kept[0].hash, kept[0].reason = "h", "why \udcff"
         journal.record([kept[0]])
         assert [(row.hash, row.reason) for row in journal.rows()] == [("h", "why \udcff"), ("", ""), ("", "")]
+        kept[0].message = "a class \ud800 that is called so in a pickle, \ud7ff \udd00"
+        journal.record([kept[0]])
+        assert next(journal.rows()).message.startswith("a class ")
         journal.forget()
         assert list(journal.rows()) == []
         journal.plan([])
