@@ -17,6 +17,8 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.values.describe_lua import describe_value, json_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 600
+"""Seconds after which a test gives up on a process: on a busy machine only one that hangs takes so long."""
 TESTFILES = ROOT / "testfiles"
 
 LITTLE8 = T7Layout()

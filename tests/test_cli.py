@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import PATIENCE
 
 from t7bridge import Storage, Table, load, save
 
@@ -220,7 +221,7 @@ def test_signals(number: signal.Signals, tmp_path: Path) -> None:
         written = sum(path.stat().st_size for path in tmp_path.glob(".t7bridge-*.tmp"))
     process.send_signal(number)
 
-    assert process.wait(30) == 128 + number
+    assert process.wait(PATIENCE) == 128 + number
     assert [path.name for path in tmp_path.iterdir()] == ["large.t7"]
 
 

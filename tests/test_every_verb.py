@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 from looping import for_each
 from test_bad_files import BAD, ROWS
 
@@ -189,7 +189,7 @@ def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_pat
         reader, writer = os.pipe()
         os.close(reader)
         shell = ["/bin/sh", "-c", '"$@" >&-', "sh"] if closed else []
-        done = subprocess.run([*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=100)
+        done = subprocess.run([*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
         os.close(writer)
         assert "Traceback" not in done.stderr
         assert "Exception" not in done.stderr

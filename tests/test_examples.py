@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import PATIENCE
 
 import t7bridge
 
@@ -51,18 +52,22 @@ def test_models_run_in_c(tmp_path: Path) -> None:
     program = tmp_path / "run_graph"
     sources = sorted(map(str, (ROOT / "examples/c").glob("*.c")))
     flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    subprocess.run([str(COMPILER), *flags, "-o", program, *sources, "-lm"], check=True, timeout=120)
+    subprocess.run([str(COMPILER), *flags, "-o", program, *sources, "-lm"], check=True, timeout=PATIENCE)
     graph, weights, values = (str(tmp_path / name) for name in ("x.json", "x.safetensors", "values.safetensors"))
     for name in RUN:
         model = ROOT / "testfiles/models" / f"{name}.t7"
         t7bridge.draw(model, graph, force=True)
         t7bridge.convert(model, weights, force=True)
         t7bridge.convert(model.with_suffix(".io.t7"), values, force=True)
-        run = subprocess.run([program, graph, weights, values], capture_output=True, text=True, check=False, timeout=60)
+        run = subprocess.run(
+            [program, graph, weights, values], capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
         assert (run.returncode, run.stderr) == (0, ""), name
         assert run.stdout.count("largest difference") == (5 if "lstm" in name else 2 if "two_out" in name else 1)
 
     t7bridge.convert(ROOT / "testfiles/models/lenet_mm.t7", weights, force=True)
-    run = subprocess.run([program, graph, weights, values], capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run(
+        [program, graph, weights, values], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert run.returncode == 2
     assert "the weights have no" in run.stderr or "takes" in run.stderr

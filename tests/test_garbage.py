@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import PATIENCE, ROOT
 
 import t7bridge
 from t7bridge.garbage import collector_paused
@@ -51,14 +51,14 @@ def test_threads():
 
     def read() -> None:
         with collector_paused():
-            inside.wait(10)
-            leave.wait(10)
+            inside.wait(PATIENCE)
+            leave.wait(PATIENCE)
 
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
     with collector_paused():
-        inside.wait(10)
+        inside.wait(PATIENCE)
     assert state() != before
     leave.set()
     for thread in threads:

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 
 import t7bridge
 from t7bridge import cli
@@ -184,7 +184,7 @@ def test_signals_at_random_moments(number, tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(choose.uniform(0, lasts))
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
         stopped += process.returncode != 0
         assert not target.exists() or target.stat().st_size == whole
         # A signal that comes while Python itself starts ends it in Python's own way, before there is any file.
@@ -202,7 +202,7 @@ def test_kill_leaves_no_half_file(tmp_path):
     while not list(tmp_path.glob(".t7bridge-*")) and process.poll() is None:
         time.sleep(0.002)
     process.kill()
-    process.wait(30)
+    process.wait(PATIENCE)
     assert not (tmp_path / "y.pt").exists()
     left = [path.name for path in tmp_path.iterdir() if path.name != "x.t7"]
     assert all(name.startswith(".t7bridge-") and name.endswith(".tmp") for name in left)
@@ -312,7 +312,7 @@ def test_target_made_by_another_meanwhile(tmp_path):
         )
         for source in sources
     ]
-    errors = [process.communicate(timeout=60)[1].decode() for process in processes]
+    errors = [process.communicate(timeout=PATIENCE)[1].decode() for process in processes]
     codes = [process.returncode for process in processes]
     assert sorted(codes) == [0, 2, 2, 2]
     assert all("exists already" in error for error, code in zip(errors, codes) if code)

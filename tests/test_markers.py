@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import PATIENCE
 
 HOME = Path(__file__).parent
 CONFIG = HOME.parent / "pyproject.toml"
@@ -35,7 +36,9 @@ def test_fuzzing_is_asked_for(options: tuple[str, ...], run: set[str], tmp_path:
     (tmp_path / "conftest.py").write_text((HOME / "conftest.py").read_text())
     (tmp_path / "test_both.py").write_text(FUZZED)
     command = [sys.executable, "-m", "pytest", "-c", str(CONFIG), "-p", "no:cacheprovider", "-v", *options]
-    printed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True, timeout=100).stdout
+    printed = subprocess.run(
+        [*command, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout
     passed = {name for name in ("long", "short") if f"test_{name} PASSED" in printed}
     assert passed == run, printed
 

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 
 import t7bridge
 from t7bridge import cli
@@ -25,7 +25,7 @@ ABS = TESTFILES / "nn" / "Abs.t7"
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Return the output of a shell command; `$T` is the command line."""
     line = line.replace("$T", f"{sys.executable} -m t7bridge")
-    return subprocess.run(["/bin/sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["/bin/sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def state() -> tuple[object, ...]:

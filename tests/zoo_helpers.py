@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from helpers import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 JOURNAL = "t7bridge-zoo.sqlite"
 
@@ -44,7 +46,7 @@ def command(*arguments: object) -> list[str]:
 def zoo(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user does."""
     env = {**os.environ, **environment}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=env, timeout=120)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=env, timeout=PATIENCE)
 
 
 def workers_of(pid: int) -> list[int]:
@@ -58,7 +60,7 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Wait until something is true; its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -101,7 +103,7 @@ def web_server(folder: Path, slow: str = "") -> Iterator[tuple[str, threading.Ev
                 outputfile.flush()
                 if len(data) > 1000:
                     waits.set()
-                    over.wait(60)
+                    over.wait(PATIENCE)
                     return
                 data = data[8:]
             with contextlib.suppress(OSError):

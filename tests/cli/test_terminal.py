@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 
 from t7bridge.cli import VERBS, main, parser_for
 from t7bridge.cli.completion import script
@@ -50,7 +50,7 @@ def on_a_terminal(command: list[object], **environment: str) -> tuple[int, str, 
             break
         shown += piece
     os.close(ours)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, printed.decode(), shown.decode()
 
 

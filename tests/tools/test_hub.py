@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import TESTFILES
+from helpers import PATIENCE, TESTFILES
 from safetensors.numpy import load_file
 
 import t7bridge
@@ -39,7 +39,7 @@ def test_a_process_without_t7bridge_loads_it(name, tmp_path):
     np.save(tmp_path / "input.npy", record["input"].numpy())
     subprocess.run(
         [sys.executable, "-c", LOADER, tmp_path / "hub", tmp_path / "input.npy", tmp_path / "output.npy"],
-        check=True, timeout=120,
+        check=True, timeout=PATIENCE,
     )  # fmt: skip
 
     np.testing.assert_allclose(np.load(tmp_path / "output.npy"), record["output"].numpy(), rtol=1e-4, atol=1e-5)

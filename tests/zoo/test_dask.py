@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import PATIENCE
 from zoo_helpers import command, free_port, process, tree, wait_for, zoo
 from zoo_maker import greedy, make_zoo
 
@@ -41,9 +42,9 @@ def test_cluster_loses_a_worker(tmp_path: Path) -> None:
     ):
         options = ("-o", tmp_path / "out", "--engine", "dask", "--scheduler", address)
         with subprocess.Popen(command(tmp_path / "zoo", *options), stdout=subprocess.PIPE) as run:
-            wait_for(lambda: len(list((tmp_path / "out").rglob("*.pt"))) > 20, 60)
+            wait_for(lambda: len(list((tmp_path / "out").rglob("*.pt"))) > 20)
             first.send_signal(signal.SIGKILL)
-            assert run.wait(90) == 1
+            assert run.wait(PATIENCE) == 1
         again = zoo(tmp_path / "zoo", *options, "--json")
 
     assert tree(tmp_path / "out") == tree(tmp_path / "here")

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers import PATIENCE
 from pt_helpers import zipped
 from zoo_helpers import command, tree, zoo
 from zoo_maker import linear, tensor
@@ -135,7 +136,7 @@ def test_terminal(folder: Path) -> None:
             if not piece:
                 break
             shown += piece
-        assert run.wait(30) == 0
+        assert run.wait(PATIENCE) == 0
     os.close(ours)
 
     assert b"2" in shown

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import TESTFILES, corpus, name_of
+from helpers import PATIENCE, TESTFILES, corpus, name_of
 
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
@@ -132,6 +132,8 @@ def test_probes_run_in_lua(tmp_path: Path):
     """Lua Torch runs a probe, and what it records agrees to the last layer."""
     model = TESTFILES / "models/unet_nngraph.t7"
     probe(model, str(tmp_path / "probe.lua"))
-    subprocess.run([LUA, str(tmp_path / "probe.lua"), str(model), str(tmp_path / "proof.t7")], check=True, timeout=100)
+    subprocess.run(
+        [LUA, str(tmp_path / "probe.lua"), str(model), str(tmp_path / "proof.t7")], check=True, timeout=PATIENCE
+    )
     proof = prove_with(model, tmp_path / "proof.t7")
     assert {layer.verdict for layer in proof.layers} == {"agrees"}
