@@ -132,6 +132,46 @@ def test_a_bias_too_many():
     assert sources(found) == {"a.weight": "0.weight"}
 
 
+def test_a_bias_too_few():
+    """A bias that the source lacks is zero beside a matrix or kernel, which then compute the same, and noted."""
+    source = layers(("0", 4, 3), ("1", 3, 2))
+    del source["0.bias"]
+    found = match(source, layers(("a", 4, 3), ("b", 3, 2)))
+    assert found.complete
+    assert {pair.target: (pair.source, pair.why) for pair in found.pairs if "bias" in pair.target} == {
+        "a.bias": (None, "zero"), "b.bias": ("1.bias", "shape"),
+    }  # fmt: skip
+    assert found.state_dict()["a.bias"].tolist() == [0, 0, 0]
+    assert [note.message for note in found.report.notes] == ["1 biases are zero, as the source has none: a.bias"]
+    assert not match(state(a_weight=(3,)), state(b_weight=(3,), b_bias=(3,))).complete, "a norm is no matrix"
+
+
+def test_a_mapped_module_is_closed():
+    """What a pair of modules leaves over, on either side, is not paired with anything outside."""
+    one = match(state(m_weight=(2, 2), m_extra=(3,), other=(3,)), state(n_weight=(2, 2), p=(3,)), [("m.", "n.")])
+    assert sources(one) == {"n.weight": "m.weight", "p": "other"}
+    assert one.unmatched_source == ["m.extra"]
+    two = match(state(m_weight=(2, 2), q=(3,)), state(n_weight=(2, 2), n_extra=(3,), p=(3,)), [("m.", "n.")])
+    assert sources(two) == {"n.weight": "m.weight", "p": "q"}
+    assert two.unmatched_target == ["n.extra"]
+
+
+def test_counts_of_ambiguous_layers():
+    """Where layers are ambiguous, their counts of batches are neither listed nor left over."""
+
+    def norms(*rows):
+        found = {}
+        for name, size in rows:
+            found |= {f"{name}.{key}": value for key, value in nn.BatchNorm2d(size).state_dict().items()}
+        return found
+
+    found = match(norms(("x", 4), ("a", 8), ("y", 2), ("b", 8)), norms(("y", 2), ("q", 8), ("x", 4), ("p", 8)))
+    assert len(found.ambiguous) == 4
+    assert not any("num_batches_tracked" in key for group in found.ambiguous for key in group.source)
+    assert found.unmatched_source == found.unmatched_target == []
+    assert not any("derived" in note.message for note in found.report.notes)
+
+
 def test_batch_counts():
     """Counts of batches are left out where the target has none, and zero where the source has none."""
     with_counts, without = nn.BatchNorm2d(3).state_dict(), nn.BatchNorm2d(3).state_dict()
