@@ -1,4 +1,4 @@
-"""Checks recorded gradients: gradOutput to gradInput, and to gradWeight where that was not accumulated.
+"""Checks of recorded gradients: gradOutput to gradInput, and to gradWeight where that was not accumulated.
 
 May import graph, nn and torchmodules.
 """
@@ -25,8 +25,8 @@ def check_backward(outcome: Outcome, value: Any, layer: LiveLayer | None, limits
 
     Args:
         outcome: of the step; the verdict is written there.
-        value: the input of the step in double precision, `None` where it is not known: sums of products do without.
-        layer: the live layer, where it was built already.
+        value: the input of the step in double precision, `None` if unknown; sums of products do not need it.
+        layer: the live layer, if it was already built.
         limits: resource limits.
     """
     from ...torchmodules import running
@@ -70,8 +70,8 @@ def check_backward(outcome: Outcome, value: Any, layer: LiveLayer | None, limits
 
 
 def _check_weights(outcome: Outcome, layer: LiveLayer, value: Any, slope: Any) -> None:
-    """Compare gradWeight with that of this one pass; more than one pass may have been added up, so only agreement
-    says something.
+    """Compare gradWeight with that of this one pass; several passes may have been accumulated, so only agreement is
+    conclusive.
     """
     from ...torchmodules import running
 

@@ -1,8 +1,8 @@
-"""Criterions: the recorded loss, computed again from the model's output and the target that the gradient tells.
+"""Criterions: the recorded loss is recomputed from the model's output and the target that the gradient implies.
 
-A criterion keeps its loss as `output` and the gradient with respect to its input as `gradInput`, but no target. Of many
-the gradient has the target in it: in that of a negative log-likelihood only the right class is not zero, and that of
-squares is the difference itself. Source: nn 8726825, `lib/THNN/generic/*Criterion.c`. May import graph, nn and
+A criterion stores its loss as `output` and the gradient with respect to its input as `gradInput`, but no target. Many
+gradients contain the target: in that of a negative log-likelihood only the right class is not zero, and that of squares
+is the difference itself. Source: nn 8726825, `lib/THNN/generic/*Criterion.c`. May import graph, nn and
 torchmodules.
 """
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Target = Callable[["TorchObject", "Array", "Array"], "Array | None"]
-"""The target for an input and the gradient with respect to it; `None` where this does not tell."""
+"""The target for an input and the gradient with respect to it; `None` where they do not determine it."""
 
 
 def is_criterion(obj: TorchObject) -> bool:
-    """Return whether an object is a criterion by its name."""
+    """Return whether an object is a criterion, by its name."""
     return base_name(obj.class_name).endswith("Criterion")
 
 
 def prove_criterion(
     obj: TorchObject, path: str, models: list[TorchObject], limits: Limits = DEFAULT_LIMITS
 ) -> LayerProof:
-    """The verdict on a criterion.
+    """Return the verdict on a criterion.
 
     Args:
         obj: the criterion.
         path: its path.
-        models: those in the same file: the one whose output has the form of the criterion's gradient is its input.
+        models: those in the same file: the output with the form of the criterion's gradient is its input.
         limits: resource limits.
     """
     proof = LayerProof(path, obj.class_name, NOT_RECORDED, reason=NO_INPUT)
@@ -79,7 +79,7 @@ def prove_criterion(
 
 
 def _input_for(models: list[TorchObject], slope: Recorded) -> Recorded:
-    """The output of the model that a criterion was given."""
+    """Return the output of the model that was a criterion's input."""
     outputs = [output for output in map(output_of, models) if output is not None]
     if isinstance(slope, Tensor):
         outputs = [output for output in outputs if isinstance(output, Tensor) and output.numel == slope.numel]
@@ -89,7 +89,7 @@ def _input_for(models: list[TorchObject], slope: Recorded) -> Recorded:
 def _compared(
     obj: TorchObject, tell: Target, given: Tensor, slope: Tensor, loss: float, path: str, limits: Limits
 ) -> tuple[float, float] | None:
-    """The difference of the loss, and the limit; `None` where the gradient tells no target."""
+    """Return the difference of the loss, and the limit; `None` if the gradient determines no target."""
     from ...torchmodules.running import LiveLayer, NotRunError, flat, to_torch
 
     value = given.numpy().astype("f8")
@@ -108,7 +108,7 @@ def _compared(
 
 
 def _classes(obj: TorchObject, value: Array, slope: Array) -> Array | None:
-    """The classes of a negative log-likelihood: one number of each row of the gradient is not zero."""
+    """Return the classes of a negative log-likelihood: one number of each row of the gradient is not zero."""
     import numpy as np
 
     inner = obj.get("nll")
@@ -169,4 +169,4 @@ _TELLERS: dict[str, Target] = {
     "MarginCriterion": _margin,
     "SmoothL1Criterion": _smooth,
 }
-"""Criterions whose gradient tells the target."""
+"""Criterions whose gradient determines the target."""

@@ -1,6 +1,6 @@
 """Rules by which the containers of nn and nngraph pass values to the modules inside.
 
-Structure alone decides what a layer's input was: the previous layer's `output` in a Sequential, the same value for all
+The structure alone determines a layer's input: the previous layer's `output` in a Sequential, the same value for all
 branches of a Concat, `data.input` of a node in nngraph. Sources: nn 8726825, nngraph 3ed3b9b `gmodule.lua`. May import
 graph and nn.
 """
@@ -19,7 +19,7 @@ from .visits import Flow, Step, Visit, as_whole, base_name, children_of, leaf
 
 
 def flow_of(obj: TorchObject) -> Flow:
-    """The flow of a module's class."""
+    """Return the flow of a module's class."""
     name = base_name(obj.class_name)
     if name in recurrent.CELLS and isinstance(obj.get("weight"), Tensor):
         return leaf  # the LSTM of torch-rnn takes whole sequences
@@ -99,13 +99,13 @@ def _graph(visit: Visit) -> Iterator[Visit | Step]:
 
 
 def _chain_and_whole(visit: Visit) -> Iterator[Visit | Step]:
-    """A Sequential with a class of its own: its modules, and the whole, which has one module in PyTorch."""
+    """A Sequential with a class of its own: its modules, and the whole, which is one module in PyTorch."""
     yield from recurrent.chain(visit)
     yield as_whole(visit)
 
 
 def _opaque(visit: Visit) -> Iterator[Visit | Step]:
-    """A container whose way of passing values is not known: only the whole is a step, and all inside is not."""
+    """A container whose flow is unknown: only the whole is a step, not the modules inside."""
     yield as_whole(visit)
 
 

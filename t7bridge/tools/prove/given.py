@@ -1,4 +1,4 @@
-"""Proofs against numbers that stand in other files: pairs of inputs and outputs, and what a probe recorded.
+"""Proofs against values in other files: pairs of inputs and outputs, and recordings of a probe.
 
 May import conversion, formats, graph, nn, values and torchmodules.
 """
@@ -22,7 +22,7 @@ from .values import Recorded, is_whole, recorded, unit_of
 _BOOKKEEPING = frozenset(
     b"step rho nSharedClone iwidth iheight itime nStep updateGradInputStep accGradParametersStep".split()
 )
-"""Numbers that a forward or backward writes, and that are no options. Source: nn 8726825 `SpatialMaxPooling.lua`."""
+"""Numbers written by a forward or backward pass, which are no options. Source: nn 8726825 `SpatialMaxPooling.lua`."""
 
 
 def prove_pairs(
@@ -33,17 +33,17 @@ def prove_pairs(
     *,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Proof:
-    """Compare the outputs of a model, in evaluation mode, with those that files hold.
+    """Compare the outputs of a model, in evaluation mode, with those in files.
 
     Args:
         source: the model, a `.t7`.
-        inputs: files with an input each: a tensor, or a table of tensors.
+        inputs: files with one input each: a tensor or a table of tensors.
         expected: files with the output for each.
-        at: the path of the model, where the file holds several.
+        at: the path of the model if the file contains several.
         limits: resource limits.
 
     Raises:
-        ModelError: there are not as many outputs as inputs, or a file holds no tensors.
+        ModelError: the numbers of inputs and outputs differ, or a file contains no tensors.
     """
     need_torch()
     if len(inputs) != len(expected):
@@ -60,7 +60,7 @@ def prove_pairs(
 def _recorded_of(found: tuple[Value, str]) -> Recorded:
     value = recorded(found[0])
     if not is_whole(value):
-        raise ModelError("the file holds no tensor, and no table of tensors", file=found[1])
+        raise ModelError("the file contains neither a tensor nor a table of tensors", file=found[1])
     return value
 
 
@@ -75,7 +75,7 @@ def _one(value: Value, name: str, at: str | None) -> tuple[str, TorchObject]:
 def whole_proof(
     model: TorchObject, path: str, given: Recorded, wanted: Recorded, limits: Limits, label: str
 ) -> LayerProof:
-    """The verdict on a model as a whole, run on one input in evaluation mode."""
+    """Return the verdict on a model as a whole, run on one input in evaluation mode."""
     from ...torchmodules.judging import measure, squeezed
     from ...torchmodules.running import LiveLayer, NotRunError, flat, mapped, to_torch
 
@@ -87,7 +87,7 @@ def whole_proof(
         value = mapped(to_torch(given), lambda item: item.double())
         got = [item.double() for item in flat(layer.run(value))]
         narrow = [item.double() for item in flat(layer.run(mapped(value, lambda item: item.float()), layer.narrow()))]
-        # Rounding grows from layer to layer, by no more than a few times what one disturbance of all shows.
+        # Rounding grows from layer to layer, by at most a few times the effect of disturbing all of them once.
         difference = measure(squeezed(to_torch(wanted)), got, layer.scale(value, got), narrow, 10.0)
     except (NotRunError, T7BridgeError) as error:
         layer_proof.reason = f"{label}: {error}"
@@ -111,27 +111,27 @@ def _parameters(model: TorchObject, path: str, limits: Limits) -> int:
 def prove_with(
     source: Readable, recording: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS
 ) -> Proof:
-    """Check a model against what a probe recorded: see `probe`.
+    """Check a model against the recording of a probe: see `probe`.
 
     Args:
         source: the model, a `.t7`.
-        recording: `proof.t7`, the table that the probe saved, or any table with `input` and `output`.
-        at: the path of the model, where the file holds several.
+        recording: `proof.t7`, the table saved by the probe, or any table with `input` and `output`.
+        at: the path of the model if the file contains several.
         limits: resource limits.
 
     Raises:
-        ModelError: the recording is not one, or is of another model.
+        ModelError: the file is not a recording, or is one of another model.
     """
     need_torch()
     value, name = lua_value(source, limits)
     other, place = lua_value(recording, limits)
     path, model = _one(value, name, at)
     if not isinstance(other, Table):
-        raise ModelError("the file is not what a probe saved", file=place, expected="a table with input and output")
+        raise ModelError("the file is not a probe's recording", file=place, expected="a table with input and output")
     given, wanted = recorded(other.get("input")), recorded(other.get("output"))
     ran = other.get("model")
     if not is_whole(given) or not is_whole(wanted):
-        raise ModelError("the file is not what a probe saved", file=place, expected="a table with input and output")
+        raise ModelError("the file is not a probe's recording", file=place, expected="a table with input and output")
     if not isinstance(ran, TorchObject):
         proof = Proof(name, against="recorded outputs")
         proof.layers.append(whole_proof(model, path, given, wanted, limits, "the whole model"))
@@ -145,17 +145,17 @@ def prove_with(
 
 
 def _same_weights(model: TorchObject, ran: TorchObject, path: str, place: str, limits: Limits) -> None:
-    """Check that the model that Lua ran has the weights of the file.
+    """Check that the model run in Lua has the weights of the file.
 
     Raises:
-        ModelError: a tensor is another.
+        ModelError: a tensor differs.
     """
     import numpy as np
 
     mine, theirs = state_dict(model, path, limits).tensors, state_dict(ran, path, limits).tensors
     for key in [*mine, *(key for key in theirs if key not in mine)]:
         one, other = mine.get(key), theirs.get(key)
-        # Running statistics move in training; a probe of a recurrent model trains.
+        # Running statistics change in training; the probe of a recurrent model trains.
         if key.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
             continue
         if one is None or other is None or one.shape != other.shape:
@@ -165,7 +165,7 @@ def _same_weights(model: TorchObject, ran: TorchObject, path: str, place: str, l
 
 
 def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, limits: Limits) -> None:
-    """Note numbers in which a layer of the file is not as Lua ran it."""
+    """Note the numbers in which a layer of the file differs from the one run in Lua."""
     for layer in proof.layers:
         if not layer.path.startswith(path):
             continue
@@ -177,7 +177,7 @@ def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, l
             both = isinstance(mine, float) and isinstance(theirs, float)
             if both and mine != theirs and name not in _BOOKKEEPING and layer.verdict == AGREES:
                 layer.verdict = DIFFERS
-                layer.reason = f"{name.decode('utf-8', 'replace')} is {mine:g}, and was {theirs:g} when Lua ran it"
+                layer.reason = f"{name.decode('utf-8', 'replace')} is {mine:g}, and was {theirs:g} in Lua"
 
 
 def probe(
@@ -189,18 +189,18 @@ def probe(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> None:
-    """Write a Lua script that records what every layer of a model computes.
+    """Write a Lua script that records the output of every layer of a model.
 
     Args:
         source: the model, a `.t7`.
         out: the script.
-        at: the path of the model, where the file holds several.
-        shapes: of the inputs; told from the layers where there are none.
+        at: the path of the model if the file contains several.
+        shapes: of the inputs; inferred from the layers if empty.
         force: replace the script if it exists.
         limits: resource limits.
 
     Raises:
-        ModelError: what the model takes cannot be told.
+        ModelError: the inputs of the model cannot be inferred.
         TargetExistsError: the script exists.
     """
     from .probe import Draw, fitting_inputs, keys_to, packages_of, probe_source, write_probe

@@ -1,4 +1,4 @@
-"""The verdict on one run of a layer: whether rounding explains the difference, and if not, what does.
+"""The verdict on one run of a layer: whether rounding explains the difference, and if not, which change does.
 
 May import graph, nn and torchmodules.
 """
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ...torchmodules.updates import Direction
 
 BESIDE = 0.3
-"""Share of a difference that a step must explain for one more change to be looked for beside it."""
+"""Share of a difference that a step must explain for another change to be searched for beside it."""
 ROUNDS = 12
-"""Most rounds in which a step and the weight beside it are fitted by turns."""
+"""Maximum number of rounds in which a step and the weight beside it are fitted in turn."""
 
 
 @define(eq=False)
@@ -45,13 +45,13 @@ class Ran:
     """A step that was run in PyTorch.
 
     Attributes:
-        layer: the live layer; `None` for what only puts outputs together.
+        layer: the live layer; `None` for steps that only combine outputs.
         value: its input, in double precision.
-        output: the tensors that it returned.
-        scales: the rounding errors to be expected in these.
-        chain: the layers from a recorded input on; `None` where they branch.
-        unit: unit roundoff of the numbers that Lua worked with.
-        is_final: whether no step comes after it.
+        output: the returned tensors.
+        scales: their expected rounding errors.
+        chain: the layers starting at a recorded input; `None` where they branch.
+        unit: unit roundoff of the numbers in Lua.
+        is_final: whether no step follows.
     """
 
     layer: LiveLayer | None
@@ -70,10 +70,10 @@ def judge(
 
     Args:
         outcome: of the step.
-        ran: what was computed.
-        want: what was recorded.
+        ran: the computed values.
+        want: the recorded values.
         steps: all steps.
-        states: the last steps of optimizers, as their states tell them.
+        states: the last steps of optimizers, according to their states.
         limits: resource limits.
     """
     from ...torchmodules.judging import likeliest_weight, measure, same_in_rows
@@ -143,18 +143,18 @@ def _explain_beside(
     rate: float,
     free: bool,
 ) -> bool:
-    """Find the one weight, or the option, with which the layers agree once a step of their weights is undone.
+    """Find the one weight or option with which the layers agree once a step of their weights is undone.
 
     Args:
         outcome: of the layers.
-        ran: what was computed.
-        want: what was recorded.
+        ran: the computed values.
+        want: the recorded values.
         room: factor of the limit.
         limits: resource limits.
         steps: all steps.
         direction: of the step.
         rate: of the step.
-        free: whether the rate is that of these layers alone, which the change beside the step drew towards itself.
+        free: whether the rate is of these layers alone, and was therefore biased by the change beside the step.
 
     Returns:
         Whether the step alone explains the difference.
@@ -210,7 +210,7 @@ def _explain_beside(
 
 
 def explain_refusal(outcome: Outcome, layer: LiveLayer, value: Any, step: Step, limits: Limits) -> None:
-    """Find the option with which a layer takes an input that it does not take as it is."""
+    """Find the option with which a layer accepts an input that it otherwise refuses."""
     from ...torchmodules.chains import extended
     from ...torchmodules.judging import squeezed
     from ...torchmodules.running import to_torch
@@ -224,7 +224,7 @@ def explain_refusal(outcome: Outcome, layer: LiveLayer, value: Any, step: Step, 
 
 
 def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: Limits, steps: list[Step]) -> None:
-    """Find the one weight, or the option, with which the layers agree, and blame the layer that has it."""
+    """Find the one weight or option with which the layers agree, and blame its layer."""
     from ...torchmodules.judging import close_enough
     from ...torchmodules.running import NotRunError, flat
     from ...torchmodules.updates import blunted
@@ -257,7 +257,7 @@ def _may_be_wrong(obj: TorchObject) -> bool:
 
 
 def _narrow(ran: Ran) -> list[Any] | None:
-    """The output in the precision that Lua had."""
+    """Return the output in Lua's precision."""
     from ...torchmodules.running import SINGLE, NotRunError, flat, mapped
 
     if ran.layer is None or ran.unit <= UNIT["float64"]:
@@ -282,7 +282,7 @@ def _draws(ran: Ran) -> bool:
 
 
 def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
-    """Return whether recorded values agree with the computed ones but for those that are zero."""
+    """Return whether recorded values agree with the computed ones except where they are zero."""
     kept = total = 0
     for one, other, scale in zip(want, got, scales):
         if one.shape != other.shape:
@@ -301,7 +301,7 @@ def _remembers(obj: TorchObject) -> bool:
 
 
 def headroom_of(step: Step, unit: float) -> float:
-    """The factor of the limit: what ran on a GPU, or in double precision, gets more."""
+    """Return the factor of the limit: larger for models of a GPU or in double precision."""
     from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM
 
     on_gpu = step.obj.class_name.startswith("cudnn.") or any(tensor.device != "cpu" for tensor in leaves(step.output))

@@ -1,7 +1,7 @@
-"""Which recorded values still are what they were when a layer read or wrote them.
+"""Recorded values that are unchanged since a layer read or wrote them.
 
 In-place layers and buffers that several layers share overwrite outputs that earlier layers recorded. Storages and the
-order of the steps say which. May import graph and nn.
+order of the steps show which ones. May import graph and nn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Memory:
 
     Args:
         steps: in order.
-        lost: ids of storages of outputs that the file does not hold.
+        lost: ids of storages of outputs that are missing from the file.
     """
 
     def __init__(self, steps: list[Step], lost: frozenset[int] | set[int] = frozenset()) -> None:
@@ -40,13 +40,13 @@ class Memory:
         )
 
     def holds_input(self, value: object, step: int) -> bool:
-        """Return whether tensors that a step reads are in the file as it read them."""
+        """Return whether the file contains the tensors that a step reads as it read them."""
         return not any(self.written_after(tensor, step - 1) for tensor in leaves(value))
 
     def holds_output(self, value: object, step: int) -> bool:
-        """Return whether tensors that a step wrote are in the file as it wrote them."""
+        """Return whether the file contains the tensors that a step wrote as it wrote them."""
         return not any(self.written_after(tensor, step) for tensor in leaves(value))
 
     def holds_gradient(self, value: object, step: int) -> bool:
-        """Return whether gradients are in memory that one layer alone writes."""
+        """Return whether gradients are in memory that only one layer writes."""
         return all(len(self._gradients.get(id(tensor.storage), ())) <= 1 for tensor in leaves(value))

@@ -9,22 +9,22 @@ from ...report import Note
 from .proof import Proof
 
 BEGIN = "proof: "
-"""Begin of such notes."""
+"""Prefix of such notes."""
 
 
 def note_of(proof: Proof, path: str = "") -> Note:
-    """A proof as a note: a warning where something differs.
+    """Return a proof as a note: a warning if a layer differs.
 
     Args:
         proof: the proof.
-        path: of what it is about, where it is not the whole file.
+        path: of the model, unless it is the whole file.
     """
     level = "warning" if proof.exit_code == 1 else "info"
     return Note(level, path, BEGIN + proof.sentence(), code="prove")
 
 
 def prove_note(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Note:
-    """Prove a file and say the result as a note, also where it cannot be proved."""
+    """Prove a file and return the result as a note, also if it cannot be proved."""
     from .prove import prove
 
     try:

@@ -1,8 +1,8 @@
-"""States of optimizers that a checkpoint has beside the model, which tell the last step of the weights.
+"""States of optimizers saved beside the model in a checkpoint; they determine the last step of the weights.
 
-`getParameters` puts all weights into one storage, and the package optim keeps tensors of the same length: the place of
-a weight in its storage is its place there. Source: optim a5ceed7 `sgd.lua`, `adam.lua`, `adamax.lua`, `rmsprop.lua`,
-`adagrad.lua`, `adadelta.lua`. May import graph and torchmodules.
+`getParameters` puts all weights into one storage, and the package optim keeps tensors of the same length: a weight has
+the same offset in both. Source: optim a5ceed7 `sgd.lua`, `adam.lua`, `adamax.lua`, `rmsprop.lua`, `adagrad.lua`,
+`adadelta.lua`. May import graph and torchmodules.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MOST = 8
-"""Most states that are tried."""
+"""Maximum number of states that are tried."""
 MOST_TABLES = 1000
-"""Most tables that are looked at for them."""
+"""Maximum number of tables that are searched for them."""
 _STEPS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Array], Array | None], Array | None]]] = {
     "momentum": (("dfdx",), lambda state, slope: state["dfdx"]),
     "Adam": (("m", "denom"), lambda state, slope: state["m"] / state["denom"]),
@@ -32,13 +32,13 @@ _STEPS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Array], Array | Non
     "Adadelta": (("delta",), lambda state, slope: state["delta"]),
     "Adagrad": (("paramStd",), lambda state, slope: None if slope is None else slope / state["paramStd"]),
 }
-"""By the name of the optimizer: the tensors of its state that are needed, and the step, up to a factor, by these and
-the recorded gradient.
+"""By the name of the optimizer: the required tensors of its state, and the step, up to a factor, from these and the
+recorded gradient.
 """
 
 
 def states_of(value: Value) -> tuple[Direction, ...]:
-    """The directions that states of optimizers in a file tell: in tables beside the models, not inside them."""
+    """Return the directions of the optimizers' states in a file: in tables beside the models, not inside them."""
     found: list[Direction] = []
     stack: list[Value] = [value]
     seen: set[int] = set()
@@ -59,11 +59,11 @@ def _directions(table: Table) -> Iterator[Direction]:
         if all(isinstance(item, Tensor) and _is_flat(item) for item in kept.values()):
             yield Direction(STATE, f"the last step of {name}", _picker(name, kept))
             if name == "Adadelta":
-                return  # it has the fields of Adagrad too
+                return  # it has the fields of Adagrad as well
 
 
 def _is_flat(tensor: Tensor) -> bool:
-    """Return whether elements are one behind the other; Adamax has them as a matrix of one row."""
+    """Return whether elements are contiguous; Adamax stores them as a matrix of one row."""
     return tensor.numel > 0 and max(tensor.size) == tensor.numel and tensor.stride[tensor.size.index(tensor.numel)] == 1
 
 

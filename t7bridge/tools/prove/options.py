@@ -1,4 +1,4 @@
-"""The option of a layer, or the order of its gates, that would explain what Lua recorded: the likely reason.
+"""The option of a layer, or the order of its gates, that would explain the recorded values: the likely reason.
 
 May import graph, nn and torchmodules.
 """
@@ -71,14 +71,14 @@ _SOLVED = (
     "lambd",
     "p",
 )
-"""Fields that may have any value; the one that fits best is found."""
+"""Fields with arbitrary values; the best fit is searched for."""
 MAX_TRIES = 60
-"""Most variants of a layer that are tried."""
+"""Maximum number of variants of a layer that are tried."""
 MAX_WORK = 1 << 28
-"""Most elements that all of them may return."""
+"""Maximum number of elements in all their outputs."""
 _ROUNDS = 6
 _PLAIN: dict[str, tuple[Any, ...]] = {"threshold": (0.0, 1e-6), "val": (0.0,), "eps": (), "inplace": (True, False)}
-"""Values of fields that nobody sets."""
+"""Values of fields that are never set in practice."""
 _BLOCKS = (4, 3, 2)
 _SEQUENCES = ("SeqLSTM", "SeqGRU", "LSTM", "GRU")
 
@@ -97,7 +97,7 @@ class Likely:
 
 
 def has_options(obj: TorchObject) -> bool:
-    """Return whether a layer has numbers of its own that another could be in place of."""
+    """Return whether a layer has numeric options of its own that could be changed."""
     for name in _SOLVED:
         now = obj.get(name)
         if isinstance(now, float) and now not in _PLAIN.get(name, ()):
@@ -106,12 +106,12 @@ def has_options(obj: TorchObject) -> bool:
 
 
 def likely_reason(chain: Chain, want: list[Any], scales: list[Any], headroom: float, limits: Limits) -> Likely | None:
-    """The change of one option, or of the order of gates, with which layers return what was recorded.
+    """Find the change of one option, or of the order of gates, with which layers return the recorded values.
 
     Args:
         chain: the layers from a recorded input to the recorded output.
         want: recorded outputs.
-        scales: rounding errors to be expected in the computed ones, as standard deviations.
+        scales: expected rounding errors of the computed outputs, as standard deviations.
         headroom: factor of the limit.
         limits: resource limits.
     """
@@ -168,7 +168,7 @@ def _variants(obj: TorchObject) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _orders(obj: TorchObject) -> Iterator[tuple[dict[str, Any], str]]:
-    """The weights of a recurrent layer with its gates in other orders."""
+    """Return the weights of a recurrent layer with its gates in other orders."""
     weight, bias = obj.get("weight"), obj.get("bias")
     if not isinstance(weight, Tensor) or len(weight.size) != 2:
         return
@@ -196,7 +196,7 @@ def _ordered(tensor: Tensor, axis: int, order: tuple[int, ...]) -> Tensor:
 
 
 def _solved(name: str, now: float, run: Any, want: list[Any]) -> float | None:
-    """The value of a field with which outputs are nearest to the recorded ones, by secants."""
+    """Return the value of a field with which outputs are closest to the recorded ones, by the secant method."""
     first = run({name: now})
     if first is None or any(one.shape != other.shape for one, other in zip(first, want)):
         return None

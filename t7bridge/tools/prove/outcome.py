@@ -27,17 +27,17 @@ class Outcome:
         backward_difference: of its gradInput.
         gradients: the verdict on its gradWeight and gradBias.
         fit: how well a training step explains the difference.
-        weight: the one weight whose change does.
-        group: the steps whose work is in the compared output, this one too.
-        blamed: the steps of the group that explain the difference; empty where nothing does.
-        parameters: how many weights the layer has itself.
-        independent: whether its gradInput does not depend on its input.
+        weight: the one weight that explains it.
+        group: the steps that contribute to the compared output, including this one.
+        blamed: the steps of the group that explain the difference; empty if none does.
+        parameters: number of weights of the layer itself.
+        independent: whether its gradInput is independent of its input.
         explained: whether one weight or option explains the difference, alone or beside a step.
-        beside: the step beside which it does so: its rate and the name of its direction.
-        again: looks for it beside another step, and says whether that step alone explains the difference; `None` where
-            there is nothing to look for.
-        from_output: whether its input was solved for from its output, with the weights of the file.
-        off: the same step, where it explains the other layers and not this one.
+        beside: the step beside which it does: its rate and the name of its direction.
+        again: searches for it beside another step, and returns whether that step alone explains the difference; `None`
+            if there is nothing to search for.
+        from_output: whether its input was computed from its output with the weights of the file.
+        off: the same step, if it explains the other layers but not this one.
     """
 
     step: Step

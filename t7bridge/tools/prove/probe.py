@@ -1,6 +1,6 @@
-"""A Lua script that makes Lua Torch record what a model computes: `write_probe`.
+"""A Lua script that makes Lua Torch record the results of a model's layers: `write_probe`.
 
-The script is ours; of the file it has nothing but numbers, and the keys that lead to the model, escaped byte by byte.
+The script is ours; from the file it contains only numbers and the keys to the model, escaped byte by byte.
 May import formats, graph, io and nn.
 """
 
@@ -33,16 +33,16 @@ _RNN = frozenset(_RNN_NAMES.split())
 _DPNN_NAMES = "ArgMax Clip Constant Convert DontCast Inception Kmeans ReverseTable Serial SpatialGlimpse"
 _DPNN = frozenset(_DPNN_NAMES.split())
 SIDES = (32, 28, 16, 8, 64, 96, 128, 224, 227, 231, 256, 299, 12, 24, 48, 40)
-"""Heights and widths that are tried for images."""
+"""Heights and widths tried for images."""
 
 
 @define(frozen=True)
 class Draw:
-    """A tensor to be drawn.
+    """A tensor to draw.
 
     Attributes:
-        size: its sizes.
-        highest: for whole numbers from 1 to this; 0 for normal numbers.
+        size: its shape.
+        highest: for integers from 1 to this; 0 for normal numbers.
     """
 
     size: tuple[int, ...]
@@ -50,7 +50,7 @@ class Draw:
 
 
 def packages_of(model: TorchObject, path: str, limits: Limits) -> list[str]:
-    """The Lua packages that a model needs."""
+    """Return the Lua packages required by a model."""
     needed = {"nn"}
     for place in Places(model, path, limits):
         name = place.obj.class_name
@@ -63,12 +63,12 @@ def packages_of(model: TorchObject, path: str, limits: Limits) -> list[str]:
             needed.add("dpnn")
         if name.startswith("cudnn."):
             needed.add("cudnn")
-    # rnn brings dpnn.
+    # rnn loads dpnn.
     return [name for name in ("nn", "nngraph", "dpnn", "rnn", "cudnn") if name in needed]
 
 
 def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
-    """An input that a model may take, from its first layers; `None` where these do not tell.
+    """Return an input that a model may accept, according to its first layers; `None` if these do not determine one.
 
     Args:
         model: the model.
@@ -169,17 +169,17 @@ def _guess_graph(obj: TorchObject, side: int, depth: int) -> Spec:
 
 
 def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:
-    """An input that a model takes: sides of images are tried until the live module accepts one, without computing.
+    """Return an input that a model accepts; sizes of images are tried until the live module accepts one.
 
     Raises:
-        ModelError: the model does not tell what it takes.
+        ModelError: the model's layers do not determine its input.
     """
     from ...torchmodules.running import LiveLayer
 
     first = guess_inputs(model)
     if first is None:
         raise ModelError(
-            "what the model takes cannot be told from its layers", path=path, hint="Name it: --shape 2x3x224x224."
+            "the layers do not determine the model's input", path=path, hint="Specify it: --shape 2x3x224x224."
         )
     try:
         layer = LiveLayer.build(model, path, 2.0**-24, limits)
@@ -196,14 +196,14 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
 
 
 def _one_word_each(spec: Spec) -> Spec:
-    """Whole numbers as a vector, one for each example, not as sequences."""
+    """Return integers as a vector, one per example, not as sequences."""
     if isinstance(spec, list):
         return [_one_word_each(item) for item in spec]
     return Draw(spec.size[:1], spec.highest) if spec.highest else spec
 
 
 def drawn(spec: Spec, seed: int) -> Any:
-    """Inputs for a live module: seeded tensors of a spec."""
+    """Return inputs for a live module: seeded tensors of a spec."""
     from ...torchmodules.running import seeded
 
     if isinstance(spec, list):
@@ -212,7 +212,7 @@ def drawn(spec: Spec, seed: int) -> Any:
 
 
 def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
-    """The keys that lead from a value to what is at a path.
+    """Return the keys from a value to the object at a path.
 
     Raises:
         ModelError: a key is neither a string nor a number.
@@ -234,12 +234,12 @@ def keys_to(value: Value, path: str, name: str = "root") -> list[Value]:
                 value, rest = item, rest[len(step) :]
                 break
         else:
-            raise ModelError("nothing is at this path", path=path)
+            raise ModelError("there is nothing at this path", path=path)
     return keys
 
 
 def lua_literal(key: Value) -> str:
-    """A key as Lua source; strings byte by byte."""
+    """Return a key as Lua source; strings byte by byte."""
     if isinstance(key, bytes):
         return '"' + "".join(f"\\{byte:03d}" for byte in key) + '"'
     return repr(float(key)) if isinstance(key, float) else "nil"
@@ -253,13 +253,13 @@ def _lua_spec(spec: Spec) -> str:
 
 
 def probe_source(packages: list[str], keys: list[Value], spec: Spec, seed: int = 1, ascii_file: bool = False) -> str:
-    """The script.
+    """Return the script.
 
     Args:
-        packages: Lua packages that the model needs.
-        keys: the keys that lead to the model.
+        packages: Lua packages required by the model.
+        keys: the keys to the model.
         spec: its input.
-        seed: of all that is drawn.
+        seed: of all random numbers.
         ascii_file: whether the model is in an ascii file.
     """
     lines = [f"require '{name}'" for name in packages]
@@ -271,7 +271,7 @@ def probe_source(packages: list[str], keys: list[Value], spec: Spec, seed: int =
 
 _SCRIPT = """\
 -- th probe.lua MODEL.t7 proof.t7
--- Runs a model on seeded inputs and saves it with all that its layers computed.
+-- Runs a model on seeded inputs and saves it with the results of its layers.
 -- Written by t7bridge prove --probe; t7bridge prove MODEL.t7 --with proof.t7 reads the result.
 @REQUIRE@
 
@@ -299,7 +299,7 @@ local function like(value)
    return made
 end
 
--- What the model takes: change it where the model wants something else.
+-- The model's input: change it if the model expects another.
 local input = @INPUT@
 
 model:@MODE@()

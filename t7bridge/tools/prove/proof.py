@@ -1,4 +1,4 @@
-"""Verdicts of a proof, as data: one for each layer, and what they come to."""
+"""Verdicts of a proof, as data: one for each layer, and their summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STALE = "stale"
 NOT_RECORDED = "not recorded"
 NOT_CHECKABLE = "not checkable"
 VERDICTS = (DIFFERS, STALE, AGREES, NOT_CHECKABLE, NOT_RECORDED)
-"""All verdicts, the most telling first."""
+"""All verdicts, the most conclusive first."""
 
 
 @define(eq=False)
@@ -26,13 +26,13 @@ class LayerProof:
         path: of the layer in the file, `root.modules[3]`.
         class_name: its class, `nn.Linear`.
         verdict: one of `VERDICTS`.
-        max_abs: largest absolute difference of the output; `None` where nothing was compared.
+        max_abs: largest absolute difference of the output; `None` if nothing was compared.
         max_rel: the same relative to the largest absolute value of the recorded output.
         cosine: of the angle between the recorded and the computed output.
-        excess: the largest difference in units of what rounding may cause; 1 is the limit.
-        compared: how many values were compared.
-        parameters: how many weights the layer has itself.
-        runs: how often it ran, in a sequence or at several places.
+        excess: the largest difference in units of the rounding error; 1 is the limit.
+        compared: number of compared values.
+        parameters: number of weights of the layer itself.
+        runs: number of runs, in a sequence or at several places.
         backward: the verdict on its gradient with respect to its input.
         gradients: the verdict on the gradients of its weights.
         reason: why it differs, or why it could not be checked.
@@ -55,7 +55,7 @@ class LayerProof:
     container: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict as plain data; what is infinite or not a number is `None`."""
+        """Return the verdict as plain data; infinities and NaN become `None`."""
         numbers = {name: getattr(self, name) for name in ("max_abs", "max_rel", "cosine", "excess")}
         return {
             "path": self.path,
@@ -71,18 +71,18 @@ class LayerProof:
         }
 
     def worst_first(self) -> tuple[int, float]:
-        """The key that sorts layers, those to be looked at first."""
+        """Return the key that sorts layers, the most important first."""
         return VERDICTS.index(self.verdict), -(self.excess or 0.0)
 
 
 @define(eq=False)
 class StretchProof:
-    """The verdict on several layers run one behind the other, from a recorded input to a recorded output.
+    """The verdict on several consecutive layers, run from a recorded input to a recorded output.
 
     Attributes:
         first: path of the first layer.
         last: path of the last.
-        layers: how many there are on the way.
+        layers: number of layers.
         verdict: one of `VERDICTS`.
         max_abs: largest absolute difference of the last output.
         max_rel: the same relative to the largest absolute value of the recorded output.
@@ -100,7 +100,7 @@ class StretchProof:
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict as plain data; what is infinite or not a number is `None`."""
+        """Return the verdict as plain data; infinities and NaN become `None`."""
         numbers = {"max_abs": self.max_abs, "max_rel": self.max_rel, "cosine": self.cosine}
         return {
             "first": self.first,
@@ -119,10 +119,10 @@ class Proof:
     Attributes:
         source: the name of the file.
         layers: in the order in which they ran.
-        against: what the model was compared with.
+        against: the reference of the comparison.
         stretches: the verdicts on whole stretches of layers.
-        notes: what else there is to say.
-        reference: whose numbers these are.
+        notes: further remarks.
+        reference: the origin of the reference values.
     """
 
     source: str
@@ -133,7 +133,7 @@ class Proof:
     reference: str = "Lua Torch"
 
     def of(self, verdict: str) -> list[LayerProof]:
-        """The layers with a verdict, in order."""
+        """Return the layers with a verdict, in order."""
         return [layer for layer in self.layers if layer.verdict == verdict]
 
     @property
@@ -143,7 +143,7 @@ class Proof:
 
     @property
     def exit_code(self) -> int:
-        """0 where everything that could be checked agrees, 1 where something differs, 2 where nothing could be."""
+        """0 if everything that could be checked agrees, 1 if something differs, 2 if nothing could be checked."""
         if self.of(DIFFERS):
             return 1
         return 0 if any(self.agreeing()) or self.of(STALE) else 2
@@ -158,7 +158,7 @@ class Proof:
         return max((layer.max_abs or 0.0 for layer in self.agreeing()), default=0.0)
 
     def summary(self) -> dict[str, Any]:
-        """Counts of layers and parameters by verdict, and the first layer that differs."""
+        """Return counts of layers and parameters by verdict, and the first layer that differs."""
         first = self.first_divergent
         total = sum(layer.parameters for layer in self.layers)
         checked = [layer for layer in self.layers if layer.verdict in (AGREES, DIFFERS, STALE)]
@@ -175,7 +175,7 @@ class Proof:
         }
 
     def sentence(self) -> str:
-        """One sentence for a model card."""
+        """Return one sentence for a model card."""
         good, bad = self.agreeing(), self.of(DIFFERS)
         runs = sum(layer.runs for layer in good)
         first = self.first_divergent
@@ -188,7 +188,7 @@ class Proof:
         return f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole as plain data."""
+        """Return the proof as plain data."""
         return {
             "file": self.source,
             "layers": [layer.as_dict() for layer in self.layers],

@@ -1,4 +1,4 @@
-"""Prove that the layers of a model compute what Lua Torch recorded: `prove`."""
+"""Prove that the layers of a model compute the values recorded by Lua Torch: `prove`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:
     """Compare each layer of a `.t7` file with the values that Lua Torch recorded in it.
 
-    A model that was saved without `clearState` holds what Lua computed last: the output of each layer, which is the
+    A model saved without `clearState` contains the results of Lua's last pass: the output of each layer, which is the
     input of the next. Each layer whose input and output are recorded is run in PyTorch on Lua's input.
 
     Args:
-        source: a path, bytes, or a binary file object.
-        at: the path of one model, where the file holds several: `root.model`. All of them otherwise.
+        source: path, bytes, or a binary file object.
+        at: the path of one model if the file contains several: `root.model`. All of them otherwise.
         limits: resource limits.
 
     Returns:
         The verdict on each layer.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or of another format.
         ModelError: the file holds no module, or none at `at`.
         UnsupportedError: the file is not a `.t7`, or PyTorch is not installed.
 
@@ -57,20 +57,20 @@ def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_L
 
 
 def lua_value(source: Readable, limits: Limits) -> tuple[Value, str]:
-    """The first value of a `.t7` file, and the file's name.
+    """Return the first value of a `.t7` file, and the file's name.
 
     Raises:
-        FormatError: the file is damaged, or is something else.
+        FormatError: the file is damaged, or of another format.
         UnsupportedError: it is of another format.
     """
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
-        raise UnsupportedError("only .t7 files hold what Lua Torch computed", file=document.path)
+        raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
     return document.first, document.path
 
 
 def need_torch() -> None:
-    """Check that PyTorch is there.
+    """Check that PyTorch is installed.
 
     Raises:
         UnsupportedError: it is not.
@@ -82,7 +82,7 @@ def need_torch() -> None:
 
 
 def chosen(value: Value, name: str, at: str | None) -> list[tuple[str, TorchObject]]:
-    """The models of a value that are meant, with their paths.
+    """Return the selected models of a value, with their paths.
 
     Raises:
         ModelError: there is none.
@@ -100,7 +100,7 @@ def chosen(value: Value, name: str, at: str | None) -> list[tuple[str, TorchObje
 
 
 def prove_value(value: Value, name: str, at: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Proof:
-    """The verdicts on the models in a value that was read. See `prove`."""
+    """Return the verdicts on the models in a value. See `prove`."""
     proof = Proof(name)
     every = chosen(value, name, None)
     models = [module for _, module in every if not is_criterion(module)]
@@ -123,15 +123,15 @@ def judged(
     grad_output: Recorded = None,
     states: tuple[Direction, ...] = (),
 ) -> tuple[list[LayerProof], list[StretchProof]]:
-    """The verdicts on the layers of one model that ran, and on whole stretches of them.
+    """Return the verdicts on the layers of one model that ran, and on whole stretches of them.
 
     Args:
         module: the model.
         path: its path.
         limits: resource limits.
-        given: its input, where that is known.
-        grad_output: the gradient that it was given, where that is known.
-        states: the last steps of optimizers, as their states beside the model tell them.
+        given: its input, if known.
+        grad_output: the gradient with respect to its output, if known.
+        states: the last steps of optimizers, according to their states beside the model.
     """
     tried = []
     for undone in (False, True):
@@ -146,8 +146,10 @@ def judged(
 
 
 def _unexplained(outcomes: list[Outcome]) -> float:
-    """Distance of recorded values from computed ones, to tell whether the last pass was a backward that put back what
-    layers had changed in place. What such a layer itself takes part in counts little: its constant may be another.
+    """Return the distance of recorded values from computed ones.
+
+    It shows whether the last pass was a backward that restored in-place changes of layers. Steps that involve such a
+    layer count little: its constant may differ.
     """
     total = 0.0
     for outcome in outcomes:
@@ -159,7 +161,7 @@ def _unexplained(outcomes: list[Outcome]) -> float:
 
 
 def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limits: Limits) -> list[LayerProof]:
-    """Verdicts in the order of execution, with the modules that have none yet."""
+    """Return verdicts in the order of execution, including modules without one."""
     found = {layer.path: layer for layer in layers}
     for place in Places(module, path, limits):
         if place.layer is not None and not place.layer.children and place.path not in found:

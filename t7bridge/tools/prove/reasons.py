@@ -1,4 +1,4 @@
-"""Every reason that a verdict may have, said once: templates, and the names of those that a text was made from.
+"""Every reason of a verdict, stated once: templates, and the names of those that a text was made from.
 
 May import nothing of the package.
 """
@@ -17,7 +17,7 @@ BY_GRADIENT = "its gradient was checked; {}"
 OUTPUT_MISSING = "its output is not recorded"
 # Of layers that are not checkable
 WITH_DIFFERING = "compared together with {} only, which differs"
-DRAWS = "draws at random, and what it drew is not recorded"
+DRAWS = "draws at random, and the drawn values are not recorded"
 NO_NOISE = "is random, and its random numbers are not recorded"
 NOISE = "its recorded noise does not match its input"
 STATE = "continues from a state that is not recorded"
@@ -27,16 +27,16 @@ NO_MODULE = "{} layer{} no PyTorch module ({}"
 TOO_LARGE = "would return {} elements"
 TOO_DEEP = "its modules are nested too deep for PyTorch"
 NO_TARGET = "its target is not recorded"
-OTHER_TARGET = "its gradient is that of another pass, or of a target that it does not tell"
+OTHER_TARGET = "its gradient is of another pass, or does not determine the target"
 OTHER_INPUT = "its gradInput is of another input"
 # Of layers that agree
 TOGETHER = "checked together with {}"
-BEHIND = "compared behind {}, which works in place"
+BEHIND = "compared after {}, which works in place"
 REPAIRED = "agrees once {} is as Lua had it"
 SAME_MODULE = "the same module as {}, which ran later"
 OTHER_PASS = "its gradients are those of another pass"
-FROM_FIELD = "its input is told by its own fields"
-FROM_OUTPUT = "its input is told by its output, which has more numbers"
+FROM_FIELD = "its input was computed from its own fields"
+FROM_OUTPUT = "its input was computed from its output, which has more numbers"
 EXPONENTIAL = "Lua computes exponentials by a fast approximation"
 THRESHOLD = "values at the threshold may be on either side"
 COEFFICIENTS = "Lua keeps coefficients in the precision of its first run"
@@ -54,7 +54,7 @@ MOVED_OTHERWISE = (
     "with momentum"
 )
 MOVED_UNTOLD = (
-    "the weights moved after the last forward, as those of all layers do; no recorded gradient tells the direction"
+    "the weights moved after the last forward, as those of all layers do; no recorded gradient shows the direction"
 )
 BEFORE_UPDATE = "its gradient is that of weights before an update, as that of the other layers"
 # Of layers that differ
@@ -64,7 +64,7 @@ SHAPE = "shape {}, recorded {}"
 REFUSED = "does not accept the recorded input: {}"
 JOINED = "the outputs of its modules do not fit along its dimension"
 COUNT = "{} outputs, {} recorded"
-STRANGE = "infinite or not a number at one side"
+STRANGE = "infinite or not a number on one side"
 OPTION = "{} = {} agrees (the file has {})"
 GATES = "the gates in the order {} agree (the file has {})"
 WEIGHT = "{}{} was about {} larger in Lua (0-based, in PyTorch's layout)"
@@ -90,7 +90,7 @@ APPROXIMATE = {
     ),
     "SpatialUpSamplingBilinear": SINGLE,
 }
-"""Classes whose outputs need only be within the tolerance of 1e-4 and 1e-5, and why.
+"""Classes whose outputs are only required to agree within 1e-4 and 1e-5, and why.
 
 Source: TH 814ea4a `THLogAdd.c`, nn 8726825.
 """
@@ -113,5 +113,5 @@ _PATTERNS = {
 
 
 def names_of(reason: str) -> list[str]:
-    """The names of the templates that are in a reason."""
+    """Return the names of the templates used in a reason."""
     return [name for name, pattern in _PATTERNS.items() if pattern.search(reason)]

@@ -20,13 +20,13 @@ CELLS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     **dict.fromkeys(("GRU", "Recurrence"), (("outputs", "userPrevOutput", "_gradOutputs"),)),
 }
-"""Cells of rnn: where they keep each state that they pass from step to step, one that the user has set, and the
-gradient with respect to it.
+"""Cells of rnn: the fields of each state that is passed from step to step, of the initial state set by the user, and of
+the gradient with respect to it.
 """
 
 
 def chain(visit: Visit) -> Iterator[Visit | Step]:
-    """One module behind the other."""
+    """Modules in a chain."""
     kids = children_of(visit)
     given = visit.input
     for place, (path, child) in enumerate(kids):
@@ -65,7 +65,7 @@ def _repeater(visit: Visit) -> Iterator[Visit | Step]:
 def _steps(
     visit: Visit, path: str, child: TorchObject, inputs: list[Recorded], outputs: list[Recorded]
 ) -> Iterator[Visit]:
-    # In evaluation one module runs all steps; what it keeps is of the last.
+    # In evaluation one module runs all steps; its fields are of the last.
     count = len(outputs)
     for number in range(count) if child.get("train") is not False else [count - 1]:
         one = Visit(path, child, element(inputs, number), None, visit.walk, (number, count), names=visit.names)
@@ -75,7 +75,7 @@ def _steps(
 
 
 def _both_ways(visit: Visit) -> Iterator[Visit | Step]:
-    """Forward over all steps but the last, backward over all but the first, and both put together."""
+    """Forward over all steps but the last, backward over all but the first, and both joined."""
     kids = children_of(visit)
     steps = visit.input if isinstance(visit.input, list) else []
     given = [steps[:-1] or None, steps[1:] or None, recorded(visit.obj.get("_mergeInput"))]
@@ -85,8 +85,8 @@ def _both_ways(visit: Visit) -> Iterator[Visit | Step]:
 
 
 def _clone(obj: TorchObject, path: str, number: int) -> tuple[str, TorchObject] | None:
-    """The module that ran a step: its shared clone in training, the one module in evaluation; under the path of the
-    latter, whose weights they share.
+    """Return the module that ran a step: its shared clone in training, the one module in evaluation; under the path of
+    the latter, whose weights they share.
     """
     inside = items_of(obj.get("modules")) or []
     found = obj.get("recurrentModule") or (inside[0] if inside else None)
@@ -98,25 +98,25 @@ def _clone(obj: TorchObject, path: str, number: int) -> tuple[str, TorchObject] 
 
 
 def _states(visit: Visit, names: tuple[tuple[str, str, str], ...], at: int) -> list[Recorded]:
-    """The states that a cell had before its step `at`."""
+    """Return the states of a cell before its step `at`."""
     obj, found = visit.obj, []
     for place, (name, by_user, _) in enumerate(names):
         table = obj.get(name)
         kept = table if isinstance(table, Table) else Table()
         before = recorded(kept.get(float(at - 1)))
         if visit.number is None and obj.get("step") == 1.0:
-            before = None  # it has forgotten which step it took
+            before = None  # its steps are not recorded
         elif at == 1 and obj.get(by_user) is None and obj.get("startState") is None:
             before = zeros_like(recorded(kept.get(1.0)))
         elif obj.get("train") is False:
-            # Evaluation keeps no states but the last; a sequence has copies of the outputs.
+            # In evaluation only the last states are kept; a sequence has copies of the outputs.
             before = visit.before if not place else None
         found.append(before)
     return found
 
 
 def _cell(visit: Visit) -> Iterator[Visit | Step]:
-    """One step of a cell; outside of sequences the last that it took."""
+    """One step of a cell; outside of sequences its last one."""
     obj = visit.obj
     number, count = visit.number or (0, 1)
     at = first_step(obj, count) + number
@@ -127,14 +127,14 @@ def _cell(visit: Visit) -> Iterator[Visit | Step]:
         table = obj.get(gradients)
         slopes.append(recorded(table.get(float(at))) if isinstance(table, Table) else None)
     if len(slopes) > 1 and slopes[1] is None and number == count - 1:
-        slopes[1] = zeros_like(slopes[0])  # nothing comes after the last step
+        slopes[1] = zeros_like(slopes[0])  # no step follows the last
     if clone is not None:
         after = slopes if len(names) > 1 else slopes[0]
         yield visit.inner(*clone, [visit.input, *_states(visit, names, at)], after)
 
 
 def _recurrent(visit: Visit) -> Iterator[Visit | Step]:
-    """One step of the simple recurrence, whose first step has a module of its own."""
+    """One step of the simple recurrence, with a separate module for the first step."""
     obj = visit.obj
     number, count = visit.number or (0, 1)
     at = first_step(obj, count) + number
@@ -181,7 +181,7 @@ def _recursor(visit: Visit) -> Iterator[Visit | Step]:
 
 
 def _masked(visit: Visit) -> Iterator[Visit | Step]:
-    """A module whose outputs are set to zero where the input is."""
+    """A module whose outputs are set to zero wherever the input is."""
     for path, child in children_of(visit)[:1]:
         yield visit.inner(path, child, visit.input)
     yield as_whole(visit)
@@ -197,4 +197,4 @@ FLOWS: dict[str, Flow] = {
     "MaskZero": _masked,
     **dict.fromkeys(CELLS, _cell),
 }
-"""By the name of the class."""
+"""Flows by the name of the class."""

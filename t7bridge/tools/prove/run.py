@@ -1,7 +1,7 @@
-"""Runs each layer of a model on the input that the file records for it, and compares the outputs.
+"""Runs each layer of a model on its recorded input, and compares the outputs.
 
-Where the input of a layer was overwritten, by an in-place layer say, what the layers before it compute takes its place:
-the layers between two values that the file still holds are compared as one group. May import graph, nn, torchmodules.
+If the input of a layer was overwritten, for example by an in-place layer, the computed output of the layers before
+replaces it: the layers between two recorded values are compared as one group. May import graph, nn, torchmodules.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Computed:
-    """Computed output of the layers since the last recorded value, in place of what was overwritten.
+    """Computed output of the layers since the last recorded value, in place of an overwritten one.
 
     Attributes:
         value: a tensor, in double precision.
-        scale: the rounding errors to be expected in it.
-        group: the steps that it took.
-        chain: the same as layers, from a recorded value on; `None` where they branch.
+        scale: its expected rounding errors.
+        group: the steps that computed it.
+        chain: the same as layers, starting at a recorded value; `None` where they branch.
     """
 
     value: Any
@@ -55,10 +55,10 @@ class Given:
 
     Attributes:
         value: in double precision.
-        scale: the errors to be expected in it; `None` where it is recorded.
+        scale: its expected errors; `None` if it is recorded.
         group: the steps that computed it since the last recorded values.
         chain: the same as layers.
-        wrap: puts the one computed tensor into the input, where it is one of several.
+        wrap: puts the one computed tensor into the input, if that has several.
     """
 
     value: Any
@@ -75,10 +75,10 @@ class Runner:
     Attributes:
         steps: in order.
         limits: resource limits.
-        lost: ids of storages of outputs that the file does not hold.
-        outcomes: what came out so far.
-        turned: whether recorded values have their dimensions in the order of 2010.
-        states: the last steps of optimizers, as their states beside the model tell them.
+        lost: ids of storages of outputs that are missing from the file.
+        outcomes: the outcomes so far.
+        turned: whether recorded values have the dimension order of 2010.
+        states: the last steps of optimizers, according to their states beside the model.
     """
 
     steps: list[Step]
@@ -91,7 +91,7 @@ class Runner:
     _live: dict[Any, Computed] = field(factory=dict, repr=False)
 
     def run(self) -> list[Outcome]:
-        """Run all steps; their outcomes in order."""
+        """Run all steps and return their outcomes in order."""
         memory = Memory(self.steps, self.lost)
         self.turned = any(map(_is_turned, self.steps))
         far = self._far = Stretches(self.steps, memory)
@@ -112,7 +112,7 @@ class Runner:
         return self.outcomes
 
     def stretches(self) -> list[StretchProof]:
-        """The verdicts on whole stretches, once those on the layers are final."""
+        """Return the verdicts on whole stretches, once those on the layers are final."""
         return [] if self.turned or self._far is None else self._far.proofs(self.outcomes)
 
     # One step
@@ -197,7 +197,7 @@ class Runner:
             judge(outcome, ran, wanted, self.steps, self.states, self.limits)
         elif recorded_here:
             outcome.reason = OVERWRITTEN
-            # What was done in place kept the shape.
+            # In-place layers kept the shape.
             if [item.numel() for item in output] != [tensor.numel for tensor in leaves(step.output)]:
                 shapes = [list(item.shape) for item in output], [list(item.size) for item in leaves(step.output)]
                 outcome.verdict = DIFFERS
@@ -205,7 +205,7 @@ class Runner:
         self._backward(number, step, outcome, memory, value if layer is not None else None, layer)
 
     def _solved(self, step: Step, intact: bool, outcome: Outcome) -> Given | None:
-        """The input of a linear layer that equations tell."""
+        """Return the input of a linear layer as the solution of equations."""
         from ...torchmodules.running import to_torch
 
         answer = solved(step, intact) if not self.turned else None
@@ -217,7 +217,7 @@ class Runner:
         return Given(value, None if answer.error is None else to_torch(Tensor.from_numpy(answer.error)))
 
     def _tells_another(self, step: Step, number: int) -> bool:
-        """Return whether a later step has the field that tells this one's input."""
+        """Return whether a later step has the field that contains this one's input."""
         field_of = step.obj.get("finput")
         mine = field_of.storage if isinstance(field_of, Tensor) else None
         return mine is not None and any(
@@ -226,7 +226,7 @@ class Runner:
         )
 
     def _unit(self, step: Step) -> float:
-        """The unit roundoff of the numbers that a step worked with."""
+        """Return the unit roundoff of a step's numbers."""
         weights = [item for item in (step.obj.get("weight"), step.obj.get("bias")) if isinstance(item, Tensor)]
         units = [unit_of(step.output), unit_of(step.input), unit_of([item for item in weights if item.numel])]
         known = [unit for unit in units if unit is not None]
@@ -242,7 +242,7 @@ class Runner:
                 raise NotRunError(TOO_LARGE.format(total))
 
     def _input(self, value: Recorded, number: int, memory: Memory) -> Given | None:
-        """The input of a step; `None` where it is not known."""
+        """Return the input of a step; `None` if unknown."""
         from ...torchmodules.running import to_torch
 
         groups: list[int] = []
@@ -288,7 +288,7 @@ class Runner:
         return (self._live.get(id(item)) or self._live.get(_view(item))) if isinstance(item, Tensor) else None
 
     def _glue(self, step: Step, number: int, memory: Memory) -> Given | None:
-        """The outputs of a container's modules, put together."""
+        """Return the combined outputs of a container's modules."""
         from ...torchmodules.running import joined
 
         found = self._input(list(step.glue or []), number, memory)
@@ -310,7 +310,7 @@ class Runner:
         memory: Memory,
         number: int,
     ) -> None:
-        """Keep what was computed for those that read it where the file no longer holds it."""
+        """Keep a computed output for its readers if it is missing from the file."""
         from ...torchmodules.running import flat
 
         targets = list(leaves(step.output))
@@ -339,7 +339,7 @@ class Runner:
     def _upright(self, tensor: Any) -> Any:
         return tensor.permute(*reversed(range(tensor.dim()))) if self.turned and tensor.dim() > 1 else tensor
 
-    # Backwards
+    # Backward
 
     def _backward(
         self, number: int, step: Step, outcome: Outcome, memory: Memory, value: Any, layer: LiveLayer | None = None
@@ -354,7 +354,7 @@ class Runner:
 
 
 class MisfitError(Exception):
-    """The outputs of a container's modules cannot be put together."""
+    """The outputs of a container's modules cannot be combined."""
 
 
 class _UnknownError(Exception):

@@ -1,7 +1,7 @@
-"""Inputs of linear layers that equations tell: gradients of the weights, or outputs of more numbers than the input has.
+"""Inputs of linear layers, solved for from gradients of the weights, or from outputs with more elements.
 
-With gradOutput G and the input X of one pass, gradWeight is Gᵀ X, which tells X where G has full rank; that gradBias is
-the sum of G says that both are of one pass. Source: nn 8726825 `Linear.lua`. May import graph.
+With gradOutput G and the input X of one pass, gradWeight is Gᵀ X, which determines X where G has full rank; if gradBias
+is the sum of G, both are of one pass. Source: nn 8726825 `Linear.lua`. May import graph.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WORST = 1e4
 OTHER = 0.05
 """Difference from the recorded output, relative to the largest, beyond which the gradients are of another pass."""
 MOST = 1 << 24
-"""Most elements of a matrix."""
+"""Maximum number of elements of a matrix."""
 
 
 @define(eq=False)
 class Solved:
-    """An input that equations tell.
+    """An input computed from equations.
 
     Attributes:
         value: the input.
-        error: standard deviations of its rounding errors, in its shape; `None` where they are those of the output.
+        error: standard deviations of its rounding errors, in its shape; `None` if they are those of the output.
     """
 
     value: Tensor
@@ -42,7 +42,7 @@ class Solved:
 
 
 def solved(step: Step, intact: bool) -> Solved | None:
-    """The input of a linear layer; `None` where no equations tell it.
+    """Return the input of a linear layer; `None` if no equations determine it.
 
     Args:
         step: the run of the layer.
@@ -94,7 +94,7 @@ def _by_gradient(
     noise = unit * np.sqrt((given**2).T @ value**2)
     error = np.sqrt((inverse**2) @ noise**2)
     computed = value @ weight.T + (shift if shift is not None else 0.0)
-    # Where an activation in place has set the output to zero, it says nothing of the pass.
+    # Zeros of an in-place activation say nothing about the pass.
     known = np.isfinite(rows) & ((rows != 0) | intact)
     far = np.abs(computed - rows)[known]
     if not far.size or np.median(far) > OTHER * max(np.abs(rows[known]).max(), 1e-300):

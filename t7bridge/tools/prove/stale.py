@@ -1,6 +1,6 @@
-"""Layers whose weights were updated after the last forward, told from layers that compute something else.
+"""Layers whose weights were updated after the last forward, distinguished from layers that compute something else.
 
-An update moves all weights that have a gradient, each a little; a mistake moves one layer. May import graph.
+An update moves all weights that have a gradient, each a little; a mistake changes one layer. May import graph.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 EXPLAINED = 0.9
 """The share of a difference that a step along the gradient must explain to be the reason for it alone."""
 MANY = 32
-"""Values that a step along the gradient must explain to the last digit, where other layers did not move."""
+"""Share of the values that a step along the gradient must explain exactly, if other layers did not change."""
 FEW = 3
-"""Numbers that the change of weights must have at least for that: of one weight each change lies along the gradient."""
+"""Minimum number of changed weights for that: the change of a single weight always lies along the gradient."""
 FAR = 0.3
-"""Largest move of outputs by an update, as with momentum or Adam, relative to the largest output, where all layers with
+"""Largest change of outputs by an update, as with momentum or Adam, relative to the largest output, if all layers with
 weights differ.
 """
 DENSE = 0.4
-"""The share of outputs that must differ for all weights to have moved; slopes of PReLU show in half of them."""
+"""The share of outputs that must differ for all weights to have changed; slopes of PReLU show in half of them."""
 ALONG, CLEARLY = 0.2, 0.4
 """Cosine of the angle between the change of the weights and the gradient: of a layer that alone could be checked, and
 for differences beyond `FAR`. Of minibatches whose gradients have nothing in common momentum of 0.9 leaves 0.44.
 """
 SAME = 0.05
-"""How much the rates of two layers may differ where the same step explains both."""
+"""Maximum difference of the rates of two layers that the same step explains."""
 SURE = 2.0
-"""The same in standard deviations of that of changes in any direction."""
+"""The same in standard deviations for changes in any direction."""
 
 _DEPENDENT_NAMES = """
 Tanh Sigmoid ReLU ReLU6 ELU LeakyReLU PReLU Threshold HardTanh SoftMax LogSoftMax SoftPlus LogSigmoid Dropout
 SpatialMaxPooling TemporalMaxPooling VolumetricMaxPooling CMulTable BatchNormalization SpatialBatchNormalization
 """
 DEPENDENT = frozenset(_DEPENDENT_NAMES.split())
-"""Layers whose gradients depend on their inputs, or on what they drew."""
+"""Layers whose gradients depend on their inputs or on their random numbers."""
 ODD = frozenset(("SpatialDepthWiseConvolution",))
-"""Layers whose recorded gradients do not explain the step that an optimizer took along them, by trial in Lua Torch."""
+"""Layers whose recorded gradients do not explain the step of an optimizer along them, as measured in Lua Torch."""
 
 Key = frozenset[tuple[int, int]]
-"""The weights of what was compared as one: storage and offset of each layer's."""
+"""The weights of layers compared as one: storage and offset of each layer's."""
 
 
 def find_stale(outcomes: list[Outcome]) -> None:
-    """Write the verdict `STALE` on layers that differ since their weights were updated after the last forward."""
+    """Write the verdict `STALE` on layers that differ because their weights were updated after the last forward."""
     common = _use_common_rate(outcomes)
     moved, kept = _evidence(outcomes)
     kept -= moved
@@ -61,7 +61,7 @@ def find_stale(outcomes: list[Outcome]) -> None:
 
 
 def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
-    """Look for what else is wrong in a layer once the step that all others took is undone.
+    """Search for other errors in a layer once the step of all others is undone.
 
     Returns:
         The rate of the step that explains most layers, by the name of its direction.
@@ -94,12 +94,12 @@ def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) -> None:
-    """The verdict on one layer that differs.
+    """Return the verdict on one layer that differs.
 
     Args:
         item: of the layer.
-        others: how many other layers moved.
-        kept: whether there are layers that did not.
+        others: number of other layers that changed.
+        kept: whether there are layers that did not change.
         common: the rate of the step that explains most layers, by the name of its direction.
     """
     fit, difference = item.fit, item.difference
@@ -144,7 +144,7 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
 
 
 def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
-    """The weights that moved, and those that did not."""
+    """Return the weights that changed and those that did not."""
     moved: set[Key] = set()
     still: dict[Key, bool] = {}
     slopes = False
@@ -159,13 +159,13 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
             if item.difference.dense > DENSE and not (item.explained and not item.beside):
                 moved.add(key)
         elif item.verdict == AGREES and item.difference is not None and item.difference.max_abs:
-            # Of an input of zeros weights do not show.
+            # Weights of a zero input do not show.
             still[key] = still.get(key, False) or slope
         elif one_pass and item.verdict == NOT_RECORDED and item.independent and item.backward == DIFFERS:
             moved.add(key)
         elif one_pass and item.verdict == NOT_RECORDED and item.independent and item.backward == AGREES:
             still[key] = True
-    # What has no gradient stays as it is; where no layer has one, they were set to zero.
+    # Weights without gradient do not change; if no layer has one, they were set to zero.
     return moved, {key for key, slope in still.items() if slope or not slopes}
 
 
@@ -174,7 +174,7 @@ def is_one_pass(outcomes: list[Outcome], but: str = "") -> bool:
 
     Args:
         outcomes: of all steps.
-        but: path of a layer that is not asked.
+        but: path of a layer to skip.
     """
     seen = {
         item.backward

@@ -28,13 +28,13 @@ def steps_of(
     Args:
         root: the model.
         path: its own path.
-        given: its input, where that is known.
-        grad_output: the gradient that it was given, where that is known.
+        given: its input, if known.
+        grad_output: the gradient with respect to its output, if known.
         limits: `work` bounds the number of steps.
-        undone: whether the last pass was a backward, in which the layers of `RESTORING` put their inputs back.
+        undone: whether the last pass was a backward, in which the layers of `RESTORING` restore their inputs.
 
     Returns:
-        The runs, and the ids of the storages of outputs that the file does not hold any more.
+        The runs, and the ids of the storages of outputs that are missing from the file.
 
     Raises:
         LimitError: there are too many.
@@ -76,7 +76,7 @@ def _follow(
 
 
 def _note_writes(step: Step, written: set[int], lost: set[int]) -> None:
-    """Find out which memory a run changed; what passes its input through changes none."""
+    """Determine the memory that a run changed; modules that return their input change none."""
     taken = {id(tensor.storage): tensor for tensor in leaves(step.input)}
     in_place = step.obj.get("inplace") is True
     is_view = base_name(step.obj.class_name) in VIEWS

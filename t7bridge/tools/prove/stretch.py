@@ -1,6 +1,6 @@
-"""Whole stretches: what layers compute one behind the other, from a recorded input to the last recorded output.
+"""Whole stretches: consecutive layers run from a recorded input to the last recorded output.
 
-Single layers start from Lua's numbers each time; a stretch shows how far differences grow until the output. May import
+Single layers always start from Lua's numbers; a stretch shows how far differences grow until the output. May import
 graph and torchmodules.
 """
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 ROOM = 20.0
 """Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch."""
 MOST = 20
-"""Most stretches that are listed."""
+"""Maximum number of listed stretches."""
 
 
 @define(eq=False)
 class Far:
-    """The tensor as it would be, had all layers since a recorded one been run one behind the other.
+    """The value of a tensor if all layers since a recorded one were run in a chain.
 
     Attributes:
         exact: in double precision.
-        rough: in the precision that Lua had.
+        rough: in Lua's precision.
         start: number of the first step.
-        count: how many steps.
+        count: number of steps.
     """
 
     exact: Any
@@ -48,11 +48,11 @@ class Far:
 
 @define(eq=False)
 class Stretches:
-    """Runs layers one behind the other while single ones are checked.
+    """Runs layers in a chain while single ones are checked.
 
     Attributes:
         steps: in order.
-        memory: which recorded values the file still has.
+        memory: the recorded values that are still in the file.
     """
 
     steps: list[Step]
@@ -61,13 +61,13 @@ class Stretches:
     _ends: dict[int, Far] = field(factory=dict, repr=False)
 
     def add(self, number: int, step: Step, layer: LiveLayer | None, given: Any) -> None:
-        """Run a layer on what those before it computed.
+        """Run a layer on the output of those before it.
 
         Args:
             number: of the step.
             step: the step.
-            layer: the live layer; `None` for what only puts outputs together.
-            given: its input where nothing before it was run.
+            layer: the live layer; `None` for steps that only combine outputs.
+            given: its input if nothing before it was run.
         """
         from ...torchmodules.running import NotRunError, flat, joined
 
@@ -110,7 +110,7 @@ class Stretches:
                     self._ends[number] = far
 
     def forget(self, step: Step) -> None:
-        """Start anew behind a layer that could not be run."""
+        """Start anew after a layer that could not be run."""
         for tensor in leaves(step.output):
             self._far.pop(id(tensor), None)
             self._far.pop(_key(tensor), None)
@@ -133,7 +133,7 @@ class Stretches:
         return found if value.element.name == "int64" else found.double()
 
     def proofs(self, outcomes: list[Outcome]) -> list[StretchProof]:
-        """The stretches that nothing continues, the longest first."""
+        """Return the stretches that nothing continues, the longest first."""
         found = []
         for end, far in self._ends.items():
             if far.count > 1:

@@ -1,7 +1,7 @@
-"""Inputs that no layer's output holds but that other fields tell: unfolded images of convolutions, rows of a table.
+"""Inputs that are no layer's output but follow from other fields: unfolded images of convolutions, rows of a table.
 
-The CPU convolutions of nn keep in `finput` their input as the matrix that is multiplied by the weights: a column for
-each place of the kernel. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `SpatialConvolutionMM.c`,
+The CPU convolutions of nn store their input in `finput` as the matrix that is multiplied by the weights: a column for
+each position of the kernel. Source: nn 8726825 `lib/THNN/generic/unfold.c`, `SpatialConvolutionMM.c`,
 `VolumetricConvolutionMM.c`. May import graph.
 """
 
@@ -27,9 +27,9 @@ _UNFOLDING = {
     "SpatialConvolutionMM": _SPATIAL,
     "VolumetricConvolution": _VOLUMETRIC,
 }
-"""Classes that keep `finput`, and the names of their kernel's sizes, steps and paddings."""
+"""Classes with `finput`, and the names of their kernel's sizes, steps and paddings."""
 _TABLES = {"LookupTable": 1.0, "LookupTableMaskZero": 0.0}
-"""Classes whose output is made of rows of a table, and the number of its first row."""
+"""Classes whose output consists of rows of a table, and the number of its first row."""
 _MOST = 1 << 26
 _PADDINGS = (0, 1, 2, 3, 4)
 _STEPS = (1, 2, 3, 4)
@@ -37,11 +37,11 @@ _STEPS = (1, 2, 3, 4)
 
 @define(eq=False)
 class Told:
-    """An input that was told.
+    """An input computed from other fields.
 
     Attributes:
-        value: the input; `None` where the fields contradict one another.
-        reason: why they do.
+        value: the input; `None` if the fields contradict one another.
+        reason: the contradiction.
     """
 
     value: Tensor | None = None
@@ -49,7 +49,7 @@ class Told:
 
 
 def contradiction(obj: TorchObject) -> str:
-    """Say which size of a convolution's kernel is not that of its weights; empty where all fit."""
+    """Return the size of a convolution's kernel that does not match its weights; empty if all match."""
     weight, name = obj.get("weight"), base_name(obj.class_name)
     if not obj.class_name.startswith(("nn.", "cudnn.")) or not isinstance(weight, Tensor) or "Local" in name:
         return ""
@@ -65,7 +65,7 @@ def contradiction(obj: TorchObject) -> str:
 
 
 def may_tell(step: Step, intact: bool) -> bool:
-    """Return whether other fields of a layer tell its input, and the output, where it is `intact`."""
+    """Return whether other fields of a layer may determine its input; the output too, if it is `intact`."""
     name = base_name(step.obj.class_name)
     if name in _TABLES:
         return intact and isinstance(step.output, Tensor)
@@ -73,7 +73,7 @@ def may_tell(step: Step, intact: bool) -> bool:
 
 
 def told(step: Step) -> Told | None:
-    """The input of a layer from its other fields; `None` where they do not tell."""
+    """Return the input of a layer from its other fields; `None` if they do not determine it."""
     if base_name(step.obj.class_name) in _TABLES:
         return _rows(step)
     return _folded(step)
@@ -134,7 +134,7 @@ def _fold(
     padding: list[int],
     extent: tuple[int, ...] | None,
 ) -> np.ndarray[Any, Any] | None:
-    """The image whose unfolding this is; `None` where there is none, since places that are one pixel differ."""
+    """Return the image with this unfolding; `None` if there is none because positions that are one pixel differ."""
     import numpy as np
 
     rank = len(kernel)
@@ -180,7 +180,7 @@ def _product(sizes: tuple[int, ...] | list[int]) -> int:
 
 
 def _rows(step: Step) -> Told | None:
-    """The rows of a table that outputs are most like."""
+    """Return the rows of a table closest to the outputs."""
     import numpy as np
 
     weight, output = step.obj.get("weight"), step.output

@@ -1,4 +1,4 @@
-"""Two models on the same inputs, layer by layer where they correspond.
+"""Two models on the same inputs, layer by layer wherever they correspond.
 
 May import conversion, formats, graph, nn and torchmodules.
 """
@@ -18,7 +18,7 @@ from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
 from .prove import chosen, need_torch
 
 MANY = 20_000
-"""Most layers that are compared."""
+"""Maximum number of layers that are compared."""
 
 
 def prove_two(
@@ -31,15 +31,15 @@ def prove_two(
     seed: int = 1,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Proof:
-    """Run two models on the same seeded inputs and compare what their layers return.
+    """Run two models on the same seeded inputs and compare the outputs of their layers.
 
     Args:
         first: a `.t7`.
-        second: a `.t7`; a folder that `t7bridge module` wrote, whose model.py is imported and run; a TorchScript
+        second: a `.t7`; a folder written by `t7bridge module`, whose model.py is imported and run; a TorchScript
             archive; or a `.pt` with a state dict, with `factory`.
-        at: the path of the model in `first`, where it holds several.
-        shapes: of the inputs; told from the layers of `first` where there are none.
-        factory: `package:name` of what makes the model of a `.pt`, which is imported and called.
+        at: the path of the model in `first`, if it contains several.
+        shapes: of the inputs; inferred from the layers of `first` if empty.
+        factory: `package:name` of the constructor of the model of a `.pt`, which is imported and called.
         seed: of the inputs.
         limits: resource limits.
 
@@ -47,7 +47,7 @@ def prove_two(
         A verdict for each layer of `first` that has a counterpart, and for the whole.
 
     Raises:
-        ModelError: a model cannot be made, or the two do not take the same inputs.
+        ModelError: a model cannot be built, or the two do not accept the same inputs.
     """
     need_torch()
     from ...torchmodules import pairing
@@ -95,5 +95,7 @@ def _second(path: str, factory: str | None, limits: Limits) -> Any:
     if pairing.is_torchscript(path):
         return pairing.from_torchscript(path)
     raise ModelError(
-        "a state dict is not a model without its code", file=path, hint="Name what makes it: --module package:factory."
+        "a state dict is not a model without its code",
+        file=path,
+        hint="Name its constructor: --module package:factory.",
     )

@@ -1,4 +1,4 @@
-"""Recorded values of a Lua model: tensors and tables as they stand in a file, and the memory they use.
+"""Recorded values of a Lua model: the tensors and tables of a file, and their memory.
 
 May import graph and nn. Knows neither formats nor PyTorch.
 """
@@ -12,22 +12,22 @@ from ...graph.lua import Table, TorchObject
 from ...graph.tensor import Tensor
 
 Recorded = Any
-"""A `Tensor` with elements, a `float`, a list of these, or `None` for what the file does not hold."""
+"""A `Tensor` with elements, a `float`, a list of these, or `None` for values missing from the file."""
 
 MAX_DEPTH = 32
 """Deepest nesting of tables of tensors."""
 MAX_ITEMS = 100_000
-"""Most elements of one table of tensors."""
+"""Maximum number of elements of one table of tensors."""
 _REPEATED = 1 << 22
-"""Most elements of a recorded tensor whose storage has fewer."""
+"""Maximum number of elements of a recorded tensor whose storage has fewer."""
 
 
 def recorded(value: Any, depth: int = 0) -> Recorded:
-    """Return a field's value as recorded tensors and lists; what is empty, cleared or too large is `None`."""
+    """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`."""
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None:
             return None
-        # A tensor that repeats its elements is not an output of a layer: it may be as large as it likes.
+        # A tensor that repeats its elements is no output of a layer: its size is not limited.
         return value if value.numel <= max(value.storage.count, _REPEATED) else None
     if isinstance(value, float) and not isinstance(value, bool):
         return value
@@ -41,22 +41,22 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
 
 
 def output_of(obj: Any) -> Recorded:
-    """The recorded output of a module."""
+    """Return the recorded output of a module."""
     return recorded(obj.get("output")) if isinstance(obj, TorchObject) else None
 
 
 def grad_input_of(obj: Any) -> Recorded:
-    """The recorded gradient with respect to a module's input."""
+    """Return the recorded gradient with respect to a module's input."""
     return recorded(obj.get("gradInput")) if isinstance(obj, TorchObject) else None
 
 
 def element(value: Recorded, index: int) -> Recorded:
-    """The element of a table, from 0; `None` where there is none."""
+    """Return the element of a table, from 0; `None` if there is none."""
     return value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
 
 
 def leaves(value: Recorded) -> Iterator[Tensor]:
-    """The tensors of a value, in order."""
+    """Yield the tensors of a value, in order."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -67,14 +67,14 @@ def leaves(value: Recorded) -> Iterator[Tensor]:
 
 
 def is_whole(value: Recorded) -> bool:
-    """Return whether nothing of a value is missing."""
+    """Return whether a value is complete."""
     if isinstance(value, list):
         return bool(value) and all(is_whole(item) for item in value)
     return value is not None
 
 
 def select(value: Recorded, dim: int, index: int) -> Recorded:
-    """The slice of a tensor at an index, as a view; `None` where there is none."""
+    """Return the slice of a tensor at an index, as a view; `None` if there is none."""
     if not isinstance(value, Tensor) or not 0 <= dim < len(value.size) or not 0 <= index < value.size[dim]:
         return None
     size = value.size[:dim] + value.size[dim + 1 :]
@@ -86,7 +86,7 @@ def select(value: Recorded, dim: int, index: int) -> Recorded:
 
 
 def narrow(value: Recorded, dim: int, start: int, length: int) -> Recorded:
-    """The part of a tensor along a dimension, as a view; `None` where there is none."""
+    """Return the part of a tensor along a dimension, as a view; `None` if there is none."""
     if not isinstance(value, Tensor) or not 0 <= dim < len(value.size) or start + length > value.size[dim]:
         return None
     size = (*value.size[:dim], length, *value.size[dim + 1 :])
@@ -94,7 +94,7 @@ def narrow(value: Recorded, dim: int, start: int, length: int) -> Recorded:
 
 
 def merged(value: Recorded, dims: int) -> Recorded:
-    """A contiguous tensor with its first dimensions as one, as a view; `None` for others."""
+    """Return a contiguous tensor with its first dimensions merged, as a view; `None` for others."""
     if not isinstance(value, Tensor) or dims > len(value.size) or dims < 1:
         return None
     count = 1
@@ -119,7 +119,7 @@ def _contiguous(size: tuple[int, ...]) -> list[int]:
 
 
 def zeros_like(value: Recorded) -> Recorded:
-    """Zeros in the form of a value."""
+    """Return zeros in the structure of a value."""
     if isinstance(value, list):
         return [zeros_like(item) for item in value]
     if not isinstance(value, Tensor):
@@ -130,7 +130,7 @@ def zeros_like(value: Recorded) -> Recorded:
 
 
 def region(tensor: Tensor) -> tuple[int, int, int]:
-    """The storage of a tensor, by id, and the first and last element of it that the tensor shows."""
+    """Return the storage of a tensor, by id, and the first and last element of it that the tensor uses."""
     low = high = tensor.offset
     for extent, step in zip(tensor.size, tensor.stride):
         reach = (extent - 1) * step
@@ -149,16 +149,16 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
 _SAMPLE = 2_000
 _ROUND = 16
-"""Binary digits of numbers that somebody may have written down."""
+"""Binary digits of numbers that may have been written by hand."""
 _ENOUGH = 16
-"""Different numbers that suffice to tell the precision of a file."""
+"""Number of different values that suffice to determine the precision of a file."""
 
 
 def unit_of(value: Recorded) -> float | None:
-    """The unit roundoff of a value's numbers; `None` where it has no tensors of floating point.
+    """Return the unit roundoff of a value's numbers; `None` if it has no floating-point tensors.
 
-    Doubles that were converted from floats have that of floats, and numbers that an ascii file has with six digits that
-    of six digits.
+    Doubles that were converted from floats have that of floats, and numbers with six digits in an ascii file that of
+    six digits.
     """
     units = [_unit(tensor) for tensor in leaves(value) if tensor.element.name in UNIT]
     return max(units) if units else None
@@ -188,7 +188,7 @@ def _unit(tensor: Tensor) -> float:
 
 
 def _was_single(sample: Any) -> bool:
-    """Return whether doubles, few as they are, once were floats: all are such, and one has that many digits."""
+    """Return whether doubles, few as they are, once were floats: all fit, and one has that many digits."""
     import numpy as np
 
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""From the outcomes of all steps to one verdict for each layer. May import graph."""
+"""Combines the outcomes of all steps into one verdict for each layer. May import graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stale import find_stale, is_one_pass
 
 
 def decide(outcomes: list[Outcome]) -> list[LayerProof]:
-    """One verdict for each layer, in the order of execution."""
+    """Return one verdict for each layer, in the order of execution."""
     find_stale(outcomes)
     _pass_on(outcomes)
     _use_gradients(outcomes)
@@ -29,7 +29,7 @@ def decide(outcomes: list[Outcome]) -> list[LayerProof]:
     found: dict[str, LayerProof] = {}
     for outcome in outcomes:
         if outcome.step.whole and outcome.step.obj.class_name == "nn.gModule":
-            continue  # its nodes are all that it is
+            continue  # it consists of its nodes
         one = _of(outcome)
         other = found.get(one.path)
         found[one.path] = one if other is None else _worse(other, one)
@@ -42,7 +42,7 @@ def decide(outcomes: list[Outcome]) -> list[LayerProof]:
 
 
 def _pass_on(outcomes: list[Outcome]) -> None:
-    """Steps whose output was overwritten share the verdict of the group that they were compared in."""
+    """Steps whose output was overwritten share the verdict of their group."""
     for outcome in outcomes:
         if len(outcome.group) < 2 or outcome.difference is None:
             continue
@@ -79,14 +79,14 @@ def _pass_on(outcomes: list[Outcome]) -> None:
 
 
 def _use_gradients(outcomes: list[Outcome]) -> None:
-    """Layers of which no output could be checked are judged by their gradients, where these do not depend on inputs."""
+    """Layers of which no output could be checked are judged by their gradients, if these do not depend on inputs."""
     sums = [item for item in outcomes if item.independent and item.backward in (AGREES, DIFFERS)]
     moved = any(item.verdict == STALE for item in outcomes)
     differing = [item for item in sums if item.backward == DIFFERS]
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
     alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
     if len({item.step.path for item in outcomes}) < len(outcomes):
-        alone = set()  # of what runs several times not all gradients are kept
+        alone = set()  # not all gradients of modules that run several times are kept
     for item in outcomes:
         if {item.step.path} == alone and not differing and not moved and is_one_pass(outcomes, item.step.path):
             item.verdict, item.difference, item.reason = DIFFERS, item.backward_difference, GRADIENT
@@ -105,7 +105,7 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
 
 
 def _share(outcomes: list[Outcome]) -> None:
-    """A module at several places keeps what it computed at the last; the verdict is that of all."""
+    """Merge the verdicts on a module at several places, which keeps the values of the last only."""
     known = {id(item.step.obj): item for item in outcomes if item.verdict in (AGREES, DIFFERS, STALE)}
     for item in outcomes:
         other = known.get(id(item.step.obj))
@@ -141,7 +141,7 @@ def _of(outcome: Outcome) -> LayerProof:
 
 
 def _guess(outcome: Outcome) -> str:
-    """Which weight differs, where one alone does."""
+    """Return the weight that differs, if only one does."""
     weight, difference = outcome.weight, outcome.difference
     if weight is None or difference is None or weight.excess <= 1 or difference.dense > 0.5:
         return ""
@@ -150,7 +150,7 @@ def _guess(outcome: Outcome) -> str:
 
 
 def _worse(one: LayerProof, other: LayerProof) -> LayerProof:
-    """Two runs of one layer as one verdict."""
+    """Merge the verdicts on two runs of one layer."""
     first, second = sorted((one, other), key=LayerProof.worst_first)
     both = first.verdict == second.verdict
     first.runs = one.runs + other.runs if both else first.runs

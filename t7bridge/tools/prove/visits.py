@@ -1,4 +1,4 @@
-"""One run of one layer, and a module to be entered, while the layers of a model are followed in their order.
+"""One run of one layer, and a module to visit, while the layers of a model are followed in their order.
 
 May import graph, errors, limits and nn.
 """
@@ -25,11 +25,11 @@ NarrowTable Replicate Copy Dropout GradientReversal L1Penalty Collapse ZipTable 
 ConcatTable ParallelTable Unfold DontCast NaN Profile MixtureTable Recursor Sequencer Convert
 """
 VIEWS = frozenset(_VIEWS_NAMES.split())
-"""Layers whose output may be the very memory of their input without being a change of it."""
+"""Layers whose output may be the memory of their input without changing it."""
 SEQUENCES = frozenset(
     ("Sequencer", "BiSequencer", "BiSequencerLM", "Repeater", "SeqLSTM", "SeqLSTMP", "SeqGRU", "SeqBRNN")
 )
-"""Recurrent modules that take whole sequences."""
+"""Recurrent modules with whole sequences as input."""
 
 
 @define(eq=False)
@@ -39,16 +39,16 @@ class Step:
     Attributes:
         path: the layer's path in the file.
         obj: the layer.
-        input: what it was given; `None` where the file does not hold it.
-        output: what it returned.
-        grad_output: the gradient that it was given backwards.
-        grad_input: the gradient that it returned.
-        glue: of a container, the outputs of the modules inside, which it only puts together; else `None`.
+        input: its input; `None` if missing from the file.
+        output: its output.
+        grad_output: the gradient with respect to its output.
+        grad_input: the gradient with respect to its input.
+        glue: of a container, the outputs of the modules inside, which it only combines; otherwise `None`.
         whole: whether this is a container as a whole, whose modules have steps of their own.
         last: whether the module does not run again later, so that its fields are those of this run.
-        writes: the memory that the run wrote: storage, first and last element.
-        target: of a criterion, the target where it can be told from its gradient.
-        reason: why the input is not there, where that is known.
+        writes: the memory written by the run: storage, first and last element.
+        target: of a criterion, the target if its gradient determines it.
+        reason: why the input is missing, if known.
     """
 
     path: str
@@ -67,17 +67,17 @@ class Step:
 
 @define(eq=False)
 class Visit:
-    """A module to be entered, with what is known of its input.
+    """A module to visit, with its input as far as it is known.
 
     Attributes:
         path: of the module.
         obj: the module.
-        input: what it was given.
-        grad_output: the gradient that it was given.
+        input: its input.
+        grad_output: the gradient with respect to its output.
         walk: the walk over the whole model.
-        number: in a sequence, the step from 0 and how many there are; `None` elsewhere.
-        before: what the module returned one step before, where a sequence keeps a copy of it.
-        names: the paths of modules inside that have others than their places tell, by id.
+        number: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
+        before: the module's output one step before, if a sequence keeps a copy of it.
+        names: the paths of modules inside that differ from their places, by id.
     """
 
     path: str
@@ -95,7 +95,7 @@ class Visit:
         return Visit(path, obj, given, grad_output, self.walk, self.number, names=self.names)
 
     def output_of(self, obj: TorchObject) -> Recorded:
-        """The output of a module inside, after it ran; `None` where it runs again later and forgets this one."""
+        """Return the output of a module inside, after it ran; `None` if it runs again later and overwrites this one."""
         if not self.walk.is_last(obj):
             return None
         if self.number is not None and is_recurrent(obj) and obj.get("train") is not False:
@@ -105,7 +105,7 @@ class Visit:
         return self.walk.kept(output_of(obj), obj)
 
     def grad_input_of(self, obj: TorchObject) -> Recorded:
-        """The gradient that a module inside returned in this step of a sequence."""
+        """Return the gradient with respect to the input of a module inside in this step of a sequence."""
         if self.number is not None and is_recurrent(obj):
             slopes = obj.get("gradInputs")
             at = first_step(obj, self.number[1]) + self.number[0]
@@ -115,13 +115,13 @@ class Visit:
 
 @define(eq=False)
 class Walk:
-    """Counts of how often each module runs, and has run so far.
+    """Counts of the runs of each module, in total and so far.
 
     Attributes:
-        total: by the id of the module; empty where that is not known yet.
+        total: by the id of the module; empty if not yet known.
         done: the same, so far.
-        undone: whether the last pass was a backward, in which the layers of `RESTORING` put their inputs back.
-        lost: storages of outputs that the file does not hold any more.
+        undone: whether the last pass was a backward, in which the layers of `RESTORING` restore their inputs.
+        lost: storages of outputs that are missing from the file.
     """
 
     total: dict[int, int] = field(factory=dict)
@@ -137,8 +137,8 @@ class Walk:
         return self.done.get(id(obj), 0) >= self.total.get(id(obj), 0)
 
     def kept(self, value: Recorded, obj: TorchObject | None = None) -> Recorded:
-        """A recorded value, or a tensor in its place where a backward has undone what `obj`, or whatever layer the
-        value is of, did in place.
+        """Return a recorded value, or a tensor in its place if a backward has undone the in-place change of `obj`, or
+        of the layer of the value.
         """
         if isinstance(value, list):
             return [self.kept(item) for item in value]
@@ -161,12 +161,12 @@ Flow = Callable[[Visit], Iterator["Visit | Step"]]
 
 
 def base_name(class_name: str) -> str:
-    """The name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
+    """Return the name of a class without its package: `SpatialConvolution` of `cudnn.SpatialConvolution`."""
     return class_name.rpartition(".")[2]
 
 
 def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor."""
     strides, step = [], 1
     for extent in reversed(size):
         strides.append(step)
@@ -175,7 +175,7 @@ def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def may_be_undone(obj: TorchObject) -> bool:
-    """Return whether a backward puts back what a layer changed in place, and has run at least once."""
+    """Return whether a backward restores the input of an in-place layer, and has run at least once."""
     restores = base_name(obj.class_name) in RESTORING and obj.get("inplace") is True
     return restores and grad_input_of(obj) is not None
 
@@ -186,7 +186,7 @@ def is_recurrent(obj: TorchObject) -> bool:
 
 
 def keeps_state(obj: TorchObject, depth: int = 0) -> bool:
-    """Return whether a module, or one inside it, continues from the step before."""
+    """Return whether a module, or one inside it, continues from the previous step."""
     if is_recurrent(obj) and base_name(obj.class_name) != "Recursor":
         return True
     if base_name(obj.class_name) in SEQUENCES or depth > 20:
@@ -196,13 +196,13 @@ def keeps_state(obj: TorchObject, depth: int = 0) -> bool:
 
 
 def first_step(obj: TorchObject, count: int) -> int:
-    """Return the number that a recurrent module has of the first of the last `count` steps."""
+    """Return a recurrent module's number of the first of the last `count` steps."""
     done = obj.get("step")
     return max(int(done) - count, 1) if isinstance(done, float) and 1 < done < 1e6 else 1
 
 
 def children_of(visit: Visit, name: str = "modules") -> list[tuple[str, TorchObject]]:
-    """The modules of a container, with their paths."""
+    """Yield the modules of a container, with their paths."""
     items = items_of(visit.obj.get(name)) or []
     found = [(f"{visit.path}.{name}[{number}]", item) for number, item in enumerate(items, 1)]
     if not found and is_module(visit.obj.get("module")):
@@ -211,8 +211,8 @@ def children_of(visit: Visit, name: str = "modules") -> list[tuple[str, TorchObj
 
 
 def in_place_of(obj: TorchObject, given: Recorded) -> Recorded:
-    """The output of a layer that works in place, which is its input's memory, where its own field was cleared; `None`
-    for others.
+    """Return the output of an in-place layer, which is its input's memory, if its own field was cleared; `None` for
+    others.
     """
     if obj.get("inplace") is not True:
         return None
@@ -220,10 +220,10 @@ def in_place_of(obj: TorchObject, given: Recorded) -> Recorded:
 
 
 def leaf(visit: Visit) -> Iterator[Visit | Step]:
-    """A module as one step."""
+    """Return a module as one step."""
     obj = visit.obj
     last = visit.walk.is_last(obj)
-    # Where a recurrent module stands in its sequence is known for those that the flows of `recurrent` enter.
+    # The position of a recurrent module in its sequence is known for those visited by the flows of `recurrent`.
     given = None if is_recurrent(obj) and base_name(obj.class_name) not in SEQUENCES else visit.input
     output = visit.output_of(obj) if is_recurrent(obj) else visit.walk.kept(output_of(obj), obj)
     if output is None and last:
@@ -232,7 +232,7 @@ def leaf(visit: Visit) -> Iterator[Visit | Step]:
 
 
 def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Step:
-    """A container as a step, in addition to those of its modules."""
+    """Return a container as a step, in addition to those of its modules."""
     step = next(leaf(visit))
     assert isinstance(step, Step)
     step.glue, step.whole = glue, True

@@ -62,7 +62,7 @@ def missed(rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
             continue
         verdict, reason = sound[name][path]
         before, given = module_at(read(name), path), recorded_input(read(name), path)
-        behind = "compared behind" in reason
+        behind = "compared after" in reason
         if verdict in NAMED or (behind and before is not None and not shows(obj, before, given, behind=True)):
             hidden += 1  # not recorded, or all that it changed was set to zero by an activation in place
         else:

@@ -72,7 +72,7 @@ def test_a_recording_of_another_model_is_refused():
     """A probe of another model, or of other weights, proves nothing."""
     with pytest.raises(ModelError, match="another model"):
         prove_with(TESTFILES / "models/lenet_mm.t7", PROBED[0])
-    with pytest.raises(ModelError, match="not what a probe saved"):
+    with pytest.raises(ModelError, match="not a probe's recording"):
         prove_with(TESTFILES / "models/lenet_mm.t7", TESTFILES / "models/lenet_mm.t7")
 
 

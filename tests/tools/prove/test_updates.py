@@ -158,7 +158,7 @@ def test_a_first_layer_whose_input_its_output_tells(index: int):
     """A linear layer of more outputs than inputs has one input that fits, unless a weight is another."""
     sound = t7bridge.prove(PROVE / "wide.eval.t7")
     assert [layer.verdict for layer in sound.layers] == ["agrees"] * 4
-    assert sound.layers[0].reason == "its input is told by its output, which has more numbers"
+    assert sound.layers[0].reason == "its input was computed from its output, which has more numbers"
     model = read("wide.eval")
     scaled(model, at(model, "root.modules[1]"), "weight", 1.01, index)
     assert differing(prove_value(model, "wide")) == ["root.modules[1]"]
@@ -169,7 +169,7 @@ def test_a_first_layer_whose_input_its_gradients_tell():
     model = read("penalties.train")
     scaled(model, at(model, "root.modules[1]"), "bias", 1.01, 2)
     assert differing(prove_value(model, "penalties")) == ["root.modules[1]"]
-    assert t7bridge.prove(PROVE / "penalties.train.t7").layers[0].reason == "its input is told by its own fields"
+    assert t7bridge.prove(PROVE / "penalties.train.t7").layers[0].reason == "its input was computed from its own fields"
 
 
 @pytest.mark.parametrize(
