@@ -85,6 +85,8 @@ class ByteSource:
             return cls.from_path(source), 0
         if isinstance(source, (bytes, bytearray, memoryview)):
             return cls.from_bytes(source), 0
+        if not hasattr(source, "read"):
+            raise TypeError(f"a path, bytes or a binary file object is required, not {type(source).__name__}")
         return cls._from_file(source)
 
     @classmethod
@@ -113,6 +115,8 @@ class ByteSource:
             data = file.read()
             if file.seekable():
                 file.seek(start)
+        except UnicodeDecodeError:
+            data = None
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise T7BridgeError(f"cannot be read: {error}", file=name) from error
         if not isinstance(data, (bytes, bytearray)):

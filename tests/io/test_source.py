@@ -213,3 +213,21 @@ def test_what_cannot_be_opened(kind, tmp_path):
         path = "/dev/null"
     with pytest.raises(T7BridgeError, match=r"cannot be read|is not a regular file"):
         ByteSource.from_path(path)
+
+
+@pytest.mark.parametrize("wrong", [3, None, 1.5, ["a.t7"], object()])
+def test_what_is_no_source(wrong):
+    """Anything but a path, bytes or a file object is a `TypeError` that says so."""
+    with pytest.raises(TypeError, match=f"a binary file object is required, not {type(wrong).__name__}"):
+        ByteSource.open(wrong)
+
+
+@pytest.mark.parametrize("data", [b"text", b"\xff\xfe\x80"])
+def test_text_file_objects(tmp_path, data):
+    """A file in text mode is named as such, whether its bytes are text or not."""
+    (tmp_path / "a.t7").write_bytes(data)
+    with (
+        open(tmp_path / "a.t7", encoding="utf-8") as file,
+        pytest.raises(T7BridgeError, match=r"a\.t7: is a text file object\. Open it in binary mode"),
+    ):
+        ByteSource.open(file)
