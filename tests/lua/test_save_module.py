@@ -208,3 +208,31 @@ def test_numbers_are_numbers_again(tmp_path):
     """Outputs without dimensions, of which Lua has one element each, have none where they are loaded."""
     same_outputs(Losses(), tmp_path / "m.t7", (torch.randn(3, 4), torch.randn(3, 4)))
     assert tuple(t7bridge.load(tmp_path / "m.t7")["t7bridge_state_dict"]["scalars"].values()) == (1, 3)
+
+
+class _Cast(torch.nn.Module):
+    """A layer, and a change of the type of its outputs."""
+
+    def __init__(self, cast):
+        super().__init__()
+        self.layer, self.cast = torch.nn.Linear(3, 2), cast
+
+    def forward(self, x):
+        return self.cast(self.layer(x))
+
+
+def test_bits_of_another_type(tmp_path):
+    """Numbers read as the bits of another type are refused, and not turned into that type."""
+    inputs = (torch.randn(2, 3),)
+    with pytest.raises(UnsupportedError, match=r"aten\.view\.dtype .*reads the bits of float32 as int32"):
+        t7bridge.save_module(_Cast(lambda x: x.view(torch.int32)), tmp_path / "m.t7", example_inputs=inputs)
+    assert not (tmp_path / "m.t7").exists()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_rounding_is_reported(tmp_path, name):
+    """Parts of half precision are computed without the rounding, which the report says; the values agree roughly."""
+    module, inputs = _Cast(lambda x: x.to(getattr(torch, name)).float() * 2).eval(), (torch.randn(2, 3),)
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=inputs)
+    assert any(f"{name} parts are computed in the element type" in note.message for note in report.notes)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(*inputs), module(*inputs), rtol=0.01, atol=0.01)

@@ -292,18 +292,22 @@ class T7Writer:
 
     def _entries(self, table: Table) -> Iterator[_Step]:
         """Write the entries of a table; yield the keys and values that are not plain numbers and short strings."""
-        write_number, write_string = self._stream.write_number, self._stream.write_string
+        stream = self._stream  # a table in a table is a generator each: little is kept in it
         for key, value in zip(table.raw_keys, table.raw_values):
-            if key is None or key != key:
+            if type(key) is bytes and len(key) < _SHORT:
+                stream.write_string(key)
+            elif key is None or key != key:
                 raise WriteError(f"a table key is {'nil' if key is None else 'nan'}, which Lua does not allow")
-            for item, form in ((key, "<key %s>"), (value, "%s")):
-                kind = type(item)
-                if kind is float:
-                    write_number(item)
-                elif kind is bytes and len(item) < _SHORT:
-                    write_string(item)
-                else:
-                    yield (form, key), item
+            elif type(key) is float:
+                stream.write_number(key)
+            else:
+                yield ("<key %s>", key), key
+            if type(value) is float:
+                stream.write_number(value)
+            elif type(value) is bytes and len(value) < _SHORT:
+                stream.write_string(value)
+            else:
+                yield ("%s", key), value
 
     def _function(self, function: LuaFunction) -> Iterator[_Step]:
         self._stream.write_int(len(function.code))

@@ -34,6 +34,8 @@ def same(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the same values. Element types are those of the whole model."""
     wanted = b.call.dtype
     given = b.dtype_of(b.call.args[0])
+    if b.call.op == "aten.view.dtype" and wanted != given:
+        raise CannotError(f"reads the bits of {given} as {wanted}")
     if not isinstance(self, Wire) or wanted == given or not given.startswith("float"):
         return self
     if wanted == "bool":
@@ -44,6 +46,8 @@ def same(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
         return b.emit(sequential(make("nn.ZeroGrad"), cut, make("nn.Copy", *types[::-1])), self)
     if not wanted.startswith(("float", "bfloat")):
         raise CannotError(f"converts to {wanted}")
+    if wanted in ("float16", "bfloat16"):
+        b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
     return self
 
 
