@@ -195,5 +195,5 @@ def test_damaged_entries(archive, fields, error, message):
 
 def test_compiled_code_only():
     """An archive without a program, such as AOTInductor's, has no weights to read, and the error says so."""
-    with pytest.raises(UnsupportedError, match="compiled code only"):
+    with pytest.raises(UnsupportedError, match="only compiled code"):
         PtReader(zipped({"m/archive_format": b"pt2", "m/data/aotinductor/model/x.so": b"\x7fELF"})).read()
