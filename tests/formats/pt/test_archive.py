@@ -333,3 +333,15 @@ def test_describe_equals_after_deflate_of_everything():
     for path in ZIPS:
         packed = zipped(members_of(path.read_bytes()), zipfile.ZIP_DEFLATED)
         assert describe_python(PtReader(path).read()) == described(packed)
+
+
+@pytest.mark.parametrize("count", [1, 100, 4096, 0xFFFF - 22])
+def test_padding_behind_an_archive(count):
+    """Zeros behind the directory are padding, as PyTorch takes them; any other byte there is an error."""
+    value = {"w": torch.arange(4.0)}
+    data = saved(value)
+    padded = data + bytes(count)
+    assert torch.load(io.BytesIO(padded), weights_only=True)["w"].tolist() == value["w"].tolist()
+    assert described(padded) == torch_describe(value)
+    with pytest.raises(TruncatedError, match="the archive's directory is missing"):
+        described(padded[:-1] + b"x")

@@ -217,7 +217,8 @@ class ZipArchive:
         tail = source.read(tail_start, source.size - tail_start)
         # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
         place = tail.rfind(_END, 0, max(0, len(tail) - _END_BYTES + len(_END)))
-        if place >= 0 and place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little") != len(tail):
+        end = place + _END_BYTES + int.from_bytes(tail[place + 20 : place + 22], "little")
+        if place >= 0 and end != len(tail):
             if _ends_before(tail, place):
                 raise CorruptError(
                     "the archive has two ends, and readers disagree about which one counts",
@@ -225,7 +226,8 @@ class ZipArchive:
                     offset=tail_start + place,
                     hint="Do not trust it: such files are made to deceive.",
                 )
-            place = -1
+            if end > len(tail) or tail[end:].strip(b"\0"):  # zeros pad the file, which no reader minds
+                place = -1
         if place < 0:
             raise TruncatedError(
                 "the archive's directory is missing",
@@ -233,7 +235,7 @@ class ZipArchive:
                 offset=source.size,
                 hint="The file was cut off: download or copy it again.",
             )
-        self.comment = tail[place + _END_BYTES :]
+        self.comment = tail[place + _END_BYTES : end]
         end = tail_start + place
         disk, first_disk, here, count, length, start = struct.unpack_from("<4H2I", tail, place + 4)
         behind = end
