@@ -1,4 +1,4 @@
-"""Example inputs as a user names them: shapes, lists of shapes in brackets, files of values."""
+"""Example inputs as specified by users: shapes, lists of shapes in brackets, files of values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_inputs(given: str | Sequence[int] | Sequence[str], *, limits: Limits =
 
 
 def leaves(tree: Examples) -> Iterator[Example]:
-    """Visit the tensors of an input, in order."""
+    """Yield the tensors of an input, in order."""
     if isinstance(tree, Example):
         yield tree
     else:
@@ -63,7 +63,7 @@ def _of_value(value: Recorded, file: str) -> Examples:
         return [_of_value(each, file) for each in value]
     if isinstance(value, Tensor):
         return Example("", tuple(value.shape), value.element.name, value)
-    raise ModelError("the file holds no tensor, and no table of tensors", file=file)
+    raise ModelError("the file holds neither a tensor nor a table of tensors", file=file)
 
 
 def _named(tree: Examples, name: str) -> Examples:

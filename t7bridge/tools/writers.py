@@ -1,4 +1,4 @@
-"""The writers that users call: those of the formats, which also take values of numpy and torch and builtins."""
+"""The public writers: those of the formats, which also accept values of numpy, torch and builtins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LUA = (*COMPOSITE, type(None), bool, int, float, str, bytes)
 class T7Writer(t7_writer.T7Writer):
     """Writes values to a `.t7` file, one after another, as Lua's `torch.DiskFile` does.
 
-    An object that was written before becomes a reference to it, so that sharing and cycles are kept. The elements of
-    storages go from where they are to the output without being held in memory.
+    An object already written becomes a reference to it, so that sharing and cycles are kept. The elements of
+    storages are copied from their source to the output without being loaded into memory.
 
     Args:
         target: a binary file object.
         layout: encoding, byte order, size of `long`.
-        referenced: `False` writes every object anew each time it is met, as `file:referenced(false)` does; sharing
+        referenced: `False` writes every object anew at each occurrence, as `file:referenced(false)` does; sharing
             is lost, and cycles are refused.
-        payloads: where given, storages are appended to it and their elements are left out of the stream.
+        payloads: if given, storages are appended to it and their elements are omitted from the stream.
 
     Example:
         >>> with open("out.t7", "wb") as file:
@@ -34,11 +34,11 @@ class T7Writer(t7_writer.T7Writer):
 
     @cached_property
     def _adopter(self) -> Adopter:
-        """One for all values, so that tensors of different values share memory in the file as they do here."""
+        """One for all values, so that tensors of different values share memory in the file as in Python."""
         return Adopter()
 
     def write_object(self, value: Any) -> None:
-        """Write one value with everything inside it.
+        """Write one value and everything inside it.
 
         Args:
             value: `None`, `bool`, `int`, `float`, `bytes`, `str` (as UTF-8), an object of `t7bridge.graph`, a numpy
@@ -47,7 +47,7 @@ class T7Writer(t7_writer.T7Writer):
 
         Raises:
             UnsupportedError: the value is none of these, or a tensor of a type that Lua Torch does not have.
-            WriteError: a number does not fit the layout, or the output cannot be written.
+            WriteError: a number does not fit into the layout, or the output cannot be written.
         """
         if not isinstance(value, _LUA):
             value = self._adopter.run(value)
@@ -57,16 +57,17 @@ class T7Writer(t7_writer.T7Writer):
 
 
 class PtWriter(pt_writer.PtWriter):
-    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, by memory map too.
+    """Writes one value to a `.pt` file that `torch.load(weights_only=True)` reads, also by memory map.
 
-    Storages are written once each, with all their elements, so that sharing, offsets and strides are those of the
-    value. Their bytes go from where they are to the archive without being held in memory.
+    Each storage is written once, with all its elements, so that sharing, offsets and strides are those of the
+    value. Its bytes are copied from their source to the archive without being loaded into memory.
 
     Args:
         target: a binary file object.
-        keep_device: whether tensors keep the device that they name (`cuda:0`); otherwise all are on the CPU.
-        place: which device each gets, by the one that it names, instead.
-        allow_foreign: whether objects of other packages' classes name them; otherwise they are written as plain data.
+        keep_device: whether tensors keep their device (`cuda:0`); otherwise all are on the CPU.
+        place: the new device of tensors, by their old one, instead.
+        allow_foreign: whether objects of other packages keep the names of their classes; otherwise they are written as
+            plain data.
 
     Example:
         >>> with open("out.pt", "wb") as file:
@@ -76,13 +77,13 @@ class PtWriter(pt_writer.PtWriter):
     """
 
     def write(self, value: Any) -> None:
-        """Take the value. `finish` writes it, with the storages that it and `storage_key` have named.
+        """Accept the value. `finish` writes it, with the storages named by it and by `storage_key`.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, numpy arrays, torch tensors and modules (their state
                 dicts), nested and shared in any way.
 
         Raises:
-            UnsupportedError: something is inside that the format cannot hold.
+            UnsupportedError: the value contains something that the format cannot store.
         """
         super().write(Adopter().run(value))

@@ -1,4 +1,4 @@
-"""Export of live modules through PyTorch's own exporters, checked against the module at once.
+"""Export of live modules through PyTorch's own exporters, and checks of the result against the module.
 
 The only importer of onnx and onnxruntime.
 """
@@ -24,7 +24,7 @@ from ..nn.example import Example, Examples
 from .onnx_operations import replaced, translations
 
 OPSET = 18
-"""Version of ONNX's operators (`onnxscript.opset18`): the default of PyTorch 2.13, known to runtimes since 2023."""
+"""Version of ONNX's operators (`onnxscript.opset18`): the default of PyTorch 2.13, supported by runtimes since 2023."""
 
 
 @define(eq=False)
@@ -35,8 +35,8 @@ class Exported:
         inputs: names of the inputs, in order.
         outputs: names of the outputs, in order.
         difference: largest absolute difference between the outputs of the file and of the live module; NaN only
-            where one of them is.
-        runner: the program that ran the file: `onnxruntime 1.31.1`, `torch 2.13.0`.
+            if one of them is NaN.
+        runner: the program that ran the exported file: `onnxruntime 1.31.1`, `torch 2.13.0`.
     """
 
     inputs: list[str]
@@ -46,16 +46,16 @@ class Exported:
 
 
 def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: int = 0) -> Any:
-    """Make seeded example inputs: normal numbers, or indices that every table of the model has.
+    """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
 
     Args:
         module: the model, for the type of floats and the sizes of embeddings.
-        inputs: their shapes and types; those with a value are that.
-        indices: make indices of floats as well: Lua's DoubleTensors often are.
+        inputs: their shapes and types; those with a value are used as they are.
+        indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
         seed: of the generator.
 
     Returns:
-        A tensor, or a list of what this function returns.
+        A tensor, or a list of such results.
 
     Raises:
         ModelError: a type has no such name.
@@ -81,21 +81,21 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: in
 def export_onnx(
     module: nn.Module, inputs: Examples, path: str, outputs: Sequence[str] = (), dynamic: Sequence[str] = ()
 ) -> Exported:
-    """Write a module as ONNX and compare what onnxruntime computes with what the module computes.
+    """Write a module as ONNX and compare onnxruntime's outputs with the module's.
 
-    Weights beyond 1.5 GB go to a file beside `path`, as ONNX files have at most 2 GB.
+    Weights beyond 1.5 GB are written to a file beside `path`, as ONNX files have at most 2 GB.
 
     Args:
         module: in evaluation mode.
-        inputs: the example inputs, in lists where the model takes tables.
+        inputs: the example inputs, in lists if the model takes tables.
         path: the file, which must not exist.
-        outputs: names of the outputs; those of the exporter where fewer are given.
-        dynamic: `batch` where the first dimension of every input may have any size.
+        outputs: names of the outputs; the exporter's names for the rest.
+        dynamic: `batch` if the first dimension of every input may have any size.
 
     Raises:
         UnsupportedError: onnx, onnxscript or onnxruntime is not installed, or PyTorch's exporter refuses the model;
             the message names the layer.
-        ModelError: the module cannot compute the example, or the file computes something else.
+        ModelError: the module cannot compute the example, or the outputs of the file differ.
 
     Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
@@ -127,7 +127,7 @@ def export_onnx(
         )
         given = {id(value) for value in program.model.graph.inputs}
         for value in program.model.graph.outputs:
-            # The exporter calls an output that is an input as `forward` calls that.
+            # The exporter gives an output that is an input the name of the argument of `forward`.
             if value.name in names and id(value) not in given:
                 value.name += "_out"
         program.save(path)
@@ -144,17 +144,17 @@ def export_onnx(
 
 
 def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence[str] = ()) -> Exported:
-    """Write a module as a `.pt2` archive of torch.export, load that, and compare the outputs.
+    """Write a module as a `.pt2` archive of torch.export, load it, and compare the outputs.
 
     Args:
         module: in evaluation mode.
-        inputs: the example inputs, in lists where the model takes tables.
+        inputs: the example inputs, in lists if the model takes tables.
         path: the file, which must not exist.
-        dynamic: `batch` where the first dimension of every input may have any size.
+        dynamic: `batch` if the first dimension of every input may have any size.
 
     Raises:
         UnsupportedError: torch.export refuses the model; the message names the layer.
-        ModelError: the module cannot compute the example, or the file computes something else.
+        ModelError: the module cannot compute the example, or the outputs of the file differ.
     """
     _, arguments, wanted = _prepared(module, inputs, dynamic)
     with _quiet():
@@ -169,7 +169,7 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
             again = torch.export.load(path)
             with torch.no_grad():
                 found = again.module()(*arguments)
-        except Exception as error:  # whatever PyTorch raises for what it can neither write nor read
+        except Exception as error:  # any exception of PyTorch's writer or reader
             raise ModelError(
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
@@ -179,7 +179,7 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree of lists with what a function returns for each leaf."""
+    """Return the tree of lists with the results of a function for each leaf."""
     return [_mapped(function, each) for each in tree] if isinstance(tree, list) else function(tree)
 
 
@@ -188,7 +188,7 @@ def _flat(tree: Any) -> list[Any]:
 
 
 def _two(given: Example) -> Example:
-    """The input with at least two examples: torch.export takes a size of 1 for a constant."""
+    """Return the input with at least two examples: torch.export treats a size of 1 as a constant."""
     if given.shape[0] != 1:
         return given
     shape, value = (2, *given.shape[1:]), given.value
@@ -200,7 +200,7 @@ def _two(given: Example) -> Example:
 def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
-    """The example inputs, the arguments that they are for the module, and its outputs."""
+    """Return the example inputs, the corresponding arguments of the module, and its outputs."""
     unknown = set(dynamic) - {"batch"}
     if unknown:
         raise ModelError("a dimension cannot be dynamic", found=", ".join(sorted(unknown)), expected="batch")
@@ -219,12 +219,12 @@ def _prepared(
 
 
 def _takes_target(module: nn.Module) -> bool:
-    """Tell whether a module is a criterion: input and target are two arguments of its `forward`."""
+    """Return whether a module is a criterion: input and target are two arguments of its `forward`."""
     return list(inspect.signature(module.forward).parameters)[1:2] in (["target"], ["targets"])
 
 
 def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
-    """The dynamic dimensions: inputs with as many examples have one batch, others have their own."""
+    """Return the dynamic dimensions: inputs with the same number of examples share one batch, others have their own."""
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
@@ -235,11 +235,11 @@ def _shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
 
 
 def _computed(module: nn.Module, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The outputs of the live module."""
+    """Return the outputs of the live module."""
     try:
         with torch.no_grad():
             return _leaves(copy.deepcopy(module)(*arguments))
-    except Exception as error:  # whatever a layer raises about a shape that does not fit it
+    except Exception as error:  # any exception of a layer for an unsuitable shape
         raise ModelError(
             f"the model cannot compute inputs of these shapes: {_first_line(error)}",
             hint="Give the shape of its input with --input 1x3x224x224 (input=…), one for each input.",
@@ -254,7 +254,7 @@ def _leaves(value: Any) -> list[torch.Tensor]:
 
 
 def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
-    """Return the largest difference, or refuse outputs that are not the module's."""
+    """Return the largest difference, or refuse outputs that differ from the module's."""
     shapes = [[tuple(each.shape) for each in outputs] for outputs in (found, wanted)]
     if shapes[0] != shapes[1]:
         raise ModelError(
@@ -278,7 +278,7 @@ def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], path: str
 
 def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
     try:
-        with torch.no_grad():  # in-place layers write for gradients in ways that exporters do not follow
+        with torch.no_grad():  # exporters do not follow in-place layers that record gradients
             return exporter(module, arguments, shapes)
     except Exception as error:  # PyTorch's exporters raise many classes
         layer = _refused(exporter, module, arguments)
@@ -290,7 +290,7 @@ def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shap
 
 
 def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
-    """The first innermost module that cannot be exported alone: path, class and error."""
+    """Return the first innermost module that cannot be exported alone: path, class and error."""
     calls: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
     hooks = [
         part.register_forward_pre_hook(lambda part, args, name=name: calls.append((name, part, args)))
@@ -314,7 +314,7 @@ def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tu
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' progress and warnings from the terminal: what matters is raised."""
+    """Keep the exporters' progress and warnings off the terminal: errors are raised."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -72,5 +72,5 @@ def test_files_without_tensors(tmp_path):
     """A file that holds something else is refused with its name."""
     path = tmp_path / "in.t7"
     t7bridge.save({"a": 1}, path)
-    with pytest.raises(ModelError, match=r"in\.t7: the file holds no tensor"):
+    with pytest.raises(ModelError, match=r"in\.t7: the file holds neither a tensor nor a table of tensors"):
         parse_inputs(str(path))

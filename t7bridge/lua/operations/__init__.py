@@ -1,4 +1,4 @@
-"""The operations of the table, a file a family. Importing this module fills `lua.table.OPERATIONS`."""
+"""The operations of the table, one file per family. Importing this module fills `lua.table.OPERATIONS`."""
 
 from . import (
     activation,

@@ -1,4 +1,4 @@
-"""Activations: nn layers, or compositions of them that compute the same."""
+"""Activations: nn layers, or equivalent compositions of them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def rrelu(
 
 @operation("prelu.default _prelu_kernel.default", "nn.PReLU")
 def prelu(b: Builder, self: Any, weight: Any) -> Any:
-    """Apply a rectifier with learned slopes: one, or one a channel (dimension 1)."""
+    """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
     if not isinstance(weight, Param):
         raise CannotError("the slopes are not a parameter")
     count = weight.ref.size[0] if weight.ref.size else 1
@@ -151,13 +151,13 @@ def clamp_max(b: Builder, self: Any, max: float) -> Any:
 
 @operation("threshold.default threshold_.default", "nn.Threshold")
 def threshold(b: Builder, self: Any, threshold: float, value: float) -> Any:
-    """Replace what is not above a threshold."""
+    """Replace elements that are not above a threshold."""
     return b.emit(make("nn.Threshold", threshold, value), self)
 
 
 @operation("silu.default silu_.default", "nn.ConcatTable of nn.Identity and nn.Sigmoid, nn.CMulTable")
 def silu(b: Builder, self: Any) -> Any:
-    """Multiply with the logistic function."""
+    """Multiply by the logistic function."""
     return b.emit(gated(make("nn.Sigmoid")), self)
 
 
@@ -169,13 +169,13 @@ def hardsigmoid(b: Builder, self: Any) -> Any:
 
 @operation("hardswish.default hardswish_.default", "nn.ConcatTable, nn.CMulTable with a hard sigmoid")
 def hardswish(b: Builder, self: Any) -> Any:
-    """Multiply with the hard sigmoid."""
+    """Multiply by the hard sigmoid."""
     return b.emit(gated(hard_sigmoid()), self)
 
 
 @operation("mish.default mish_.default", "nn.SoftPlus, nn.Tanh, nn.CMulTable")
 def mish(b: Builder, self: Any) -> Any:
-    """Multiply with tanh(softplus(x))."""
+    """Multiply by tanh(softplus(x))."""
     return b.emit(gated(sequential(make("nn.SoftPlus"), make("nn.Tanh"))), self)
 
 
@@ -241,13 +241,13 @@ def hardshrink(b: Builder, self: Any, lambd: float = 0.5) -> Any:
 
 @operation("softshrink.default", "nn.SoftShrink")
 def softshrink(b: Builder, self: Any, lambd: float = 0.5) -> Any:
-    """Move values towards 0."""
+    """Shift values towards 0."""
     return b.emit(make("nn.SoftShrink", lambd), self)
 
 
 @operation("glu.default", "nn.Narrow, nn.Sigmoid, nn.CMulTable")
 def glu(b: Builder, self: Any, dim: int = -1) -> Any:
-    """Multiply one half of a dimension with the logistic function of the other."""
+    """Multiply one half of a dimension by the logistic function of the other."""
     place = dim % len(self.shape)
     half = self.shape[place] // 2
     first = make("nn.Narrow", place + 1, 1, half)
@@ -303,13 +303,13 @@ def reciprocal(b: Builder, self: Any) -> Any:
 
 @operation("abs.default abs_.default", "nn.Abs")
 def abs_(b: Builder, self: Any) -> Any:
-    """Apply the magnitude."""
+    """Return the magnitude."""
     return b.emit(make("nn.Abs"), self)
 
 
 @operation("neg.default neg_.default", "nn.MulConstant")
 def neg(b: Builder, self: Any) -> Any:
-    """Change the sign."""
+    """Negate."""
     return b.emit(make("nn.MulConstant", -1), self)
 
 
@@ -320,7 +320,7 @@ def square(b: Builder, self: Any) -> Any:
 
 
 def over_last(b: Builder, name: str, value: Any, dim: int) -> Any:
-    """Apply a layer that works on rows to any dimension."""
+    """Apply a layer defined on rows to any dimension."""
     rank = len(value.shape)
     place = dim % rank
     if (rank, place) in ((1, 0), (2, 1)):
@@ -350,7 +350,7 @@ def log_softmax(b: Builder, self: Any, dim: int, dtype: Any = None) -> Any:
 
 @operation("dropout.default dropout_.default", "nn.Dropout")
 def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
-    """Set elements to 0 at random, in training."""
+    """Set elements to 0 at random in training."""
     if p == 0:
         return input
     if train:
@@ -361,10 +361,10 @@ def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
 @operation(
     "feature_dropout.default feature_dropout_.default",
     "nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
-    "Lua scales in evaluation and PyTorch in training: the constant makes up for it.",
+    "Lua scales in evaluation and PyTorch in training: the constant compensates.",
 )
 def feature_dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
-    """Set channels to 0 at random, in training."""
+    """Set channels to 0 at random in training."""
     if p == 0:
         return input
     rank = len(input.shape)

@@ -11,7 +11,7 @@ from ..table import operation
 
 
 def number_of(value: Any) -> Any:
-    """Return a value that is one number everywhere, as such; else `None`."""
+    """Return the number that a value has everywhere; otherwise `None`."""
     if isinstance(value, (int, float)):
         return float(value)
     if isinstance(value, Const) and value.value.numel() == 1:
@@ -41,7 +41,7 @@ def plus(b: Builder, value: Any, number: float) -> Any:
 
 
 def times(b: Builder, value: Any, number: float) -> Any:
-    """Multiply with a number."""
+    """Multiply by a number."""
     return value if number == 1 else b.emit(make("nn.MulConstant", number), value)
 
 
@@ -174,7 +174,7 @@ def addcdiv(b: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: float =
 
 @operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
 def lerp(b: Builder, self: Any, end: Any, weight: Any) -> Any:
-    """Go a part of the way from one value to another."""
+    """Interpolate linearly between two values."""
     apart = joined(b, "nn.CSubTable", end, self)
     return add(b, self, mul(b, apart, weight))
 
@@ -244,7 +244,7 @@ def filling(b: Builder, number: float, mask: Any, like: Wire) -> Any:
     "masked_fill.Scalar masked_fill_.Scalar masked_fill.Tensor", "nn.CMulTable and nn.CAddTable with the mask; nn.Log"
 )
 def masked_fill(b: Builder, self: Any, mask: Any, value: Any) -> Any:
-    """Replace elements where a mask says so."""
+    """Replace elements where a mask is 1."""
     number = number_of(value)
     if number is None:
         return where(b, mask, value, self)
@@ -281,7 +281,7 @@ def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
 
 @operation("clamp.Tensor clamp_.Tensor", "nn.CMaxTable, nn.CMinTable")
 def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
-    """Clip to an interval of its own for each element."""
+    """Clip each element to an interval of its own."""
     value = self if min is None else joined(b, "nn.CMaxTable", self, min)
     return value if max is None else joined(b, "nn.CMinTable", value, max)
 

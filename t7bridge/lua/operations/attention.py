@@ -28,7 +28,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Weigh values by the softmax of products of queries and keys."""
+    """Sum values weighted by the softmax of products of queries and keys."""
     import numpy as np
 
     query, key, value = b.wire(query), b.wire(key), b.wire(value)

@@ -1,4 +1,4 @@
-"""Bags of embeddings, all of one size."""
+"""Bags of embeddings, all of the same size."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Steps:
     shape: Any = ()
 
 
-@operation("arange.start_step", "none: where bags of embeddings begin")
+@operation("arange.start_step", "none: offsets of bags of embeddings")
 def steps(b: Builder, start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Any:
-    """Count in steps to the size of the batch, for `embedding_bag` alone."""
+    """Return offsets in steps up to the size of the batch, for `embedding_bag` only."""
     if start != 0 or not isinstance(step, int):
         raise CannotError("counts up to a number that depends on the inputs")
     return _Steps(step, b.shape)
@@ -43,7 +43,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: Any = None,
 ) -> Any:
-    """Look up rows and reduce those of each bag."""
+    """Look up rows and reduce each bag."""
     if not isinstance(weight, Param) or not isinstance(indices, Wire):
         raise CannotError("the rows or the indices are not a parameter and an input")
     if padding_idx is not None and padding_idx >= 0:

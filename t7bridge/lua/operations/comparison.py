@@ -1,4 +1,4 @@
-"""Comparisons and logic of elements: 0 and 1 as numbers, without a gradient, as masks that other operations take."""
+"""Comparisons and logic of elements: 0 and 1 as numbers, without a gradient, usable as masks by other operations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..table import operation
 from .arithmetic import joined, number_of, scalar_wire
 
 STEEP = {"float32": 3e38, "float64": 1.7e308}
-"""Factor that makes 1 or more of the smallest normal number of a type."""
+"""Factor that scales the smallest normal number of a type to at least 1."""
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
 
 
 def above_zero(b: Builder, dtype: str) -> Layer:
-    """Return layers that make 1 of what is above 0, and 0 of the rest."""
+    """Return layers that map positive values to 1 and the rest to 0."""
     steep = STEEP["float64" if dtype == "float64" else "float32"]
     layers = [make("nn.ZeroGrad")]
     if dtype in FLOATS or not dtype:
@@ -32,7 +32,7 @@ def negated() -> Layer:
 
 
 def compared_type(b: Builder) -> str:
-    """Return the element type that a comparison is made in: that of its first floating argument."""
+    """Return the element type of a comparison: that of its first floating argument."""
     found = [b.dtype_of(arg) for arg in b.call.args[:2]]
     return next((name for name in found if name in FLOATS), next((name for name in found if name), ""))
 
@@ -66,14 +66,14 @@ def at_least(b: Builder, self: Any, other: Any) -> Any:
 
 @operation("eq.Scalar eq.Tensor ne.Scalar ne.Tensor", f"{PARTS}, nn.Abs", NOTE)
 def equal(b: Builder, self: Any, other: Any) -> Any:
-    """Return 1 where values are equal, or where they are not."""
+    """Return 1 where values are equal (`eq`) or unequal (`ne`)."""
     layers = [make("nn.Abs"), above_zero(b, compared_type(b))]
     layers += [] if ".ne" in b.call.op else [negated()]
     return b.emit(sequential(*layers), difference(b, self, other))
 
 
 def _mask(b: Builder, value: Any, place: int) -> Any:
-    """Return a value as a mask, which logic needs."""
+    """Return a value as a mask, as required by logical operations."""
     if isinstance(value, Const):
         return Const(b.tensor((value.array() != 0).astype("f4")), value.shape)
     if b.dtype_of(b.call.args[place]) != "bool":
@@ -101,7 +101,7 @@ def logical_or(b: Builder, self: Any, other: Any) -> Any:
 
 @operation("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", "nn.CSubTable, nn.Abs")
 def logical_xor(b: Builder, self: Any, other: Any) -> Any:
-    """Return 1 where just one of the masks is."""
+    """Return 1 where exactly one of the masks is."""
     return b.emit(make("nn.Abs"), joined(b, "nn.CSubTable", _mask(b, self, 0), _mask(b, other, 1)))
 
 

@@ -14,7 +14,7 @@ from .shape import MOST_PARTS, selected
 
 @operation("cumsum.default", "nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Any, dim: int, dtype: Any = None) -> Any:
-    """Return the sums of all elements up to each."""
+    """Return cumulative sums."""
     import numpy as np
 
     value = b.wire(self)

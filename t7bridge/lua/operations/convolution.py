@@ -45,7 +45,7 @@ def _layer(name: str, args: tuple[int, ...], weight: WeightRef, bias: WeightRef 
 
 
 def _grouped(parts: list[Layer], n_in: int) -> Layer:
-    """Return layers that each work on an equal part of the channels."""
+    """Return layers that each process an equal part of the channels."""
     if len(parts) == 1:
         return parts[0]
     each = n_in // len(parts)
@@ -97,10 +97,10 @@ def _convolve(
 
 
 def _depthwise(b: Builder, input: Wire, weight: Param, bias: Any, numbers: tuple[int, ...], shape: Any) -> Any:
-    """Apply nn.SpatialDepthWiseConvolution, which confuses width and height (nn 8726825): on squares.
+    """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
 
-    Zeros make a square of another image, and what they add to the output is cut off. nn.View sees to it that the image
-    is the square of the example.
+    Images are padded to a square with zeros, and the output is cropped. nn.View ensures that the image
+    has the size of the example.
     """
     _, channels, height, width = input.shape
     side = max(height, width)
@@ -224,7 +224,7 @@ def transposed_convolution(
 
 @operation("im2col.default", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
 def im2col(b: Builder, self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Return the elements under each position of a kernel."""
+    """Return the elements at each position of a kernel."""
     kernel, dilation, stride = (_each(each, 2) for each in (kernel_size, dilation, stride))
     top, left = _each(padding, 2)
     value = b.wire(self)

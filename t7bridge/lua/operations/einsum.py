@@ -14,7 +14,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @operation("einsum.default", "nn.Transpose, nn.View, nn.MM, nn.Sum")
 def einsum(b: Builder, equation: str, tensors: Any, path: Any = None) -> Any:
-    """Multiply tensors along named dimensions, from the left."""
+    """Multiply tensors along named dimensions, from left to right."""
     terms, result = _spelled(equation, tensors)
     if any(len(set(term)) != len(term) for term in terms):
         raise CannotError("einsum takes the diagonal of a tensor")
@@ -47,7 +47,7 @@ def _spelled(equation: str, tensors: Any) -> tuple[list[str], str]:
 
 
 def _alone(b: Builder, term: str, value: Any, others: list[str], result: str) -> tuple[str, Any]:
-    """Sum over the dimensions that neither another tensor nor the result has."""
+    """Sum over the dimensions that are in neither another tensor nor the result."""
     places = [place for place, letter in enumerate(term) if letter not in result and letter not in "".join(others)]
     if not places:
         return term, value
@@ -56,7 +56,7 @@ def _alone(b: Builder, term: str, value: Any, others: list[str], result: str) ->
 
 
 def _pair(b: Builder, one: str, first: Any, two: str, second: Any, kept: set[str]) -> tuple[str, Any]:
-    """Multiply two tensors; return the letters of the product, and it."""
+    """Multiply two tensors; return the letters of the product, and the product."""
     extents = {**dict(zip(one, first.shape)), **dict(zip(two, second.shape))}
     batch = [letter for letter in one if letter in two and letter in kept]
     summed = [letter for letter in one if letter in two and letter not in kept]

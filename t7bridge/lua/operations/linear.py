@@ -25,7 +25,7 @@ def applied(b: Builder, value: Wire, weight: Param, bias: Param | None) -> Any:
 
 
 def product(b: Builder, first: Any, second: Any, trans_a: bool = False, trans_b: bool = False) -> Any:
-    """Multiply matrices of equal leading dimensions by nn.MM, which takes one of them."""
+    """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
     lead = first.shape[:-2]
     rows = first.shape[-1] if trans_a else first.shape[-2]
     columns = second.shape[-2] if trans_b else second.shape[-1]
@@ -42,7 +42,7 @@ def product(b: Builder, first: Any, second: Any, trans_a: bool = False, trans_b:
 
 
 def flattened(lead: Any) -> Any:
-    """Return the extent of dimensions made one."""
+    """Return the extent of merged dimensions."""
     if all(isinstance(extent, int) for extent in lead):
         return prod(lead)
     return "*".join(map(str, lead))
@@ -67,7 +67,7 @@ def linear(b: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
 
 @operation("matmul.default mm.default bmm.default", "nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
-    """Multiply matrices, broadcasting the dimensions before."""
+    """Multiply matrices, broadcasting the leading dimensions."""
     other = mat2 if other is None else other
     if isinstance(other, Param) and len(other.ref.size) == 2 and other.ref.size == other.shape:
         turned = b.permute(other, (1, 0))
@@ -104,7 +104,7 @@ def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
 
 @operation("mv.default", "nn.MM")
 def mv(b: Builder, self: Any, vec: Any) -> Any:
-    """Multiply a matrix with a vector."""
+    """Multiply a matrix by a vector."""
     return matmul(b, self, vec)
 
 

@@ -31,7 +31,7 @@ def scaled(dim: int, extent: int, eps: float) -> Layer:
 
 
 def affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
-    """Multiply with a weight and add a bias, given in a shape that broadcasts."""
+    """Multiply by a weight and add a bias, given in a shape that broadcasts."""
     for name, field, param in (("nn.CMul", "weight", weight), ("nn.CAdd", "bias", bias)):
         if param is None:
             continue
@@ -53,7 +53,7 @@ def _buffer(b: Builder, value: Any, place: int, name: str) -> WeightRef:
 @operation(
     "batch_norm.default _native_batch_norm_legit_no_training.default",
     "nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
-    "Means and variances move in training as PyTorch's do.",
+    "Means and variances are updated in training as in PyTorch.",
 )
 def batch_norm(
     b: Builder,
@@ -67,7 +67,7 @@ def batch_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    """Normalize over the batch, by running means in evaluation."""
+    """Normalize over the batch, with running statistics in evaluation."""
     if training or running_mean is None:
         raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
     if not all(param is None or isinstance(param, Param) for param in (weight, bias)):
@@ -93,7 +93,7 @@ def batch_norm(
 
 
 def _over_last(b: Builder, input: Any, over: Any, layer: Callable[[int, int], Layer], weight: Any, bias: Any) -> Any:
-    """Apply a layer to the last dimensions as one, by its number from 1 and its extent; then scale and shift."""
+    """Apply a layer to the merged last dimensions, by their number from 1 and their extent; then scale and shift."""
     value, shape, count = b.wire(input), input.shape, prod(over)
     lead = shape[: len(shape) - len(over)]
     value = b.emit(layer(len(lead) + 1, count), b.reshape(value, (*lead, count)))

@@ -10,7 +10,7 @@ from ..layers import make
 from ..table import operation
 from .convolution import _each, _turned
 
-INDICES = "the positions of maxima have no place in nn"
+INDICES = "the positions of maxima are not available in nn"
 
 
 def _flat(b: Builder, value: Wire) -> Any:
@@ -32,7 +32,7 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    """Pool maxima."""
+    """Max pooling."""
     several = "_with_indices" in b.call.op
     shape = b.shape[0] if several else b.shape
     rank = int(b.call.op.split("pool")[1][0])
@@ -67,7 +67,7 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: Any = None,
 ) -> Any:
-    """Pool means."""
+    """Average pooling."""
     rank = int(b.call.op.split("pool")[1][0])
     kernel = _each(kernel_size, rank)
     stride = _each(stride, rank) if not isinstance(stride, (list, tuple)) or stride else kernel
@@ -101,7 +101,7 @@ def avg_pool(
     "nn.SpatialAdaptiveAveragePooling, nn.VolumetricAveragePooling",
 )
 def adaptive_avg_pool(b: Builder, self: Any, output_size: Any) -> Any:
-    """Pool means to a given size."""
+    """Average pooling to a given size."""
     rank = int(b.call.op.split("pool")[1][0])
     wire, shape = b.wire(self), b.shape
     if rank == 3:
@@ -121,7 +121,7 @@ def adaptive_avg_pool(b: Builder, self: Any, output_size: Any) -> Any:
 
 @operation("adaptive_max_pool1d.default adaptive_max_pool2d.default", "nn.SpatialAdaptiveMaxPooling")
 def adaptive_max_pool(b: Builder, self: Any, output_size: Any) -> Any:
-    """Pool maxima to a given size."""
+    """Max pooling to a given size."""
     wire, shape = b.wire(self), b.shape[0]
     if "pool1d" in b.call.op:
         flat = (*shape[:-1], 1, shape[-1])

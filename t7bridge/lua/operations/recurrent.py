@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled: one cell a step, all with the same weights."""
+"""Recurrent layers, unrolled: one cell per step, all with the same weights."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _initial(b: Builder, state: Any, index: int, like: Wire) -> Any:
 
 @define(eq=False)
 class _Stack:
-    """Recurrent layers over time, as PyTorch numbers their parameters."""
+    """Recurrent layers over time, with PyTorch's numbering of parameters."""
 
     kind: str
     params: Any
@@ -135,7 +135,7 @@ class _Stack:
 
     @property
     def directions(self) -> int:
-        """1, or 2 where a second cell runs from the last step to the first."""
+        """1, or 2 if a second cell runs from the last step to the first."""
         return 2 if self.both_ways else 1
 
     def run(self, b: Builder, value: Wire, one: Callable[[Wire, int, int], Wire]) -> Wire:
@@ -190,7 +190,7 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
 
 
 def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
-    """Run LSTM layers from states of zeros by nn.SeqLSTM of the package rnn, which takes sequences of any length."""
+    """Run LSTM layers from zero states by nn.SeqLSTM of the package rnn, which accepts sequences of any length."""
     value = b.permute(value, (1, 0, 2)) if stack.batch_first else value
     steps, batch, _ = value.shape
     last = []
@@ -212,7 +212,7 @@ def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
 
 
 def _cells_are_used(b: Builder) -> bool:
-    """Return whether somebody takes the last cells of the LSTM that is being built."""
+    """Return whether the last cells of the LSTM under construction are used."""
     names = {call.name for call in b.program.calls if call.args[:2] == (Ref(b.call.name), 2)}
     taken = any(mentions(call, name) for call in b.program.calls for name in names)
     return taken or any(item == Ref(name) for item in b.program.outputs for name in names)

@@ -8,7 +8,7 @@ from ..build import Absent, Builder, CannotError, Wire
 from ..layers import Layer, make, sequential
 from ..table import operation
 
-POSITIONS = "the positions of extrema have no place in nn"
+POSITIONS = "the positions of extrema are not available in nn"
 
 
 def reduced(b: Builder, name: str, value: Wire, dims: Any, keepdim: bool) -> Any:
@@ -47,7 +47,7 @@ def extremum(b: Builder, self: Any, dim: Any = (), keepdim: bool = False) -> Any
 
 @operation("max.dim min.dim", "nn.Max, nn.Min")
 def extremum_and_place(b: Builder, self: Any, dim: int, keepdim: bool = False) -> Any:
-    """Return maxima or minima; their positions only where nobody uses them."""
+    """Return maxima or minima; the positions must be unused."""
     name = "nn.Max" if b.call.op == "aten.max.dim" else "nn.Min"
     return [reduced(b, name, b.wire(self), [dim], keepdim), Absent(POSITIONS)]
 
@@ -118,7 +118,7 @@ def logsumexp(b: Builder, self: Any, dim: Any, keepdim: bool = False) -> Any:
 
 
 def _length(b: Builder, value: Wire, place: int, eps: float) -> Any:
-    """Return the norms over a dimension, which stays, but no less than a number."""
+    """Return the norms over a dimension, which is kept, but at least a given number."""
     total = reduced(b, "nn.Sum", b.emit(make("nn.Square"), value), [place], True)
     return b.emit(sequential(make("nn.Sqrt"), make("nn.Threshold", eps, eps)), total)
 

@@ -17,7 +17,7 @@ def scaled(b: Builder, param: Param, scale: Wire, place: int | None) -> Scaled:
 
 
 def apply_scale(b: Builder, value: Any, weight: Scaled, place: int) -> Any:
-    """Multiply the channels of a value, in dimension `place`, with the scale of a weight."""
+    """Multiply the channels of a value, in dimension `place`, by the scale of a weight."""
     if isinstance(weight.scale, float):
         return times(b, value, weight.scale)
     count = weight.scale.shape[0]
@@ -38,7 +38,7 @@ def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
 
 @operation(
     "_weight_norm.default _weight_norm_interface.default",
-    "nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable behind the layer",
+    "nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable after the layer",
     "The layer has the direction as its weight, and its outputs are scaled.",
 )
 def weight_norm(b: Builder, v: Any, g: Any, dim: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Interpolation: nn's upsampling where it is the same, else products with constant matrices, which are exact."""
+"""Interpolation: nn's upsampling where it is equivalent, otherwise exact products with constant matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..table import operation
     "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
 )
 def upsample(b: Builder, input: Any, output_size: Any = None, *rest: Any) -> Any:
-    """Interpolate the last dimensions."""
+    """Interpolate along the last dimensions."""
     value, shape = b.wire(input), b.shape
     kind = b.call.op.split(".")[1]
     rank = len(shape) - 2
@@ -37,7 +37,7 @@ def upsample(b: Builder, input: Any, output_size: Any = None, *rest: Any) -> Any
 
 
 def _along(b: Builder, value: Wire, place: int, output_size: Any, rest: Any, new: Any) -> Any:
-    """Interpolate one dimension by a matrix, which the operation itself computes from unit vectors."""
+    """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
     import numpy as np
 
     rank = len(new)

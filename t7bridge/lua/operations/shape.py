@@ -21,7 +21,7 @@ MOST_CHOICES = 1 << 24
     "nn.View",
 )
 def view(b: Builder, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reshape to another shape of as many elements."""
+    """Reshape to another shape with the same number of elements."""
     return b.reshape(self, b.shape)
 
 
@@ -109,7 +109,7 @@ def broadcast_tensors(b: Builder, tensors: Any) -> Any:
 
 @operation("copy_.default fill_.Scalar fill_.Tensor zero_.default", "none: the other value")
 def overwritten(b: Builder, self: Any, value: Any = 0, non_blocking: bool = False) -> Any:
-    """Replace all elements, of a part of another tensor too."""
+    """Replace all elements, also in a view of another tensor."""
     import numpy as np
 
     if isinstance(value, (int, float)):
@@ -253,7 +253,7 @@ def stack(b: Builder, tensors: Any, dim: int = 0) -> Any:
 
 @operation("hstack.default vstack.default dstack.default column_stack.default", "nn.View, nn.JoinTable")
 def stack_along(b: Builder, tensors: Any) -> Any:
-    """Join along a dimension that the name of the operation says."""
+    """Join along the dimension implied by the operation's name."""
     kind = b.call.op.split(".")[1]
     rank = len(b.shape)
     place = {"hstack": min(rank - 1, 1), "vstack": 0, "dstack": 2, "column_stack": 1}[kind]
@@ -279,7 +279,7 @@ def triangle(b: Builder, self: Any, diagonal: int = 0) -> Any:
 
 @operation("one_hot.default", "nn.Replicate, nn.CSubTable with nn.Constant, nn.Abs, nn.HardTanh")
 def one_hot(b: Builder, self: Any, num_classes: int = -1) -> Any:
-    """Return 1 at the position that an index names, and 0 elsewhere."""
+    """Return 1 at the position of an index, and 0 elsewhere."""
     import numpy as np
 
     if num_classes < 1:
@@ -457,7 +457,7 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
     "nn.Constant",
 )
 def filled(b: Builder, *args: Any, **kwargs: Any) -> Any:
-    """Make a constant."""
+    """Return a constant."""
     kind = b.call.op.split(".")[1]
     if "zeros" in kind or "empty" in kind:
         number: Any = 0
@@ -473,7 +473,7 @@ def filled(b: Builder, *args: Any, **kwargs: Any) -> Any:
 
 
 def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
-    """Return rows of a table that a constant names; the rows of a learned one stay learned."""
+    """Return rows of a table by constant indices; the rows of a learned one stay learned."""
     import numpy as np
 
     index = index.reshape(-1)
@@ -496,7 +496,7 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
 
 
 def _picked(b: Builder, table: Any, index: Any, place: int) -> Any:
-    """Return many elements at constant positions: the product with a matrix that has one 1 in each row."""
+    """Return many elements at constant positions: the product with a matrix with a single 1 in each row."""
     import numpy as np
 
     extent = table.shape[place]

@@ -1,4 +1,4 @@
-"""What prove found, where other verbs report it: pictures, and the notes of module, match and zoo."""
+"""The result of prove in the reports of other verbs: pictures, and the notes of module, match and zoo."""
 
 from __future__ import annotations
 
