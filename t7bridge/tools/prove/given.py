@@ -19,10 +19,15 @@ from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
 from .prove import chosen, complete, judged, lua_value, need_torch
 from .values import Recorded, is_whole, recorded, unit_of
 
-_BOOKKEEPING = frozenset(
-    b"step rho nSharedClone iwidth iheight itime nStep updateGradInputStep accGradParametersStep".split()
-)
-"""Numbers written by a forward or backward pass, which are no options. Source: nn 8726825 `SpatialMaxPooling.lua`."""
+_WRITTEN = b"""
+step rho nSharedClone nStep updateGradInputStep accGradParametersStep train output loss
+iwidth iheight itime owidth oheight otime batchSize dimG numFwds summedFwdTime numBwds summedBwdTime
+"""
+_BOOKKEEPING = frozenset(_WRITTEN.split())
+"""Numbers and flags that a probe, a forward or a backward writes, and that are no options.
+
+Source: nn 8726825 `SpatialMaxPooling.lua`, `SpatialMaxUnpooling.lua`, `MixtureTable.lua`, `Profile.lua`.
+"""
 
 
 def prove_pairs(
@@ -174,10 +179,11 @@ def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, l
             continue
         for name in [] if one.fields is None else one.fields.raw_keys:
             mine, theirs = one.get(name), other.get(name)
-            both = isinstance(mine, float) and isinstance(theirs, float)
-            if both and mine != theirs and name not in _BOOKKEEPING and layer.verdict == AGREES:
+            both = isinstance(mine, (float, bool)) and type(mine) is type(theirs)
+            if both and mine != theirs and name not in _BOOKKEEPING and layer.verdict != DIFFERS:
+                shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (mine, theirs)]
                 layer.verdict = DIFFERS
-                layer.reason = f"{name.decode('utf-8', 'replace')} is {mine:g}, and was {theirs:g} in Lua"
+                layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} when Lua ran it"
 
 
 def probe(

@@ -169,19 +169,20 @@ def _evidence(outcomes: list[Outcome]) -> tuple[set[Key], set[Key]]:
     return moved, {key for key, slope in still.items() if slope or not slopes}
 
 
-def is_one_pass(outcomes: list[Outcome], but: str = "") -> bool:
+def is_one_pass(outcomes: list[Outcome], but: str = "", *, surely: bool = True) -> bool:
     """Return whether the last backward belongs to the last forward, by the gradients of layers that are not linear.
 
     Args:
         outcomes: of all steps.
-        but: path of a layer to skip.
+        but: path of a layer that is not asked.
+        surely: whether one must say so; else it is enough that none says otherwise.
     """
     seen = {
         item.backward
         for item in outcomes
         if base_name(item.step.obj.class_name) in DEPENDENT and item.group and item.step.path != but
     }
-    return AGREES in seen and DIFFERS not in seen
+    return DIFFERS not in seen and (AGREES in seen or not surely)
 
 
 def _key(item: Outcome, outcomes: list[Outcome]) -> Key:

@@ -25,9 +25,9 @@ _REPEATED = 1 << 22
 def recorded(value: Any, depth: int = 0) -> Recorded:
     """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`."""
     if isinstance(value, Tensor):
-        if not value.numel or value.storage is None:
-            return None
-        # A tensor that repeats its elements is no output of a layer: its size is not limited.
+        if not value.numel or value.storage is None or value.element.name.startswith("complex"):
+            return None  # Lua Torch computes no complex numbers
+        # A tensor that repeats its elements is not an output of a layer: it may be as large as it likes.
         return value if value.numel <= max(value.storage.count, _REPEATED) else None
     if isinstance(value, float) and not isinstance(value, bool):
         return value

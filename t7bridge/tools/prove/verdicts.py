@@ -84,6 +84,8 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     moved = any(item.verdict == STALE for item in outcomes)
     differing = [item for item in sums if item.backward == DIFFERS]
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
+    one_pass = is_one_pass(outcomes)
+    undisputed = is_one_pass(outcomes, surely=False)
     alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
     if len({item.step.path for item in outcomes}) < len(outcomes):
         alone = set()  # not all gradients of modules that run several times are kept
@@ -96,12 +98,16 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
         if item.backward == AGREES:
             item.verdict, item.difference = AGREES, item.backward_difference
             item.reason = BY_GRADIENT.format(item.reason or OUTPUT_MISSING)
-        elif item.independent and sound and not moved and item.step.obj.get("train") is not False:
+        elif item.independent and sound and not moved and (one_pass or (undisputed and _trains(item))):
             item.verdict, item.difference = DIFFERS, item.backward_difference
             item.reason = GRADIENT
         elif item.independent and moved:
             item.verdict, item.difference = STALE, item.backward_difference
             item.reason = BEFORE_UPDATE
+
+
+def _trains(outcome: Outcome) -> bool:
+    return outcome.step.obj.get("train") is not False
 
 
 def _share(outcomes: list[Outcome]) -> None:
