@@ -183,7 +183,7 @@ def _options_of(model: TorchObject, ran: TorchObject, path: str, proof: Proof, l
             if both and mine != theirs and name not in _BOOKKEEPING and layer.verdict != DIFFERS:
                 shown = [f"{item:g}" if isinstance(item, float) else str(item).lower() for item in (mine, theirs)]
                 layer.verdict = DIFFERS
-                layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} when Lua ran it"
+                layer.reason = f"{name.decode('utf-8', 'replace')} is {shown[0]}, and was {shown[1]} in Lua"
 
 
 def probe(

@@ -27,7 +27,7 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None or value.element.name.startswith("complex"):
             return None  # Lua Torch computes no complex numbers
-        # A tensor that repeats its elements is not an output of a layer: it may be as large as it likes.
+        # A tensor that repeats its elements is no output of a layer: its size is not limited.
         return value if value.numel <= max(value.storage.count, _REPEATED) else None
     if isinstance(value, float) and not isinstance(value, bool):
         return value
