@@ -84,7 +84,9 @@ def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
         )
     summary = proof.summary()
     if summary["not recorded"]:
-        print(f"{summary['not recorded']} layers are not recorded" + ("" if everything else " (--all lists them)"))
+        count = summary["not recorded"]
+        text = "1 layer is" if count == 1 else f"{count} layers are"
+        print(f"{text} not recorded" + ("" if everything else " (--all lists them)"))
     for note in proof.notes:
         print(printable(note))
     print(

@@ -112,6 +112,10 @@ class StretchProof:
         }
 
 
+def _layers(count: int) -> str:
+    return "1 layer was" if count == 1 else f"{count} layers were"
+
+
 @define(eq=False)
 class Proof:
     """The verdicts on all layers of a model.
@@ -176,16 +180,17 @@ class Proof:
 
     def sentence(self) -> str:
         """Return one sentence for a model card."""
-        good, bad = self.agreeing(), self.of(DIFFERS)
+        good, bad, stale = self.agreeing(), self.of(DIFFERS), self.of(STALE)
         runs = sum(layer.runs for layer in good)
         first = self.first_divergent
         if first is not None:
-            return (
-                f"{len(bad)} of {len(bad) + len(good)} checked layers differ from {self.reference}, first {first.path}"
-            )
+            checked = len(bad) + len(good) + len(stale)
+            return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {first.path}"
+        moved = f"{_layers(len(stale))} updated after the last forward"
         if not good:
-            return "nothing in the file could be checked"
-        return f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
+            return moved if stale else "nothing in the file could be checked"
+        text = f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"
+        return f"{text}; {moved}" if stale else text
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""

@@ -201,3 +201,10 @@ def test_a_layer_without_weights_is_never_stale():
     proof = prove_value(model, "adam")
     assert proof.exit_code == 1
     assert "root.modules[2]" in differing(proof)
+
+
+def test_the_sentence_tells_of_updated_layers():
+    """A model card does not call a model checked whose weights moved after the pass that was recorded."""
+    sentence = t7bridge.prove(PROVE / "adam_state.stale.t7").sentence()
+    assert sentence.startswith("checked against 2 recorded activations of Lua Torch, largest difference ")
+    assert sentence.endswith("; 7 layers were updated after the last forward")
