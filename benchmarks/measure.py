@@ -56,7 +56,7 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 
 
 def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
-    """Run commands alternately.
+    """Run commands alternately, each once beforehand.
 
     Args:
         runs: number of runs of each.
@@ -68,17 +68,21 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
     seconds: dict[str, list[float]] = {name: [] for name in named}
     cpu: dict[str, list[float]] = {name: [] for name in named}
     peaks = dict.fromkeys(named, 0.0)
-    for _ in range(runs):
-        for name, (target, *command) in named.items():
-            Path(str(target)).unlink(missing_ok=True)
+    for turn in range(runs + 1):
+        for name, (_, *command) in named.items():
+            # What the one before has written is removed, and its memory serves the next: were it left, the next would
+            # get other memory, which a virtual machine may first have to fetch from its host.
+            for target, *_ in named.values():
+                Path(str(target)).unlink(missing_ok=True)
             os.sync()  # earlier writes must not go to the disk during this run
             launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *map(str, command)]
             run = subprocess.run(launcher, capture_output=True, text=True)
             if run.returncode:
                 raise SystemExit(f"{name} fails: {run.stderr[-500:]}")
             elapsed, used, peak = map(float, run.stdout.split())
-            seconds[name].append(elapsed)
-            cpu[name].append(used)
+            if turn:
+                seconds[name].append(elapsed)
+                cpu[name].append(used)
             peaks[name] = max(peaks[name], peak)
     return {name: Result(tuple(seconds[name]), tuple(cpu[name]), peaks[name]) for name in named}
 
