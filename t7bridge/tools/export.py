@@ -101,7 +101,7 @@ def export(
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
     if os.path.lexists(target) and not force:
-        raise TargetExistsError("already exists", file=target, hint="Use --force (force=True) to replace it.")
+        raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
     inputs = parse_inputs(input, limits=limits)
     try:
         from ..torchmodules.export import export_onnx, export_pt2
