@@ -86,7 +86,6 @@ PACKED = {"quint4x2": 2, "quint2x4": 4}
 """Elements of a tensor in one element of its storage, where that is not 1."""
 
 UINT8 = ELEMENT_TYPES["uint8"]
-INT8 = ELEMENT_TYPES["int8"]
 INT64 = ELEMENT_TYPES["int64"]
 FLOAT32 = ELEMENT_TYPES["float32"]
 FLOAT64 = ELEMENT_TYPES["float64"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Union
 
@@ -349,6 +348,3 @@ def storage_for_class(name: str) -> tuple[ElementType, str, str | None] | None:
     if name in LUA_ALIASES:
         return (*LUA_CLASSES[LUA_ALIASES[name]], name)
     return None
-
-
-MACHINE_ORDER = sys.byteorder

@@ -94,7 +94,7 @@ class Chain:
         return self.with_layer(0, LiveLayer(first.obj, moved, first.unit))
 
     def shifted(self, name: str, index: tuple[int, ...], change: float) -> Chain:
-        """The same layers, with one weight of the first moved by `change`."""
+        """Return the layers with one weight of the first changed by `change`."""
         first = self.links[0].layer
         moved = copy.deepcopy(first.module)
         with torch.no_grad():
@@ -106,7 +106,7 @@ class Chain:
         """Return the first-order change of the outputs when weights change by `steps`.
 
         Args:
-            names: of the weights: the index of the layer, and the name there.
+            names: of the weights: the index of the layer, and the name inside it.
             steps: one for each.
 
         Raises:
@@ -146,10 +146,10 @@ class Chain:
         return self.links[place].layer.module.get_parameter(name)
 
     def slopes(self, pick: Callable[[TorchObject, str, Tensor], Any], limits: Limits) -> list[dict[str, torch.Tensor]]:
-        """For each layer a direction of its weights, by name; empty where there is none.
+        """Return the direction of each layer's weights, by name; empty if there is none.
 
         Args:
-            pick: the direction of the weights in a field of a module; `None` for those that do not move.
+            pick: the direction of the weights in a field of a module; `None` for those that do not change.
             limits: resource limits.
         """
         found: list[dict[str, torch.Tensor]] = []
@@ -159,11 +159,11 @@ class Chain:
         return found
 
     def moved(self, pick: Callable[[TorchObject, str, Tensor], Any], rate: float, limits: Limits) -> Chain | None:
-        """The same layers, with their weights moved by `rate` along a direction; `None` where there is none.
+        """Return the layers with their weights moved by `rate` along a direction; `None` if there is none.
 
         Args:
             pick: see `slopes`.
-            rate: how far.
+            rate: step length.
             limits: resource limits.
         """
 
@@ -199,7 +199,7 @@ class Chain:
 def _rebuilt(
     layer: LiveLayer, change: Callable[[TorchObject, str, Tensor], Any], limits: Limits, zeros: bool = False
 ) -> LiveLayer | None:
-    """A layer built anew with other weights, or with zeros for those that do not change; `None` where none does."""
+    """Return a layer rebuilt with other weights, or with zeros for unchanged ones; `None` if none changes."""
 
     changed = False
 

@@ -109,10 +109,6 @@ def mapped(value: Values, change: Callable[[torch.Tensor], torch.Tensor]) -> Val
     return change(value) if isinstance(value, torch.Tensor) else value
 
 
-def _as_double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
 @define(eq=False)
 class LiveLayer:
     """One Lua module, live, in double precision, in the mode stored in the file.

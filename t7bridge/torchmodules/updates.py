@@ -1,4 +1,4 @@
-"""Updates of weights: whether a step along a recorded gradient, or along one that an optimizer takes, explains a
+"""Updates of weights: whether a step along a recorded gradient, or along a direction of an optimizer, explains a
 difference between recorded and computed values. May import nn and below.
 """
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 ROUNDS = 25
-"""Steps of conjugate gradients that look for the change of weights behind a difference."""
+"""Steps of conjugate gradients in the search for the change of weights that explains a difference."""
 
 Pick = Callable[[TorchObject, str, Tensor], "np.ndarray[Any, Any] | None"]
-"""For a module, the name of a field with weights, and these: numbers of the same shape; `None` where there are none."""
+"""Values in the shape of the weights in a field of a module, from the module, the field and the weights; or `None`."""
 
 
 @define(eq=False)
 class Direction:
-    """A direction in which weights may have moved.
+    """A direction in which weights may have changed.
 
     Attributes:
         kind: one of the constants of this module.
-        name: where it is from, for people.
+        name: its origin, for messages.
         pick: the direction, for each tensor of weights.
     """
 
@@ -46,15 +46,15 @@ class Direction:
 GRADIENT = "gradient"
 """Along the recorded gradients: gradient descent."""
 SIGN = "sign"
-"""Along the signs of these: the first step of Adam, Adamax, RMSprop and Adagrad."""
+"""Along their signs: the first step of Adam, Adamax, RMSprop and Adagrad."""
 STATE = "state"
-"""Along what the state of an optimizer says, which the file has beside the model."""
+"""Along the last step of an optimizer whose state is saved beside the model."""
 SCALE = "scale"
-"""Along the weights themselves: they are a multiple of what they were. No optimizer does so."""
+"""Along the weights themselves: they were multiplied by a factor. No optimizer does so."""
 
 
 def gradient_of(obj: TorchObject, name: str, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-    """The recorded gradient of a module's weights; `None` where there is none."""
+    """Return the recorded gradient of a module's weights; `None` if there is none."""
     found = obj.get(GRADIENTS[name])
     return found.numpy() if isinstance(found, Tensor) and found.shape == tensor.shape else None
 
@@ -87,10 +87,10 @@ class Fit:
         direction: the direction.
         rate: the learning rate that fits best.
         explained: the share of the squared difference that it explains, 0 to 1.
-        excess: what is left, in units of what rounding may cause.
+        excess: the remaining difference, in units of the expected rounding error.
         cosine: of the angle between the recorded gradient and the least change of the weights that explains the
             difference; `None` where no gradient is recorded.
-        degrees: how many numbers that change has.
+        degrees: number of elements of that change.
     """
 
     direction: Direction
@@ -102,7 +102,7 @@ class Fit:
 
     @property
     def score(self) -> float:
-        """The cosine in standard deviations of that of a change in any direction."""
+        """The cosine in units of its standard deviation for a change in any direction."""
         return (self.cosine or 0.0) * sqrt(self.degrees)
 
 
@@ -114,18 +114,18 @@ def fit_steps(
     states: tuple[Direction, ...],
     limits: Limits,
 ) -> Fit | None:
-    """Fit a step along each direction that an optimizer may have taken; the first that explains all, or the best one.
+    """Fit a step along each direction of an optimizer; return the first that explains everything, or the best.
 
     Args:
         want: recorded outputs.
-        difference: from those of the weights in the file.
+        difference: from the outputs with the weights in the file.
         chain: the layers between the recorded values.
-        scales: rounding errors to be expected in the outputs.
-        states: directions that states of optimizers tell.
+        scales: expected rounding errors of the outputs.
+        states: directions from the states of optimizers.
         limits: resource limits.
 
     Returns:
-        `None` where the layers have no weights.
+        The fit; `None` if the layers have no weights.
     """
     best: Fit | None = None
     cosine: float | None = None
@@ -150,14 +150,14 @@ def fit_steps(
 
 
 def _better(one: Fit, other: Fit) -> bool:
-    """Return whether a fit is to be preferred to one that was tried before."""
+    """Return whether a fit is better than an earlier one."""
     return other.excess > 1 and one.direction.kind != SCALE and 1 - one.explained < 0.5 * (1 - other.explained)
 
 
 def blunted(scales: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Rounding errors to be expected where weights move: at least the mean of all.
+    """Return expected rounding errors for changed weights: at least the mean of all.
 
-    An activation that set elements to zero may let them through then.
+    An activation that set elements to zero may then let them pass.
     """
     return [scale.clamp(min=float(scale.square().mean().sqrt())) if scale.numel() else scale for scale in scales]
 
@@ -170,23 +170,23 @@ def fit_step(
     slopes: list[dict[str, torch.Tensor]],
     direction: Direction,
 ) -> Fit | None:
-    """Fit a learning rate: with weights + rate * slopes the layers should return what was recorded.
+    """Fit a learning rate: with weights + rate * slopes the layers should return the recorded values.
 
     Args:
         want: recorded outputs.
-        difference: from those of the weights in the file.
+        difference: from the outputs with the weights in the file.
         chain: the layers between the recorded values.
-        scales: rounding errors to be expected in the outputs.
+        scales: expected rounding errors of the outputs.
         slopes: the direction, for each layer by the names of its weights.
-        direction: where it is from.
+        direction: the origin of `slopes`.
 
     Returns:
-        `None` where it cannot be told.
+        The fit; `None` if it cannot be determined.
     """
     weight = torch.cat([scale.reshape(-1) for scale in scales])
     target = torch.cat([item.double().reshape(-1) for item in want])
     error = torch.cat([item.reshape(-1) for item in difference.errors])
-    # What overflowed says nothing of a rate.
+    # Overflowed elements say nothing about the rate.
     kept = torch.isfinite(target)
 
     def missing(rate: float) -> torch.Tensor:
@@ -214,7 +214,7 @@ def fit_step(
         return None
     if not whole:
         return None
-    # The step itself was rounded too.
+    # The step itself was rounded as well.
     rest = float(at.abs().max()) / (2 * difference.limit)
     weights = sum(item.numel() for named in slopes for item in named.values())
     degrees = max(1, min(weights, int(difference.dense * difference.active)))
@@ -222,7 +222,7 @@ def fit_step(
 
 
 def _direction(chain: Chain, slopes: list[dict[str, torch.Tensor]], difference: Deviation) -> float:
-    """Cosine of the angle between recorded gradients and the least change of weights that explains a difference.
+    """Return the cosine of the angle between gradients and the smallest change of weights that explains a difference.
 
     The change is found by conjugate gradients on the normal equations, from zero.
     """

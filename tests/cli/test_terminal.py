@@ -78,7 +78,8 @@ def test_a_bar_for_what_takes_long(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_bar_for_what_is_quick(tmp_path: Path) -> None:
-    """What is done before the patience ends shows nothing and loads no rich; nor do quiet runs, or those with JSON."""
+    """Work done before the delay ends shows no progress and does not load rich; nor do quiet runs, or those with
+    JSON."""
     _, printed, shown = slowed("convert", MODEL, tmp_path / "x.pt", seconds=0, patience=60)
     assert ("━" in shown, "rich is loaded: False" in printed) == (False, True)
     for number, option in enumerate(("--quiet", "--json")):

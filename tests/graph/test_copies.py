@@ -96,7 +96,7 @@ def test_open_files_are_not_copied():
 
 @for_each("form", ["", ".big", ".ascii", ".long4"])
 def test_arrays_of_files_are_read_only(form):
-    """What is written into an array of a file would be lost: numpy refuses it, whatever the encoding."""
+    """Arrays of a file are read-only, as written values would be lost: numpy refuses, whatever the encoding."""
     value = t7bridge.load(TESTFILES / f"format/tensor_double{form}.t7")
     for array in (value.numpy(), np.asarray(value), value.storage.array, value[0].numpy()):
         with pytest.raises(ValueError, match="read-only"):

@@ -97,11 +97,6 @@ _FOLDERS = (
 )
 
 
-def is_pt2(archive: PtArchive) -> bool:
-    """Return whether an archive was written by `torch.export.save`."""
-    return archive.small(FORMAT_MEMBER) == b"pt2" if archive.has(FORMAT_MEMBER) else archive.has(OLD_PROGRAM_MEMBER)
-
-
 def read_pt2(archive: PtArchive, limits: Limits, nested: Nested) -> ScriptModule:
     """Read the weights and constants of an exported program.
 

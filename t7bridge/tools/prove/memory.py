@@ -39,10 +39,6 @@ class Memory:
             number > step and low <= last and first <= high for number, first, last in self._writes.get(storage, ())
         )
 
-    def holds_input(self, value: object, step: int) -> bool:
-        """Return whether the file contains the tensors that a step reads as it read them."""
-        return not any(self.written_after(tensor, step - 1) for tensor in leaves(value))
-
     def holds_output(self, value: object, step: int) -> bool:
         """Return whether the file contains the tensors that a step wrote as it wrote them."""
         return not any(self.written_after(tensor, step) for tensor in leaves(value))

@@ -45,7 +45,6 @@ class Outcome:
     reason: str = ""
     difference: Deviation | None = None
     backward: str = NOT_RECORDED
-    backward_reason: str = ""
     backward_difference: Deviation | None = None
     gradients: str = NOT_RECORDED
     fit: Fit | None = None

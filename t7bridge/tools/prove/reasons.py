@@ -28,7 +28,6 @@ TOO_LARGE = "would return {} elements"
 TOO_DEEP = "its modules are nested too deep for PyTorch"
 NO_TARGET = "its target is not recorded"
 OTHER_TARGET = "its gradient is of another pass, or does not determine the target"
-OTHER_INPUT = "its gradInput is of another input"
 # Of layers that agree
 TOGETHER = "checked together with {}"
 BEHIND = "compared after {}, which works in place"

@@ -15,6 +15,7 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of
 from ...nn.plan.places import is_module
+from .reasons import STEP_BEFORE
 from .values import Recorded, grad_input_of, output_of, recorded
 
 RESTORING = frozenset(("MulConstant", "AddConstant"))
@@ -237,7 +238,7 @@ def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Step:
     assert isinstance(step, Step)
     step.glue, step.whole = glue, True
     if visit.number is not None and keeps_state(visit.obj):
-        step.input, step.reason = None, "continues from the step before"
+        step.input, step.reason = None, STEP_BEFORE
     return step
 
 

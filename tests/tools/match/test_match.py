@@ -147,7 +147,7 @@ def test_a_bias_too_few():
 
 
 def test_a_mapped_module_is_closed():
-    """What a pair of modules leaves over, on either side, is not paired with anything outside."""
+    """Unpaired parts of a pair of modules, on either side, are not paired with anything outside."""
     one = match(state(m_weight=(2, 2), m_extra=(3,), other=(3,)), state(n_weight=(2, 2), p=(3,)), [("m.", "n.")])
     assert sources(one) == {"n.weight": "m.weight", "p": "other"}
     assert one.unmatched_source == ["m.extra"]
@@ -157,7 +157,7 @@ def test_a_mapped_module_is_closed():
 
 
 def test_counts_of_ambiguous_layers():
-    """Where layers are ambiguous, their counts of batches are neither listed nor left over."""
+    """Batch counts of ambiguous layers are neither listed nor left over."""
 
     def norms(*rows):
         found = {}

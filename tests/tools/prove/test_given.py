@@ -77,7 +77,7 @@ def test_a_recording_of_another_model_is_refused():
 
 
 def test_an_option_that_differs_from_the_recording_is_found(tmp_path: Path):
-    """Where Lua ran a layer with another option than the file has, the layer differs."""
+    """A layer run by Lua with another option than in the file differs."""
     path = next(path for path in PROBED if "text_cnn" in path.name)
     model = T7Reader(TESTFILES / "models/text_cnn.t7").read_object()
     norm = module_at(model, "root.modules[2]")

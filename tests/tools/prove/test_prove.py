@@ -31,7 +31,6 @@ REASONS = {
         "DRAWS",
         "NO_NOISE",
         "ROUNDING",
-        "OTHER_INPUT",
         "NO_TARGET",
         "OTHER_TARGET",
         "MASKED",

@@ -1,4 +1,4 @@
-"""What a file still tells although nobody wrote it down: unfolded images, targets, steps, and changes undone."""
+"""Inputs that follow from other fields: unfolded images, targets, steps, and undone changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verdicts(proof: Proof) -> dict[str, str]:
 
 
 def test_the_first_convolution_is_checked_by_its_unfolded_input():
-    """Where `finput` is kept, the first layer is checked too, and all weights of the model are."""
+    """With `finput`, the first layer is checked too, and with it all weights of the model."""
     for name in ("lenet.train", "alone.train"):
         proof = t7bridge.prove(PROVE / f"{name}.t7")
         assert verdicts(proof)["root.modules[1]"] == "agrees"
@@ -117,7 +117,7 @@ def test_a_changed_constant_in_place_is_named(name: str, place: str, value: floa
 
 
 def test_the_layer_in_place_behind_a_changed_weight_agrees():
-    """Where one weight explains the difference, the activation that was compared with its layer is not blamed."""
+    """If one weight explains the difference, the activation compared with its layer is not blamed."""
     model = read("lenet.train")
     conv = at(model, "root.modules[4]")
     array = conv["weight"].storage.array.copy()

@@ -72,7 +72,7 @@ def test_the_state_of_an_optimizer_tells_the_step(name: str):
 
 @pytest.mark.parametrize("name", ["momentum_alone.stale", "adam_alone.stale"])
 def test_without_state_all_layers_moved(name: str):
-    """Where only the model is in the file, that all layers moved a little tells an update, whatever its direction."""
+    """With only the model in the file, small changes of all layers imply an update, in any direction."""
     proof = t7bridge.prove(PROVE / f"{name}.t7")
     assert proof.exit_code == 0
     weighted = [f"root.modules[{place}]" for place in (3, 4, 6, 7, 8)]

@@ -85,18 +85,13 @@ _PREFIXES = (
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
 
 
-def is_forbidden(module: str, name: str) -> bool:
-    """Return whether a global runs code or reaches the system.
+def standing(module: str, name: str) -> str:
+    """Classify a global as `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`.
 
     Args:
         module: the module to import, `numpy.f2py.crackfortran`.
         name: the name to look up in it; one with dots is a path, `torch.nn` or `os.system`.
     """
-    return standing(module, name) == FORBIDDEN
-
-
-def standing(module: str, name: str) -> str:
-    """Classify a global as `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`."""
     path = f"{module}.{name}"
     if path in WEIGHTS_ONLY:
         return SAFE
