@@ -23,6 +23,7 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
+from t7bridge.nn.example import Example
 
 SECONDS = 2
 FOREIGN = b"cmy\nThing\n)R"
@@ -216,13 +217,13 @@ def test_shapes_of_a_model_that_calls_itself_twice() -> None:
     from t7bridge.torchmodules.shapes import output_shapes
 
     module = TorchObject("nn.ReLU", 1, Table.of({"inplace": False}))
-    assert output_shapes(module, "root", (1, 2))[""] == ((1, 2),)  # which loads PyTorch
+    assert output_shapes(module, "root", Example("", (1, 2)))[""] == ((1, 2),)  # which loads PyTorch
     for _ in range(14):
         module = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.from_list([module, module])}))
 
     def run() -> None:
         with pytest.raises(LimitError, match="takes more work than the size of the file explains"):
-            output_shapes(module, "root", (1, 2))
+            output_shapes(module, "root", Example("", (1, 2)))
 
     timed(run)
 

@@ -11,6 +11,7 @@ from looping import for_each
 import t7bridge
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.example import Example
 from t7bridge.nn.plan.places import find_models, is_module
 from t7bridge.tools.draw.blocks import blocks_of
 from t7bridge.tools.draw.infer import _Run, _try, infer
@@ -77,7 +78,7 @@ def test_inner_shapes(name: str) -> None:
     module = t7bridge.load(FILES / "models" / f"{name}.t7")
     blocks = blocks_of(module, "root")
     given = infer(blocks)
-    expected = output_shapes(module, "root", tuple(map(int, given.input.split("×"))))
+    expected = output_shapes(module, "root", Example("", tuple(map(int, given.input.split("×")))))
     found = {block.key: block.shape for block in blocks if block.kind != "end" and block.mark != "again"}
     assert found == {key: expected[key] for key in found}
 
