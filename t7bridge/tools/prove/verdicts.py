@@ -89,6 +89,8 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
     if len({item.step.path for item in outcomes}) < len(outcomes):
         alone = set()  # not all gradients of modules that run several times are kept
+    if any(item.verdict == DIFFERS for item in outcomes):
+        alone = set()  # modules of a changed container may have written into it in place
     for item in outcomes:
         if {item.step.path} == alone and not differing and not moved and is_one_pass(outcomes, item.step.path):
             item.verdict, item.difference, item.reason = DIFFERS, item.backward_difference, GRADIENT
