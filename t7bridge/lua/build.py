@@ -9,9 +9,9 @@ from attrs import field
 
 from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
-from .layers import Layer, Step, WeightRef, make, sequential
+from .layers import LuaLayer, LuaNode, WeightRef, make, sequential
 from .table import OPERATIONS
-from .trace import Call, Extent, Program, Ref, fold, is_tensor, to_array, to_tensor
+from .trace import CallRef, DynamicExtent, Program, TracedCall, fold, is_tensor, to_array, to_tensor
 
 Shape = tuple[Any, ...]
 """Extents: integers, and text for those that depend on the batch size."""
@@ -34,7 +34,7 @@ class CannotError(Exception):
 class Wire:
     """A value computed when the model runs."""
 
-    step: Step
+    step: LuaNode
     shape: Shape
 
 
@@ -51,7 +51,7 @@ class Const:
 
 
 @define(eq=False)
-class Param:
+class LearnedTensor:
     """A learned tensor, or a contiguous part of one, broadcast to `shape`."""
 
     ref: WeightRef
@@ -69,7 +69,7 @@ class Scaled:
         shape: of the result.
     """
 
-    param: Param
+    param: LearnedTensor
     scale: Any
     place: int | None
     shape: Shape
@@ -109,16 +109,16 @@ class Builder:
     """
 
     program: Program
-    on_change: Callable[[Builder, Call, Any], None]
+    on_change: Callable[[Builder, TracedCall, Any], None]
     allow: tuple[str, ...] = ()
-    steps: list[Step] = field(factory=list)
+    steps: list[LuaNode] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
     notes: list[str] = field(factory=list)
     scalars: list[int] = field(factory=list)
     env: dict[str, Any] = field(factory=dict)
-    call: Call = field(default=None)
+    call: TracedCall = field(default=None)
 
-    def run(self) -> tuple[list[Step], list[Step]]:
+    def run(self) -> tuple[list[LuaNode], list[LuaNode]]:
         """Build everything.
 
         Returns:
@@ -129,14 +129,14 @@ class Builder:
         """
         inputs = []
         for index, (name, shape, dtype) in enumerate(self.program.inputs):
-            step = Step(None, [], shape, (), index)
+            step = LuaNode(None, [], shape, (), index)
             inputs.append(step)
             self.env[name] = Wire(step, shape)
             if dtype != "float32" and dtype != "float64":
                 self.env[name] = self.emit(make("nn.Copy", "torch.LongTensor", "torch.FloatTensor"), self.env[name])
         for name, key in self.program.parameters.items():
             shape = tuple(self.program.state[key].shape)
-            self.env[name] = Param(WeightRef(key, 0, shape), shape)
+            self.env[name] = LearnedTensor(WeightRef(key, 0, shape), shape)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
         for call in self.program.calls:
@@ -144,7 +144,7 @@ class Builder:
             self.env[call.name] = self.value_of(call)
         outputs = []
         for item in self.program.outputs:
-            value = self.env[item.name] if isinstance(item, Ref) else item
+            value = self.env[item.name] if isinstance(item, CallRef) else item
             if isinstance(value, Missing):
                 continue
             if value is None:
@@ -164,7 +164,7 @@ class Builder:
             f"{count} operation{'s' if count > 1 else ''} of the module cannot be expressed with nn and nngraph{listed}"
         )
 
-    def value_of(self, call: Call) -> Any:
+    def value_of(self, call: TracedCall) -> Any:
         """Build a call; failures are added to the problems."""
         missing: list[bool] = []
         args = self._resolve(call.args, missing)
@@ -176,7 +176,7 @@ class Builder:
         if call.op == "operator.getitem":
             return args[0][args[1]]
         if call.op.startswith(("operator.", "aten.sym_size", "aten._assert", "aten.sym_")):
-            return Extent(call.name)
+            return DynamicExtent(call.name)
         if call.op.split(".")[1] not in TAKES_SCALED:
             args, kwargs = self._unscaled(args), {name: self._unscaled(value) for name, value in kwargs.items()}
         try:
@@ -206,7 +206,7 @@ class Builder:
         return self.wire(value) if isinstance(value, Scaled) else value
 
     def _resolve(self, value: Any, missing: list[bool]) -> Any:
-        if isinstance(value, Ref):
+        if isinstance(value, CallRef):
             found = self.env[value.name]
             if isinstance(found, Absent):
                 self.problems.append((self.call.line, self.call.op, found.reason))
@@ -218,10 +218,10 @@ class Builder:
             return type(value)(self._resolve(item, missing) for item in value)
         return value
 
-    def _fold(self, call: Call, args: Any, kwargs: Any) -> Any:
+    def _fold(self, call: TracedCall, args: Any, kwargs: Any) -> Any:
         """Compute a call on constants now; `None` if its arguments are not constants."""
         values = list(_leaves((args, kwargs)))
-        if any(isinstance(value, (Wire, Param, Scaled, Extent)) for value in values):
+        if any(isinstance(value, (Wire, LearnedTensor, Scaled, DynamicExtent)) for value in values):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
@@ -251,12 +251,12 @@ class Builder:
         return _constants(fold(self.call, args, {}))
 
     def argument(self, place: int, name: str) -> Any:
-        """Return an argument of the call as traced: a `Ref` or a plain value."""
+        """Return an argument of the call as traced: a `CallRef` or a plain value."""
         return self.call.args[place] if len(self.call.args) > place else self.call.kwargs.get(name)
 
     def dtype_of(self, ref: Any) -> str:
         """Return the element type of an argument of the call, `float32`; empty if unknown."""
-        if not isinstance(ref, Ref):
+        if not isinstance(ref, CallRef):
             return ""
         value = self.env.get(ref.name)
         if isinstance(value, Const):
@@ -276,7 +276,7 @@ class Builder:
         """The shape of the value of the current call."""
         return self.call.shape
 
-    def emit(self, layer: Layer, *values: Any, shape: Shape | None = None) -> Wire:
+    def emit(self, layer: LuaLayer, *values: Any, shape: Shape | None = None) -> Wire:
         """Apply a layer to values.
 
         Args:
@@ -288,7 +288,7 @@ class Builder:
         stack = self.call.stack if self.call is not None else ()
         if not layer.path and stack:
             layer.path = stack[-1].partition("|")[2]
-        step = Step(layer, [wire.step for wire in wires], wires[0].shape if shape is None else shape, stack)
+        step = LuaNode(layer, [wire.step for wire in wires], wires[0].shape if shape is None else shape, stack)
         self.steps.append(step)
         return Wire(step, step.shape)
 
@@ -303,9 +303,11 @@ class Builder:
             return value
         if isinstance(value, Scaled):
             return self._product(value)
-        if isinstance(value, Param) and value.ref.transposed:  # layers other than nn.Linear need a contiguous weight
+        if (
+            isinstance(value, LearnedTensor) and value.ref.transposed
+        ):  # layers other than nn.Linear need a contiguous weight
             straight = value.ref.size[::-1]
-            turned = self._perm(Param(WeightRef(value.ref.key, value.ref.start, straight), straight), (1, 0))
+            turned = self._perm(LearnedTensor(WeightRef(value.ref.key, value.ref.start, straight), straight), (1, 0))
             wide: Wire = self.expand(turned, value.shape, like)
             return wide
         if isinstance(value, (int, float)):
@@ -371,7 +373,7 @@ class Builder:
         value = self.env[name]
         return value if isinstance(value, Wire) and value.step.layer is None else Wire(self._input_step(), first)
 
-    def _input_step(self) -> Step:
+    def _input_step(self) -> LuaNode:
         for step in self.steps:
             for source in step.inputs:
                 if source.layer is None:
@@ -391,7 +393,7 @@ class Builder:
         if isinstance(value, Const) and not any(isinstance(extent, str) for extent in (*value.shape, *shape)):
             return Const(value.value.expand(value.shape).reshape(shape), shape)
         if whole(value) and all(isinstance(extent, int) for extent in shape):
-            return Param(self.resized(value.ref, shape), shape)
+            return LearnedTensor(self.resized(value.ref, shape), shape)
         wire = self.wire(value)
         open_dims = [place for place, extent in enumerate(shape) if isinstance(extent, str)]
         if len(open_dims) > 1:
@@ -419,12 +421,17 @@ class Builder:
                 else self._perm(value, order)
             )
         kept = [place for place in order if value.shape[place] != 1]
-        if kept == sorted(kept) and not isinstance(value, Param):
+        if kept == sorted(kept) and not isinstance(value, LearnedTensor):
             return self.reshape(value, shape)
-        if order == (1, 0) and isinstance(value, Param) and value.ref.transposed and value.ref.size == value.shape:
-            return Param(WeightRef(value.ref.key, value.ref.start, shape), shape)
+        if (
+            order == (1, 0)
+            and isinstance(value, LearnedTensor)
+            and value.ref.transposed
+            and value.ref.size == value.shape
+        ):
+            return LearnedTensor(WeightRef(value.ref.key, value.ref.start, shape), shape)
         if order == (1, 0) and whole(value) and tuple(self.program.state[value.ref.key].shape) == value.shape:
-            return Param(WeightRef(value.ref.key, 0, shape, True), shape)
+            return LearnedTensor(WeightRef(value.ref.key, 0, shape, True), shape)
         return self._perm(value, order)
 
     def _perm(self, value: Any, order: tuple[int, ...]) -> Wire:
@@ -450,8 +457,8 @@ class Builder:
             return value
         if isinstance(value, Const):
             return Const(value.value, shape)
-        if isinstance(value, Param):
-            return Param(value.ref, shape)
+        if isinstance(value, LearnedTensor):
+            return LearnedTensor(value.ref, shape)
         if shape and isinstance(shape[0], str) and (len(value.shape) < len(shape) or value.shape[0] == 1):
             return self._for_each_example(value, shape, like)
         while len(value.shape) < len(shape):
@@ -500,10 +507,10 @@ def is_inplace(op: str) -> bool:
 
 def whole(value: Any) -> bool:
     """Return whether a value is a parameter in its own layout, not broadcast."""
-    return isinstance(value, Param) and value.ref.size == value.shape and not value.ref.transposed
+    return isinstance(value, LearnedTensor) and value.ref.size == value.shape and not value.ref.transposed
 
 
-def last_layer(layer: Layer) -> Layer:
+def last_layer(layer: LuaLayer) -> LuaLayer:
     """Return the layer whose output is that of a chain."""
     while layer.name == "nn.Sequential":
         layer = layer.children[-1]
@@ -540,6 +547,6 @@ def _constants(value: Any) -> Any:
     return value
 
 
-def mentions(call: Call, name: str) -> bool:
+def mentions(call: TracedCall, name: str) -> bool:
     """Return whether a call uses a value."""
-    return any(isinstance(item, Ref) and item.name == name for item in _leaves((call.args, call.kwargs)))
+    return any(isinstance(item, CallRef) and item.name == name for item in _leaves((call.args, call.kwargs)))

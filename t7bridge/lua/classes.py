@@ -18,7 +18,7 @@ from ..graph.dtypes import ELEMENT_TYPES, INT64, ElementType
 from ..graph.lua import Table, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from .layers import Layer
+from .layers import LuaLayer
 
 EMPTY, INT_EMPTY, LONG_EMPTY, TABLE, SIZES, SIZES_4 = (
     "<tensor>",
@@ -269,7 +269,7 @@ def class_of(name: str) -> LuaClass:
     return row
 
 
-def fields_of(layer: Layer, element: ElementType) -> dict[str, Value]:
+def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, Value]:
     """Return the fields set by a constructor call and the methods called after it.
 
     Args:

@@ -16,7 +16,7 @@ from ..report import Note
 from . import operations as _operations
 from .build import Builder
 from .inplace import changed
-from .layers import Layer, walk
+from .layers import LuaLayer, walk
 from .objects import ObjectMaker
 from .record import ROOT_FIELD
 from .structure import structured
@@ -38,7 +38,7 @@ class LuaModel:
         tensors: number of tensors of the state dict.
     """
 
-    layer: Layer
+    layer: LuaLayer
     root: TorchObject
     program: Program
     notes: list[Note] = field(factory=list)
@@ -128,7 +128,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     return LuaModel(layer, root, program, notes, len(arrays))
 
 
-def _state_record(layer: Layer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
+def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:
     """Return the root's record: order of the keys, tied keys, tensors that no layer holds, scalar outputs."""
     held = _held_whole(layer, arrays)
     keys = [*program.state, *program.aliases]
@@ -144,7 +144,7 @@ def _state_record(layer: Layer, program: Program, arrays: dict[str, Any], scalar
     )
 
 
-def _held_whole(layer: Layer, arrays: dict[str, Any]) -> set[str]:
+def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:
     """Return the keys of the tensors all of whose elements are held by layers."""
     parts: dict[str, set[tuple[int, int]]] = {}
     for inner in walk(layer):

@@ -12,7 +12,7 @@ from attrs import field
 
 from ..data import define
 from ..graph.lua import Table, TorchObject, Value
-from .layers import Layer
+from .layers import LuaLayer
 
 
 @define(eq=False)
@@ -104,7 +104,7 @@ def _link(node: Node, source: Node) -> None:
     index[source.data] = number
 
 
-def make_gmodule(layer: Layer, obj: TorchObject, module_of: Callable[[Layer], TorchObject]) -> None:
+def make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLayer], TorchObject]) -> None:
     """Set the fields of an `nn.gModule` on an object.
 
     Args:
@@ -116,7 +116,7 @@ def make_gmodule(layer: Layer, obj: TorchObject, module_of: Callable[[Layer], To
     inputs: dict[int, Node] = {}
     for step in layer.steps:
         if step.layer is None:
-            node = Node(_data(f"input {step.index + 1}", module=module_of(Layer("nn.Identity"))))
+            node = Node(_data(f"input {step.index + 1}", module=module_of(LuaLayer("nn.Identity"))))
             inputs[step.index] = node
         else:
             node = Node(_data(step.layer.path or step.layer.name, module=module_of(step.layer)))

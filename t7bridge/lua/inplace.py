@@ -6,7 +6,7 @@ from typing import Any
 
 from .build import Builder, CannotError, mentions
 from .operations.shape import concatenated, narrowed
-from .trace import Call, Ref
+from .trace import CallRef, TracedCall
 
 PARTS = frozenset(f"aten.{name}" for name in ("select.int", "slice.Tensor", "narrow.default"))
 RESHAPES = frozenset(
@@ -28,7 +28,7 @@ VIEWS = PARTS | RESHAPES | PERMUTATIONS | SAME | {"operator.getitem", "aten.expa
 """Operations whose result shares the memory of their first argument."""
 
 
-def changed(b: Builder, call: Call, value: Any) -> None:
+def changed(b: Builder, call: TracedCall, value: Any) -> None:
     """Make the change of a tensor by a call visible to its later uses.
 
     Args:
@@ -39,7 +39,7 @@ def changed(b: Builder, call: Call, value: Any) -> None:
     Raises:
         CannotError: the tensor is a part of another in an unsupported way.
     """
-    if not isinstance(call.args[0], Ref):
+    if not isinstance(call.args[0], CallRef):
         return
     calls = {other.name: other for other in b.program.calls}
     name = call.args[0].name
@@ -47,12 +47,12 @@ def changed(b: Builder, call: Call, value: Any) -> None:
     b.env[name] = value
     while (made_by := calls.get(name)) is not None and made_by.op in VIEWS:
         above = made_by.args[0]
-        if not isinstance(above, Ref):
+        if not isinstance(above, CallRef):
             break
         source = calls.get(above.name)
         place = made_by
         if made_by.op == "operator.getitem":
-            if source is None or source.op not in SPLITS or not isinstance(source.args[0], Ref):
+            if source is None or source.op not in SPLITS or not isinstance(source.args[0], CallRef):
                 break
             place, above = source, source.args[0]
         value = _written(b, place, made_by, b.env[above.name], value)
@@ -62,7 +62,7 @@ def changed(b: Builder, call: Call, value: Any) -> None:
     _refresh(b, call, name, chain)
 
 
-def _refresh(b: Builder, call: Call, root: str, chain: set[str]) -> None:
+def _refresh(b: Builder, call: TracedCall, root: str, chain: set[str]) -> None:
     """Recompute the other views of a changed tensor, if they are used later."""
     calls = b.program.calls
     position = next(place for place, other in enumerate(calls) if other is call)
@@ -71,7 +71,7 @@ def _refresh(b: Builder, call: Call, root: str, chain: set[str]) -> None:
     for other in calls[:position]:
         if other.name in chain or other.op not in VIEWS | SPLITS or not other.args:
             continue
-        if not isinstance(other.args[0], Ref) or other.args[0].name not in stale:
+        if not isinstance(other.args[0], CallRef) or other.args[0].name not in stale:
             continue
         stale.add(other.name)
         if any(mentions(user, other.name) for user in later) or other.op in SPLITS | RESHAPES | PERMUTATIONS:
@@ -80,7 +80,7 @@ def _refresh(b: Builder, call: Call, root: str, chain: set[str]) -> None:
     b.call = call
 
 
-def _written(b: Builder, place: Call, made_by: Call, base: Any, value: Any) -> Any:
+def _written(b: Builder, place: TracedCall, made_by: TracedCall, base: Any, value: Any) -> Any:
     """Return a tensor in which a part has another value.
 
     Args:
@@ -114,7 +114,7 @@ def _written(b: Builder, place: Call, made_by: Call, base: Any, value: Any) -> A
     return concatenated(b, parts, dim)
 
 
-def _order(call: Call, rank: int) -> list[int]:
+def _order(call: TracedCall, rank: int) -> list[int]:
     if call.op == "aten.permute.default":
         return [dim % rank for dim in call.args[1]]
     order = list(range(rank))
@@ -123,7 +123,7 @@ def _order(call: Call, rank: int) -> list[int]:
     return order
 
 
-def _range(place: Call, made_by: Call, shape: Any) -> tuple[int, int, int]:
+def _range(place: TracedCall, made_by: TracedCall, shape: Any) -> tuple[int, int, int]:
     """Return the dimension of a part, 0-based, its first index there and its length."""
     args: tuple[Any, ...] = (*place.args, *(None,) * 5)
     if place.op in SPLITS:

@@ -27,7 +27,7 @@ class WeightRef:
 
 
 @define(eq=False)
-class Layer:
+class LuaLayer:
     """One nn module: a constructor call, methods called on the result, weights and children.
 
     Attributes:
@@ -46,15 +46,15 @@ class Layer:
     args: tuple[Any, ...] = ()
     calls: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     weights: dict[str, WeightRef] = field(factory=dict)
-    children: list[Layer] = field(factory=list)
+    children: list[LuaLayer] = field(factory=list)
     inputs: int = 0
-    steps: list[Step] = field(factory=list)
-    outputs: list[Step] = field(factory=list)
+    steps: list[LuaNode] = field(factory=list)
+    outputs: list[LuaNode] = field(factory=list)
     path: str = ""
 
 
 @define(eq=False)
-class Step:
+class LuaNode:
     """A node of a graph: a layer applied to the values of other nodes.
 
     Attributes:
@@ -65,31 +65,31 @@ class Step:
         index: of an input node, its index among the inputs, 0-based.
     """
 
-    layer: Layer | None
-    inputs: list[Step] = field(factory=list)
+    layer: LuaLayer | None
+    inputs: list[LuaNode] = field(factory=list)
     shape: tuple[int | str, ...] = ()
     stack: tuple[str, ...] = ()
     index: int = 0
 
 
-def make(name: str, *args: Any, calls: Any = (), **weights: Any) -> Layer:
+def make(name: str, *args: Any, calls: Any = (), **weights: Any) -> LuaLayer:
     """Return a layer without children; `calls` are methods with their arguments, `weights` fields of the state dict."""
-    return Layer(name, args, calls, weights)
+    return LuaLayer(name, args, calls, weights)
 
 
-def sequential(*layers: Layer) -> Layer:
+def sequential(*layers: LuaLayer) -> LuaLayer:
     """Return an `nn.Sequential`; a single layer is returned unchanged."""
-    return layers[0] if len(layers) == 1 else Layer("nn.Sequential", children=list(layers))
+    return layers[0] if len(layers) == 1 else LuaLayer("nn.Sequential", children=list(layers))
 
 
-def branches(join: Layer, *layers: Layer) -> Layer:
+def branches(join: LuaLayer, *layers: LuaLayer) -> LuaLayer:
     """Return a Sequential that applies layers to the same input and joins their outputs."""
-    return sequential(Layer("nn.ConcatTable", children=list(layers)), join)
+    return sequential(LuaLayer("nn.ConcatTable", children=list(layers)), join)
 
 
-def walk(layer: Layer) -> list[Layer]:
+def walk(layer: LuaLayer) -> list[LuaLayer]:
     """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`."""
-    found: list[Layer] = []
+    found: list[LuaLayer] = []
     stack = [layer]
     while stack:
         item = stack.pop()

@@ -13,7 +13,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from .classes import CONTAINERS, class_of, fields_of
 from .gmodule import make_gmodule
-from .layers import Layer, WeightRef
+from .layers import LuaLayer, WeightRef
 from .record import FIELD, weight_entry
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ObjectMaker:
     _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
     _made: dict[int, TorchObject] = field(factory=dict)
 
-    def make(self, layer: Layer) -> TorchObject:
+    def make(self, layer: LuaLayer) -> TorchObject:
         """Return the object of a layer, with everything inside it."""
         if id(layer) in self._made:
             return self._made[id(layer)]

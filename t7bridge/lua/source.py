@@ -11,7 +11,7 @@ from attrs import field
 from ..data import define
 from ..version import __version__
 from .classes import CLASSES
-from .layers import Layer, Step, WeightRef
+from .layers import LuaLayer, LuaNode, WeightRef
 
 if TYPE_CHECKING:
     from .trace import Program
@@ -156,7 +156,7 @@ return M
 """
 
 
-def lua_source(layer: Layer, program: Program, name: str, double: bool = False) -> str:
+def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = False) -> str:
     """Return the source of a model.
 
     Args:
@@ -206,14 +206,14 @@ class _Writer:
     _known: dict[tuple[str, bool], int] = field(factory=dict)
     _inline: set[int] = field(factory=set)
 
-    def expression(self, layer: Layer, prefix: str, depth: int, root: bool = True) -> str:
+    def expression(self, layer: LuaLayer, prefix: str, depth: int, root: bool = True) -> str:
         """Return the expression that creates a layer, its keys after a prefix."""
         graph = layer.name == "nn.gModule"
         if graph or (not root and len(_keys_and_layers(layer)[1]) >= 3):
             return self._call(layer, prefix, graph)
         return self._plain(layer, prefix, depth)
 
-    def _call(self, layer: Layer, prefix: str, graph: bool) -> str:
+    def _call(self, layer: LuaLayer, prefix: str, graph: bool) -> str:
         """Return the call of a function that creates a layer."""
         keys, _ = _keys_and_layers(layer)
         own = _common(keys)
@@ -224,7 +224,7 @@ class _Writer:
             self.blocks.append(_Block(self._name(layer), body, graph, takes))
         return f"@{number}@{_key(own, prefix) if takes else ''}@"
 
-    def _name(self, layer: Layer) -> str:
+    def _name(self, layer: LuaLayer) -> str:
         kind = self.program.classes.get(layer.path, "") or layer.name.rpartition(".")[2]
         word = re.sub(r"[^A-Za-z0-9_]", "", kind) or "block"
         word = word[0].lower() + word[1:] if not word.isupper() else word.lower()
@@ -237,7 +237,7 @@ class _Writer:
             name, number = f"{word}{number}", number + 1
         return name
 
-    def _plain(self, layer: Layer, prefix: str, depth: int) -> str:
+    def _plain(self, layer: LuaLayer, prefix: str, depth: int) -> str:
         """Return a constructor call with its additions."""
         indent = "   " * (depth + 1)
         if layer.name == "nn.Bottle":
@@ -249,7 +249,7 @@ class _Writer:
             text += f"\n{indent}:add({self.expression(child, prefix, depth + 1, False)})"
         return self._named(text, layer, prefix)
 
-    def _named(self, text: str, layer: Layer, prefix: str) -> str:
+    def _named(self, text: str, layer: LuaLayer, prefix: str) -> str:
         if not layer.weights:
             return text
         homes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
@@ -273,7 +273,7 @@ class _Writer:
             parts.append("transposed = true")
         return "{" + ", ".join(parts) + "}"
 
-    def _graph(self, layer: Layer, prefix: str) -> str:
+    def _graph(self, layer: LuaLayer, prefix: str) -> str:
         """Return the statements that create an nn.gModule."""
         many = len(layer.steps) > MOST_LOCALS
         names: dict[int, str] = {}
@@ -336,7 +336,7 @@ def _moved(body: str, argument: str) -> str:
     return marked.replace("\0", f"{PREFIX} .. '" if argument == PREFIX else start)
 
 
-def _keys_and_layers(layer: Layer) -> tuple[list[str], list[Layer]]:
+def _keys_and_layers(layer: LuaLayer) -> tuple[list[str], list[LuaLayer]]:
     from .layers import walk
 
     layers = walk(layer)
@@ -373,7 +373,7 @@ def lua_string(text: str) -> str:
     return f"'{plain}'"
 
 
-def _arguments(layer: Layer) -> list[str]:
+def _arguments(layer: LuaLayer) -> list[str]:
     """Return the constructor's arguments, without trailing defaults."""
     args = list(layer.args)
     row = CLASSES.get(layer.name.partition(".")[2])
@@ -436,4 +436,4 @@ def _tensor(array: Any) -> str:
     return f"numbers({{{sizes}}}, '{' '.join(words)}')"
 
 
-__all__ = ["Step", "lua_source", "lua_string"]
+__all__ = ["LuaNode", "lua_source", "lua_string"]

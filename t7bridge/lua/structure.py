@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from .layers import Layer, Step, make, sequential
+from .layers import LuaLayer, LuaNode, make, sequential
 
 
-def structured(inputs: list[Step], steps: list[Step], outputs: list[Step]) -> Layer:
+def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode]) -> LuaLayer:
     """Combine a whole program into one layer.
 
     Args:
@@ -23,15 +23,15 @@ def structured(inputs: list[Step], steps: list[Step], outputs: list[Step]) -> La
     unused = [step for step in inputs if step not in outputs and not any(step in other.inputs for other in steps)]
     if len(inputs) > 1:
         for step in unused:  # nngraph refuses unused inputs
-            outputs[0] = Step(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
+            outputs[0] = LuaNode(make("nn.SelectTable", 1), [outputs[0], step], outputs[0].shape)
             steps.append(outputs[0])
     users = _users(steps, outputs)
-    replaced: dict[int, Step] = {}
+    replaced: dict[int, LuaNode] = {}
     grouped = _group(steps, 0, users, replaced)
     return _assemble(inputs, grouped, [_final(step, replaced) for step in outputs], replaced)
 
 
-def _needed(steps: list[Step], outputs: list[Step]) -> list[Step]:
+def _needed(steps: list[LuaNode], outputs: list[LuaNode]) -> list[LuaNode]:
     wanted = {id(step) for step in outputs}
     kept = []
     for step in reversed(steps):
@@ -41,7 +41,7 @@ def _needed(steps: list[Step], outputs: list[Step]) -> list[Step]:
     return kept[::-1]
 
 
-def _users(steps: list[Step], outputs: list[Step]) -> dict[int, list[int]]:
+def _users(steps: list[LuaNode], outputs: list[LuaNode]) -> dict[int, list[int]]:
     """Return for each step the ids of the steps that use its value; 0 is the caller."""
     users: dict[int, list[int]] = {}
     for step in steps:
@@ -52,15 +52,17 @@ def _users(steps: list[Step], outputs: list[Step]) -> dict[int, list[int]]:
     return users
 
 
-def _final(step: Step, replaced: dict[int, Step]) -> Step:
+def _final(step: LuaNode, replaced: dict[int, LuaNode]) -> LuaNode:
     while id(step) in replaced:
         step = replaced[id(step)]
     return step
 
 
-def _group(steps: list[Step], depth: int, users: dict[int, list[int]], replaced: dict[int, Step]) -> list[Step]:
+def _group(
+    steps: list[LuaNode], depth: int, users: dict[int, list[int]], replaced: dict[int, LuaNode]
+) -> list[LuaNode]:
     """Replace the runs of one PyTorch module's call that have one input and one output by single steps."""
-    result: list[Step] = []
+    result: list[LuaNode] = []
     place = 0
     while place < len(steps):
         first = steps[place]
@@ -81,11 +83,11 @@ def _group(steps: list[Step], depth: int, users: dict[int, list[int]], replaced:
             result.extend(inner)
             continue
         source = next(iter(sources.values()))
-        gate = Step(None, [], source.shape, (), 0)
+        gate = LuaNode(None, [], source.shape, (), 0)
         path = first.stack[depth].partition("|")[2]
         layer = _assemble([gate], inner, [_final(leaving[0], replaced)], replaced, {id(_final(source, replaced)): gate})
         layer.path = path
-        made = Step(layer, [source], leaving[0].shape, first.stack[:depth])
+        made = LuaNode(layer, [source], leaving[0].shape, first.stack[:depth])
         replaced[id(_final(leaving[0], replaced))] = made
         users[id(made)] = users.get(id(leaving[0]), [])
         result.append(made)
@@ -93,17 +95,17 @@ def _group(steps: list[Step], depth: int, users: dict[int, list[int]], replaced:
 
 
 def _assemble(
-    inputs: list[Step],
-    steps: list[Step],
-    outputs: list[Step],
-    replaced: dict[int, Step],
-    gates: dict[int, Step] | None = None,
-) -> Layer:
+    inputs: list[LuaNode],
+    steps: list[LuaNode],
+    outputs: list[LuaNode],
+    replaced: dict[int, LuaNode],
+    gates: dict[int, LuaNode] | None = None,
+) -> LuaLayer:
     """Combine steps into an nn.Sequential if they form a chain, else into an nn.gModule."""
     gates = gates or {}
     inside = {id(step): step for step in steps}
 
-    def resolved(step: Step) -> Step:
+    def resolved(step: LuaNode) -> LuaNode:
         while id(step) not in inside and id(step) in replaced:
             step = replaced[id(step)]
         return gates.get(id(step), step)
@@ -122,12 +124,12 @@ def _assemble(
         return make("nn.Identity")
     nodes = list(inputs)
     for step in steps:
-        nodes.append(Step(step.layer, _apart(links[id(step)], nodes), step.shape, step.stack))
+        nodes.append(LuaNode(step.layer, _apart(links[id(step)], nodes), step.shape, step.stack))
         _rename(links, outputs, step, nodes[-1])
-    return Layer("nn.gModule", inputs=len(inputs), steps=nodes, outputs=_apart(outputs, nodes))
+    return LuaLayer("nn.gModule", inputs=len(inputs), steps=nodes, outputs=_apart(outputs, nodes))
 
 
-def _rename(links: dict[int, list[Step]], outputs: list[Step], old: Step, new: Step) -> None:
+def _rename(links: dict[int, list[LuaNode]], outputs: list[LuaNode], old: LuaNode, new: LuaNode) -> None:
     for sources in links.values():
         for place, source in enumerate(sources):
             if source is old:
@@ -137,12 +139,12 @@ def _rename(links: dict[int, list[Step]], outputs: list[Step], old: Step, new: S
             outputs[place] = new
 
 
-def _apart(sources: list[Step], nodes: list[Step]) -> list[Step]:
+def _apart(sources: list[LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:
     """Insert an nn.Identity before each further use of a value by the same node, which nngraph refuses."""
-    taken: list[Step] = []
+    taken: list[LuaNode] = []
     for source in sources:
         if any(source is known for known in taken):
-            source = Step(make("nn.Identity"), [source], source.shape)
+            source = LuaNode(make("nn.Identity"), [source], source.shape)
             nodes.append(source)
         taken.append(source)
     return taken

@@ -25,28 +25,28 @@ Shape = tuple[Any, ...]
 
 
 @define(frozen=True)
-class Ref:
+class CallRef:
     """The value of another call, by its name."""
 
     name: str
 
 
 @define(frozen=True)
-class Extent:
+class DynamicExtent:
     """An integer that depends on the inputs: the batch size, or a number computed from it."""
 
     text: str
 
 
 @define(eq=False)
-class Call:
+class TracedCall:
     """One operation.
 
     Attributes:
         name: of its value.
         op: `aten.relu.default`, `operator.getitem`.
         target: the operation itself, to fold constants.
-        args: arguments by position, with `Ref` and `Extent` inside.
+        args: arguments by position, with `CallRef` and `DynamicExtent` inside.
         kwargs: arguments by keyword.
         shape: of its value; a tuple of shapes where it returns several.
         dtype: of its value: `float32`, empty where it is not a tensor.
@@ -92,7 +92,7 @@ class Program:
     parameters: dict[str, str] = field(factory=dict)
     constants: dict[str, Any] = field(factory=dict)
     buffers: dict[str, str] = field(factory=dict)
-    calls: list[Call] = field(factory=list)
+    calls: list[TracedCall] = field(factory=list)
     outputs: list[Any] = field(factory=list)
     returns: str = "one"
     output_names: list[str] = field(factory=list)
@@ -268,7 +268,7 @@ def _add_input(program: Program, node: Any, spec: Any, exported: Any) -> None:
 
 
 def _add_outputs(program: Program, node: Any, exported: Any) -> None:
-    program.outputs = [Ref(item.name) if isinstance(item, torch.fx.Node) else item for item in node.args[0]]
+    program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in node.args[0]]
     spec = exported.call_spec.out_spec
     kind = spec.type
     if kind is None:
@@ -285,10 +285,10 @@ def _plain(value: Any) -> Any:
         held = value.meta.get("val")
         if isinstance(held, (torch.SymInt, torch.SymFloat)):
             text = _text(held)
-            return text if isinstance(text, int) else Extent(text)
+            return text if isinstance(text, int) else DynamicExtent(text)
         if isinstance(held, (int, float, bool)):
             return held
-        return Ref(value.name)
+        return CallRef(value.name)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, slice):
@@ -296,13 +296,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _call(node: Any) -> Call:
+def _call(node: Any) -> TracedCall:
     target = node.target
     op = str(target) if hasattr(target, "_schema") else f"operator.{getattr(target, '__name__', target)}"
     value = node.meta.get("val")
     stack = tuple(f"{key}|{path}" for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items() if path)
     dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
-    return Call(
+    return TracedCall(
         node.name,
         op,
         target,
@@ -323,13 +323,13 @@ def _is_region(node: Any) -> bool:
     return getattr(node.target, "__name__", "") in _REGIONS
 
 
-def _inlined(node: Any, exported: Any) -> list[Call]:
+def _inlined(node: Any, exported: Any) -> list[TracedCall]:
     """Return the calls of a block, and one for the list of its results, detached if the block disables gradients."""
     place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
     graph = getattr(exported.graph_module, node.args[place].target).graph
     given = iter(node.args[place + 1 :])
     renamed: dict[str, Any] = {}
-    calls: list[Call] = []
+    calls: list[TracedCall] = []
     silent = node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]
     for inner in graph.nodes:
         if inner.op == "placeholder":
@@ -338,26 +338,31 @@ def _inlined(node: Any, exported: Any) -> list[Call]:
             call = _call(inner)
             call.name = f"{node.name}.{inner.name}"
             call.args, call.kwargs = _with_names(call.args, renamed), _with_names(call.kwargs, renamed)
-            renamed[inner.name] = Ref(call.name)
+            renamed[inner.name] = CallRef(call.name)
             calls.append(call)
         elif inner.op == "output":
             results = []
             for item in inner.args[0]:
                 value = renamed[item.name]
                 held = item.meta.get("val")
-                if silent and isinstance(value, Ref) and isinstance(held, torch.Tensor) and held.is_floating_point():
+                if (
+                    silent
+                    and isinstance(value, CallRef)
+                    and isinstance(held, torch.Tensor)
+                    and held.is_floating_point()
+                ):
                     dtype = str(held.dtype).removeprefix("torch.")
                     detached = f"{node.name}.{item.name}.detach"
                     target = torch.ops.aten.detach.default
-                    calls.append(Call(detached, "aten.detach.default", target, (value,), {}, _shape(held), dtype))
-                    value = Ref(detached)
+                    calls.append(TracedCall(detached, "aten.detach.default", target, (value,), {}, _shape(held), dtype))
+                    value = CallRef(detached)
                 results.append(value)
-            calls.append(Call(node.name, "operator.list", None, (results,), {}, _shape(node.meta.get("val"))))
+            calls.append(TracedCall(node.name, "operator.list", None, (results,), {}, _shape(node.meta.get("val"))))
     return calls
 
 
 def _with_names(value: Any, renamed: dict[str, Any]) -> Any:
-    if isinstance(value, Ref):
+    if isinstance(value, CallRef):
         return renamed.get(value.name, value)
     if isinstance(value, (list, tuple)):
         return type(value)(_with_names(item, renamed) for item in value)
@@ -417,7 +422,7 @@ def _branches_on_training(forward: Any) -> bool:
     return any(isinstance(part, ast.Attribute) and part.attr == "training" for part in asked)
 
 
-def fold(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fold(call: TracedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute an operation on constants."""
     with torch.no_grad():
         return call.target(*args, **kwargs)

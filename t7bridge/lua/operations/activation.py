@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import log, pi, sqrt
 from typing import Any
 
-from ..build import Builder, CannotError, Param
-from ..layers import Layer, branches, make, sequential
+from ..build import Builder, CannotError, LearnedTensor
+from ..layers import LuaLayer, branches, make, sequential
 from ..table import operation
 
 
-def erf_of_magnitude() -> Layer:
+def erf_of_magnitude() -> LuaLayer:
     """Return erf(|x|) as layers.
 
     Abramowitz and Stegun 7.1.26: 1 - (a1 t + ... + a5 t^5) exp(-x^2) with t = 1 / (1 + p |x|), within 1.5e-7.
@@ -32,12 +32,12 @@ def erf_of_magnitude() -> Layer:
     return sequential(product, make("nn.MulConstant", -1), make("nn.AddConstant", 1))
 
 
-def hard_sigmoid() -> Layer:
+def hard_sigmoid() -> LuaLayer:
     """Return relu6(x + 3) / 6 as layers."""
     return sequential(make("nn.AddConstant", 3), make("nn.HardTanh", 0, 6), make("nn.MulConstant", 1 / 6))
 
 
-def gated(gate: Layer) -> Layer:
+def gated(gate: LuaLayer) -> LuaLayer:
     """Return x * gate(x) as layers."""
     return branches(make("nn.CMulTable"), make("nn.Identity"), gate)
 
@@ -98,7 +98,7 @@ def rrelu(
 @operation("prelu.default _prelu_kernel.default", "nn.PReLU")
 def prelu(b: Builder, self: Any, weight: Any) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
-    if not isinstance(weight, Param):
+    if not isinstance(weight, LearnedTensor):
         raise CannotError("the slopes are not a parameter")
     count = weight.ref.size[0] if weight.ref.size else 1
     args = () if count == 1 else (count,)
@@ -333,7 +333,7 @@ def over_last(b: Builder, name: str, value: Any, dim: int) -> Any:
         order = list(range(rank))
         order[place], order[-1] = order[-1], order[place]
         return b.permute(over_last(b, name, b.permute(value, tuple(order)), -1), tuple(order))
-    return b.emit(Layer("nn.Bottle", (2, 2), children=[make(name)]), value)
+    return b.emit(LuaLayer("nn.Bottle", (2, 2), children=[make(name)]), value)
 
 
 @operation("softmax.int _softmax.default", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")

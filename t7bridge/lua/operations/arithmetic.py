@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from ..build import Builder, CannotError, Const, Param, Scaled, Wire
+from ..build import Builder, CannotError, Const, LearnedTensor, Scaled, Wire
 from ..layers import make, sequential
 from ..table import operation
 
@@ -45,7 +45,7 @@ def times(b: Builder, value: Any, number: float) -> Any:
     return value if number == 1 else b.emit(make("nn.MulConstant", number), value)
 
 
-def learned(b: Builder, name: str, wire: Wire, param: Param, shape: Any = None) -> Wire:
+def learned(b: Builder, name: str, wire: Wire, param: LearnedTensor, shape: Any = None) -> Wire:
     """Apply nn.CMul or nn.CAdd to a value of the result's shape."""
     shape = b.shape if shape is None else shape
     wire = b.expand(wire, shape)
@@ -61,7 +61,7 @@ def learned(b: Builder, name: str, wire: Wire, param: Param, shape: Any = None) 
 def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
     """Return a learned kernel or matrix times one number, or one for each index of a dimension; `None` for others."""
     param = weight.param if isinstance(weight, Scaled) else weight
-    if not isinstance(param, Param) or len(param.shape) < 2 or param.ref.size != param.shape:
+    if not isinstance(param, LearnedTensor) or len(param.shape) < 2 or param.ref.size != param.shape:
         return None
     number = number_of(other)
     old = weight.scale if isinstance(weight, Scaled) else 1.0
@@ -70,7 +70,7 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
         if isinstance(old, float):
             return Scaled(param, old * number, None, param.shape)
         return Scaled(param, times(b, old, number), weight.place, param.shape)
-    if not isinstance(other, (Wire, Param)) or isinstance(weight, Scaled):
+    if not isinstance(other, (Wire, LearnedTensor)) or isinstance(weight, Scaled):
         return None
     longer = [place for place, extent in enumerate(other.shape) if extent != 1]
     if len(longer) > 1 or (longer and len(other.shape) != len(param.shape)) or b.shape != param.shape:
@@ -97,9 +97,9 @@ def add(b: Builder, self: Any, other: Any, alpha: float = 1) -> Any:
         return b.expand(plus(b, self, alpha * number_of(other)), b.shape)
     if alpha != 1:
         other = times(b, b.wire(other), alpha)
-    if isinstance(self, Param) and isinstance(other, Wire):
+    if isinstance(self, LearnedTensor) and isinstance(other, Wire):
         self, other = other, self
-    if isinstance(self, Wire) and isinstance(other, Param):
+    if isinstance(self, Wire) and isinstance(other, LearnedTensor):
         return learned(b, "nn.CAdd", self, other)
     return joined(b, "nn.CAddTable", self, other)
 
@@ -118,9 +118,9 @@ def sub(b: Builder, self: Any, other: Any, alpha: float = 1) -> Any:
         other = times(b, b.wire(other), alpha)
     if number_of(self) is not None:
         return b.expand(plus(b, times(b, other, -1), number_of(self)), b.shape)
-    if isinstance(self, Wire) and isinstance(other, Param):
+    if isinstance(self, Wire) and isinstance(other, LearnedTensor):
         return times(b, learned(b, "nn.CAdd", times(b, self, -1), other), -1)
-    if isinstance(self, Param) and isinstance(other, Wire):
+    if isinstance(self, LearnedTensor) and isinstance(other, Wire):
         return learned(b, "nn.CAdd", times(b, other, -1), self)
     return joined(b, "nn.CSubTable", self, other)
 
@@ -139,9 +139,9 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
         return b.expand(times(b, self, number_of(other)), b.shape)
     if isinstance(self, Wire) and isinstance(other, Wire) and self.step is other.step:
         return b.emit(make("nn.Square"), self)
-    if isinstance(self, Param) and isinstance(other, Wire):
+    if isinstance(self, LearnedTensor) and isinstance(other, Wire):
         self, other = other, self
-    if isinstance(self, Wire) and isinstance(other, Param):
+    if isinstance(self, Wire) and isinstance(other, LearnedTensor):
         return learned(b, "nn.CMul", self, other)
     return joined(b, "nn.CMulTable", self, other)
 

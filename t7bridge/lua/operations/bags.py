@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...data import define
-from ..build import Absent, Builder, CannotError, Const, Param, Wire
+from ..build import Absent, Builder, CannotError, Const, LearnedTensor, Wire
 from ..layers import make, sequential
 from ..table import operation
 from .reduction import reduced
@@ -44,7 +44,7 @@ def embedding_bag(
     padding_idx: Any = None,
 ) -> Any:
     """Look up rows and reduce each bag."""
-    if not isinstance(weight, Param) or not isinstance(indices, Wire):
+    if not isinstance(weight, LearnedTensor) or not isinstance(indices, Wire):
         raise CannotError("the rows or the indices are not a parameter and an input")
     if padding_idx is not None and padding_idx >= 0:
         raise CannotError("a row does not count in its bag")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..build import Builder, CannotError, Const
-from ..layers import Layer, make, sequential
+from ..layers import LuaLayer, make, sequential
 from ..table import operation
 from .arithmetic import joined, number_of, scalar_wire
 
@@ -16,7 +16,7 @@ PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTan
 NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
 
 
-def above_zero(b: Builder, dtype: str) -> Layer:
+def above_zero(b: Builder, dtype: str) -> LuaLayer:
     """Return layers that map positive values to 1 and the rest to 0."""
     steep = STEEP["float64" if dtype == "float64" else "float32"]
     layers = [make("nn.ZeroGrad")]
@@ -26,7 +26,7 @@ def above_zero(b: Builder, dtype: str) -> Layer:
     return sequential(*layers, make("nn.HardTanh", 0, 1))
 
 
-def negated() -> Layer:
+def negated() -> LuaLayer:
     """Return layers that exchange 0 and 1."""
     return sequential(make("nn.MulConstant", -1), make("nn.AddConstant", 1))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..build import Builder, CannotError, Param, Scaled, Wire
-from ..layers import Layer, WeightRef, make, sequential
+from ..build import Builder, CannotError, LearnedTensor, Scaled, Wire
+from ..layers import LuaLayer, WeightRef, make, sequential
 from ..table import operation
 from .reparametrized import add_bias, apply_scale
 from .shape import MOST_PARTS, concatenated, strided
@@ -24,7 +24,7 @@ def _turned(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check(weight: Any, bias: Any) -> None:
-    if not isinstance(weight, Param) or not (bias is None or isinstance(bias, Param)):
+    if not isinstance(weight, LearnedTensor) or not (bias is None or isinstance(bias, LearnedTensor)):
         raise CannotError("the weight is computed, or is not a parameter")
 
 
@@ -36,7 +36,7 @@ def _part(ref: WeightRef, group: int, groups: int, size: tuple[int, ...]) -> Wei
     return WeightRef(ref.key, ref.start + group * (count // groups), size, ref.transposed)
 
 
-def _layer(name: str, args: tuple[int, ...], weight: WeightRef, bias: WeightRef | None) -> Layer:
+def _layer(name: str, args: tuple[int, ...], weight: WeightRef, bias: WeightRef | None) -> LuaLayer:
     calls = () if bias is not None else (("noBias", ()),)
     layer = make(name, *args, calls=calls, weight=weight)
     if bias is not None:
@@ -44,13 +44,13 @@ def _layer(name: str, args: tuple[int, ...], weight: WeightRef, bias: WeightRef 
     return layer
 
 
-def _grouped(parts: list[Layer], n_in: int) -> Layer:
+def _grouped(parts: list[LuaLayer], n_in: int) -> LuaLayer:
     """Return layers that each process an equal part of the channels."""
     if len(parts) == 1:
         return parts[0]
     each = n_in // len(parts)
     children = [sequential(make("nn.Narrow", 2, 1 + group * each, each), part) for group, part in enumerate(parts)]
-    return Layer("nn.Concat", (2,), children=children)
+    return LuaLayer("nn.Concat", (2,), children=children)
 
 
 def _convolve(
@@ -70,7 +70,7 @@ def _convolve(
     padding = _each(padding, rank)
     if rank == 1:
         flat = b.reshape(input, (*input.shape[:-1], 1, input.shape[-1]))
-        wide = Param(b.resized(weight.ref, (n_out, n_in, 1, *kernel)), (n_out, n_in, 1, *kernel))
+        wide = LearnedTensor(b.resized(weight.ref, (n_out, n_in, 1, *kernel)), (n_out, n_in, 1, *kernel))
         made = _convolve(b, flat, wide, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
         return b.reshape(made, (*made.shape[:-2], made.shape[-1]))
     if len(input.shape) != rank + 2:
@@ -96,7 +96,7 @@ def _convolve(
     return b.emit(_grouped(parts, total_in), input, shape=out_shape)
 
 
-def _depthwise(b: Builder, input: Wire, weight: Param, bias: Any, numbers: tuple[int, ...], shape: Any) -> Any:
+def _depthwise(b: Builder, input: Wire, weight: LearnedTensor, bias: Any, numbers: tuple[int, ...], shape: Any) -> Any:
     """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
 
     Images are padded to a square with zeros, and the output is cropped. nn.View ensures that the image

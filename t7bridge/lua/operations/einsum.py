@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..build import Builder, CannotError, Param
+from ..build import Builder, CannotError, LearnedTensor
 from ..table import operation
 from .linear import applied, flattened, product
 from .reduction import reduced
@@ -67,7 +67,7 @@ def _pair(b: Builder, one: str, first: Any, two: str, second: Any, kept: set[str
         moved = b.permute(value, tuple(letters.index(letter) for letter in wanted))
         return b.reshape(moved, tuple(flattened([extents[letter] for letter in group]) for group in groups))
 
-    learned = isinstance(second, Param) and not isinstance(first, Param)
+    learned = isinstance(second, LearnedTensor) and not isinstance(first, LearnedTensor)
     if not batch and learned and len(summed) == 1 and len(columns) == 1:
         weight = second if two == columns[0] + summed[0] else b.permute(second, (1, 0))
         value = arranged(first, one, [*rows, *summed], [[letter] for letter in (*rows, *summed)])

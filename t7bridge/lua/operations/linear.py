@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ..build import Builder, CannotError, Param, Scaled, Wire
-from ..layers import Layer, make
+from ..build import Builder, CannotError, LearnedTensor, Scaled, Wire
+from ..layers import LuaLayer, make
 from ..table import operation
 from .arithmetic import add, learned, times
 from .reparametrized import add_bias, apply_scale
 
 
-def applied(b: Builder, value: Wire, weight: Param, bias: Param | None) -> Any:
+def applied(b: Builder, value: Wire, weight: LearnedTensor, bias: LearnedTensor | None) -> Any:
     """Apply nn.Linear to the last dimension."""
     n_out, n_in = weight.ref.size
     layer = make("nn.Linear", n_in, n_out, *(() if bias is not None else (False,)), weight=weight.ref)
@@ -20,7 +20,7 @@ def applied(b: Builder, value: Wire, weight: Param, bias: Param | None) -> Any:
         layer.weights["bias"] = bias.ref
     shape = (*value.shape[:-1], n_out)
     if len(shape) > 2:
-        layer = Layer("nn.Bottle", (2, 2), children=[layer])
+        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
     return b.emit(layer, value, shape=shape)
 
 
@@ -57,8 +57,8 @@ def linear(b: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
         if weight.place not in (None, 0):
             return linear(b, value, b.wire(weight), bias)
         return add_bias(b, apply_scale(b, applied(b, value, weight.param, None), weight, last), bias, last)
-    if isinstance(weight, Param) and len(weight.ref.size) == 2:
-        learned_bias = bias if isinstance(bias, Param) else None
+    if isinstance(weight, LearnedTensor) and len(weight.ref.size) == 2:
+        learned_bias = bias if isinstance(bias, LearnedTensor) else None
         made = applied(b, value, weight, learned_bias)
         return made if bias is learned_bias else add(b, made, bias)
     made = matmul(b, value, b.permute(weight, (1, 0)))
@@ -69,9 +69,9 @@ def linear(b: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
 def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
     other = mat2 if other is None else other
-    if isinstance(other, Param) and len(other.ref.size) == 2 and other.ref.size == other.shape:
+    if isinstance(other, LearnedTensor) and len(other.ref.size) == 2 and other.ref.size == other.shape:
         turned = b.permute(other, (1, 0))
-        if isinstance(turned, Param):
+        if isinstance(turned, LearnedTensor):
             return applied(b, b.wire(self), turned, None)
     if len(other.shape) == 1:
         made = matmul(b, self, b.reshape(other, (*other.shape, 1)))
@@ -111,14 +111,19 @@ def mv(b: Builder, self: Any, vec: Any) -> Any:
 @operation("addmm.default baddbmm.default", "nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
     """Multiply matrices and add."""
-    if isinstance(mat2, Param) and isinstance(self, Param) and beta == alpha == 1 and len(self.ref.size) == 1:
+    if (
+        isinstance(mat2, LearnedTensor)
+        and isinstance(self, LearnedTensor)
+        and beta == alpha == 1
+        and len(self.ref.size) == 1
+    ):
         turned = b.permute(mat2, (1, 0))
-        if isinstance(turned, Param):
+        if isinstance(turned, LearnedTensor):
             return applied(b, b.wire(mat1), turned, self)
     made = times(b, matmul(b, mat1, mat2), alpha)
     if beta != 1:
         self = times(b, b.wire(self), beta)
-    if isinstance(self, Param):
+    if isinstance(self, LearnedTensor):
         return learned(b, "nn.CAdd", made, self)
     return add(b, made, self)
 
@@ -126,7 +131,7 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: f
 @operation("bilinear.default", "nn.Bilinear")
 def bilinear(b: Builder, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """Apply a bilinear form to two inputs of two dimensions."""
-    if len(input1.shape) != 2 or not isinstance(weight, Param):
+    if len(input1.shape) != 2 or not isinstance(weight, LearnedTensor):
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
     layer = make("nn.Bilinear", n_1, n_2, n_out, *(() if bias is not None else (False,)), weight=weight.ref)

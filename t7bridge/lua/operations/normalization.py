@@ -6,19 +6,19 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ..build import Builder, CannotError, Const, Param, Wire
-from ..layers import Layer, WeightRef, branches, make, sequential
+from ..build import Builder, CannotError, Const, LearnedTensor, Wire
+from ..layers import LuaLayer, WeightRef, branches, make, sequential
 from ..table import operation
-from ..trace import Ref
+from ..trace import CallRef
 
 
-def centered(dim: int, extent: int) -> Layer:
+def centered(dim: int, extent: int) -> LuaLayer:
     """Return layers that subtract the mean over a dimension, 1-based."""
     mean = sequential(make("nn.Mean", dim), make("nn.Replicate", extent, dim))
     return branches(make("nn.CSubTable"), make("nn.Identity"), mean)
 
 
-def scaled(dim: int, extent: int, eps: float) -> Layer:
+def scaled(dim: int, extent: int, eps: float) -> LuaLayer:
     """Return layers that divide by the root of the mean square over a dimension, 1-based."""
     root = sequential(
         make("nn.Square"),
@@ -35,7 +35,7 @@ def affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...
     for name, field, param in (("nn.CMul", "weight", weight), ("nn.CAdd", "bias", bias)):
         if param is None:
             continue
-        if not isinstance(param, Param):
+        if not isinstance(param, LearnedTensor):
             raise CannotError("the scale is computed, or is not a parameter")
         value = b.emit(make(name, *size, **{field: b.resized(param.ref, size)}), value)
     return value
@@ -44,7 +44,7 @@ def affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...
 def _buffer(b: Builder, value: Any, place: int, name: str) -> WeightRef:
     """Return a buffer of the state dict as a field."""
     arg = b.call.args[place] if len(b.call.args) > place else b.call.kwargs.get(name)
-    key = b.program.buffers.get(arg.name) if isinstance(arg, Ref) else None
+    key = b.program.buffers.get(arg.name) if isinstance(arg, CallRef) else None
     if not isinstance(value, Const) or key is None or key not in b.program.state:
         raise CannotError(f"{name} is not a buffer of the state dict")
     return WeightRef(key, 0, tuple(value.value.shape))
@@ -70,7 +70,7 @@ def batch_norm(
     """Normalize over the batch, with running statistics in evaluation."""
     if training or running_mean is None:
         raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
-    if not all(param is None or isinstance(param, Param) for param in (weight, bias)):
+    if not all(param is None or isinstance(param, LearnedTensor) for param in (weight, bias)):
         raise CannotError("the scale is computed, or is not a parameter")
     value, shape = b.wire(input), input.shape
     count = running_mean.value.shape[0]
@@ -92,7 +92,7 @@ def batch_norm(
     return b.reshape(b.emit(make(name, *args, **fields), value), shape)
 
 
-def _over_last(b: Builder, input: Any, over: Any, layer: Callable[[int, int], Layer], weight: Any, bias: Any) -> Any:
+def _over_last(b: Builder, input: Any, over: Any, layer: Callable[[int, int], LuaLayer], weight: Any, bias: Any) -> Any:
     """Apply a layer to the merged last dimensions, by their number from 1 and their extent; then scale and shift."""
     value, shape, count = b.wire(input), input.shape, prod(over)
     lead = shape[: len(shape) - len(over)]

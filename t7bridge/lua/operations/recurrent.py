@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...data import define
-from ..build import Absent, Builder, CannotError, Const, Param, Wire, mentions, whole
-from ..layers import Layer, Step, make, sequential
+from ..build import Absent, Builder, CannotError, Const, LearnedTensor, Wire, mentions, whole
+from ..layers import LuaLayer, LuaNode, make, sequential
 from ..table import operation
-from ..trace import Ref
+from ..trace import CallRef
 from .linear import applied
 from .shape import concatenated, selected
 
@@ -17,35 +17,35 @@ SEQUENCE_FIELDS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 """Names of the parameters of an nn.SeqLSTM in the state dict."""
 
 
-def _gate(start: int, count: int, activation: str) -> Layer:
+def _gate(start: int, count: int, activation: str) -> LuaLayer:
     return sequential(make("nn.Narrow", 2, start + 1, count), make(activation))
 
 
 class _Cell:
     """A graph of one step under construction: its inputs, and the product of the last state with its weights."""
 
-    def __init__(self, inputs: int, hidden: int, gates: int, weight: Param, bias: Param | None) -> None:
-        self.inputs = [Step(None, [], (), (), index) for index in range(inputs)]
+    def __init__(self, inputs: int, hidden: int, gates: int, weight: LearnedTensor, bias: LearnedTensor | None) -> None:
+        self.inputs = [LuaNode(None, [], (), (), index) for index in range(inputs)]
         self._steps = [*self.inputs]
         self._recurrent = make("nn.Linear", hidden, gates * hidden, *(() if bias else (False,)), weight=weight.ref)
         if bias is not None:
             self._recurrent.weights["bias"] = bias.ref
 
-    def own(self) -> Step:
+    def own(self) -> LuaNode:
         """Add the product with the last output, the second input."""
         return self.emit(self._recurrent, self.inputs[1])
 
-    def emit(self, layer: Layer, *inputs: Step) -> Step:
+    def emit(self, layer: LuaLayer, *inputs: LuaNode) -> LuaNode:
         """Add a step and return it."""
-        self._steps.append(Step(layer, list(inputs)))
+        self._steps.append(LuaNode(layer, list(inputs)))
         return self._steps[-1]
 
-    def returning(self, *outputs: Step) -> Layer:
+    def returning(self, *outputs: LuaNode) -> LuaLayer:
         """Return the graph with these outputs."""
-        return Layer("nn.gModule", inputs=len(self.inputs), steps=self._steps, outputs=list(outputs))
+        return LuaLayer("nn.gModule", inputs=len(self.inputs), steps=self._steps, outputs=list(outputs))
 
 
-def lstm_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
+def lstm_cell(hidden: int, weight: LearnedTensor, bias: LearnedTensor | None) -> LuaLayer:
     """Return a cell of {gates of the input, h, c} that returns {h, c}; gates i, f, g, o."""
     cell = _Cell(3, hidden, 4, weight, bias)
     emit, (gates, _, c) = cell.emit, cell.inputs
@@ -60,7 +60,7 @@ def lstm_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     return cell.returning(next_h, next_c)
 
 
-def gru_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
+def gru_cell(hidden: int, weight: LearnedTensor, bias: LearnedTensor | None) -> LuaLayer:
     """Return a cell of {gates of the input, h} that returns h; gates r, z, n, reset after the product."""
     cell = _Cell(2, hidden, 3, weight, bias)
     emit, (gates, h) = cell.emit, cell.inputs
@@ -82,14 +82,16 @@ def gru_cell(hidden: int, weight: Param, bias: Param | None) -> Layer:
     return cell.returning(emit(make("nn.CAddTable"), n, change))
 
 
-def rnn_cell(hidden: int, weight: Param, bias: Param | None, activation: str) -> Layer:
+def rnn_cell(hidden: int, weight: LearnedTensor, bias: LearnedTensor | None, activation: str) -> LuaLayer:
     """Return a cell of {input, h} that returns h."""
     cell = _Cell(2, hidden, 1, weight, bias)
     total = cell.emit(make("nn.CAddTable"), cell.inputs[0], cell.own())
     return cell.returning(cell.emit(make(activation), total))
 
 
-def _step(b: Builder, kind: str, w_hh: Param, b_hh: Param | None, gates: Wire, states: list[Wire], shape: Any) -> Any:
+def _step(
+    b: Builder, kind: str, w_hh: LearnedTensor, b_hh: LearnedTensor | None, gates: Wire, states: list[Wire], shape: Any
+) -> Any:
     """Run a cell once and return its next states, the output first."""
     hidden = w_hh.ref.size[1]
     if kind == "lstm":
@@ -170,7 +172,7 @@ def _unroll(b: Builder, stack: _Stack, value: Wire, states: list[Any]) -> list[W
 
     def one(value: Wire, number: int, way: int) -> Any:
         own = stack.parameters(number)
-        if not all(isinstance(param, Param) for param in own):
+        if not all(isinstance(param, LearnedTensor) for param in own):
             raise CannotError("the weights are computed, or are not parameters")
         w_ih, w_hh, b_ih, b_hh = own if stack.biases else (*own, None, None)
         gates = applied(b, value, w_ih, b_ih)
@@ -213,9 +215,9 @@ def _by_rnn(b: Builder, stack: _Stack, value: Wire) -> list[Any]:
 
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the last cells of the LSTM under construction are used."""
-    names = {call.name for call in b.program.calls if call.args[:2] == (Ref(b.call.name), 2)}
+    names = {call.name for call in b.program.calls if call.args[:2] == (CallRef(b.call.name), 2)}
     taken = any(mentions(call, name) for call in b.program.calls for name in names)
-    return taken or any(item == Ref(name) for item in b.program.outputs for name in names)
+    return taken or any(item == CallRef(name) for item in b.program.outputs for name in names)
 
 
 def _with_time(shape: Any, time: int) -> Any:
@@ -261,7 +263,7 @@ def recurrent(
 def cell(b: Builder, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
     """Run one step."""
     value = b.wire(input)
-    if not all(isinstance(param, Param) for param in (w_ih, w_hh)):
+    if not all(isinstance(param, LearnedTensor) for param in (w_ih, w_hh)):
         raise CannotError("the weights are computed, or are not parameters")
     gates = applied(b, value, w_ih, b_ih)
     states = [b.wire(state, value) for state in (hx if isinstance(hx, (list, tuple)) else [hx])]

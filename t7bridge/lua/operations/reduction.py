@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..build import Absent, Builder, CannotError, Wire
-from ..layers import Layer, make, sequential
+from ..layers import LuaLayer, make, sequential
 from ..table import operation
 
 POSITIONS = "the positions of extrema are not available in nn"
@@ -144,5 +144,5 @@ def pairwise_distance(b: Builder, x1: Any, x2: Any, p: float = 2, eps: float = 1
     like = next(value for value in (x1, x2) if isinstance(value, Wire))
     shape = x1.shape if len(x1.shape) >= len(x2.shape) else x2.shape
     pair = [b.expand(b.wire(value, like), shape, like) for value in (x1, x2)]
-    apart = b.emit(sequential(Layer("nn.CSubTable"), make("nn.AddConstant", eps)), *pair)
+    apart = b.emit(sequential(LuaLayer("nn.CSubTable"), make("nn.AddConstant", eps)), *pair)
     return norm(b, apart, p, [len(shape) - 1], keepdim)

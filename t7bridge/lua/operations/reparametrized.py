@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ..build import Builder, CannotError, Param, Scaled, Wire
+from ..build import Builder, CannotError, LearnedTensor, Scaled, Wire
 from ..layers import make, sequential
 from ..table import operation
 from .arithmetic import learned, times
 
 
-def scaled(b: Builder, param: Param, scale: Wire, place: int | None) -> Scaled:
+def scaled(b: Builder, param: LearnedTensor, scale: Wire, place: int | None) -> Scaled:
     """Return a learned tensor times a scale of one number, or of one for each index of a dimension."""
     return Scaled(param, scale, place, param.shape)
 
@@ -30,10 +30,10 @@ def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
     """Add a learned bias to the channels of a value."""
     if bias is None:
         return value
-    if not isinstance(bias, Param):
+    if not isinstance(bias, LearnedTensor):
         raise CannotError("the bias is computed, or is not a parameter")
     shape = (bias.ref.size[0], *(1,) * (len(value.shape) - place - 1))
-    return learned(b, "nn.CAdd", value, Param(b.resized(bias.ref, shape), shape), value.shape)
+    return learned(b, "nn.CAdd", value, LearnedTensor(b.resized(bias.ref, shape), shape), value.shape)
 
 
 @operation(
@@ -43,7 +43,7 @@ def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
 )
 def weight_norm(b: Builder, v: Any, g: Any, dim: int = 0) -> Any:
     """Return a weight as direction times length."""
-    if not isinstance(v, Param):
+    if not isinstance(v, LearnedTensor):
         raise CannotError("the direction is computed, or is not a parameter")
     place = None if dim == -1 else dim % len(v.shape)
     value: Any = b.wire(v)

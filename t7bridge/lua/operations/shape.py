@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ..build import Builder, CannotError, Const, Param, Wire
+from ..build import Builder, CannotError, Const, LearnedTensor, Wire
 from ..layers import WeightRef, make, sequential
 from ..table import operation
-from ..trace import Extent
+from ..trace import DynamicExtent
 from .comparison import above_zero
 
 MOST_PARTS = 256
@@ -126,25 +126,25 @@ def narrowed(b: Builder, value: Any, place: int, start: int, count: int) -> Any:
         if value.value.shape[place - len(value.shape)] == 1 and value.shape[place] != 1:
             return Const(value.value, shape)
         return Const(value.value.narrow(place - len(value.shape) + value.value.dim(), start, count), shape)
-    own = value.ref.size if isinstance(value, Param) and not value.ref.transposed else ()
+    own = value.ref.size if isinstance(value, LearnedTensor) and not value.ref.transposed else ()
     if place == 0 and len(own) == len(shape) and own[0] == value.shape[0]:
         step = prod(own[1:])
-        return Param(WeightRef(value.ref.key, value.ref.start + start * step, (count, *own[1:])), shape)
+        return LearnedTensor(WeightRef(value.ref.key, value.ref.start + start * step, (count, *own[1:])), shape)
     return b.emit(make("nn.Narrow", place + 1, start + 1, count), value, shape=shape)
 
 
 def selected(b: Builder, value: Any, place: int, index: int) -> Any:
     """Return one element of a dimension, 0-based, without the dimension."""
     shape = value.shape[:place] + value.shape[place + 1 :]
-    if isinstance(value, (Const, Param)):
+    if isinstance(value, (Const, LearnedTensor)):
         part = narrowed(b, value, place, index, 1)
         if (
             place == 0
-            and isinstance(part, Param)
+            and isinstance(part, LearnedTensor)
             and part.ref.size[:1] == (1,)
             and len(part.ref.size) == len(part.shape)
         ):
-            return Param(b.resized(part.ref, part.ref.size[1:]), shape)
+            return LearnedTensor(b.resized(part.ref, part.ref.size[1:]), shape)
         if place == 0 and isinstance(part, Const) and part.value.dim() == len(part.shape):
             return Const(part.value[0], shape)
         return b.reshape(part, shape)
@@ -171,7 +171,7 @@ def select(b: Builder, self: Any, dim: int, index: int) -> Any:
     """Take one element of a dimension."""
     place = dim % len(self.shape)
     extent = self.shape[place]
-    if isinstance(extent, str) or isinstance(index, Extent):
+    if isinstance(extent, str) or isinstance(index, DynamicExtent):
         if isinstance(index, int) and isinstance(self, Wire):
             shape = self.shape[:place] + self.shape[place + 1 :]
             return b.emit(make("nn.Select", place + 1, index + 1 if index >= 0 else index), self, shape=shape or (1,))
@@ -186,7 +186,7 @@ def slice_(b: Builder, self: Any, dim: int = 0, start: Any = None, end: Any = No
         return self
     place = dim % len(self.shape)
     extent, count = self.shape[place], b.shape[place]
-    if isinstance(extent, str) or isinstance(count, str) or isinstance(start, Extent):
+    if isinstance(extent, str) or isinstance(count, str) or isinstance(start, DynamicExtent):
         raise CannotError("takes a part of the batch")
     begin = start or 0
     begin = max(begin + extent, 0) if begin < 0 else min(begin, extent)
@@ -480,7 +480,7 @@ def gathered(b: Builder, table: Any, index: Any, place: int) -> Any:
     if len(index) > 1 and np.array_equal(index, np.arange(index[0], index[0] + len(index))):
         return narrowed(b, table, place, int(index[0]), len(index))
     rest = table.shape[:place] + table.shape[place + 1 :]
-    if isinstance(table, Param) and place == 0 and len(table.ref.size) <= 2 and table.ref.size == table.shape:
+    if isinstance(table, LearnedTensor) and place == 0 and len(table.ref.size) <= 2 and table.ref.size == table.shape:
         rows, width = table.ref.size if len(table.ref.size) == 2 else (table.ref.size[0], 1)
         numbers = Const(b.tensor((index + 1).astype("f4")), (len(index),))
         wire = b.wire(numbers)
@@ -545,7 +545,7 @@ def embedding(
             made = b.reshape(made, (*numbers.shape, *weight.shape[1:]))
             return b.expand(made, b.shape)
         return b.reshape(gathered(b, weight, numbers, 0), b.shape)
-    if not isinstance(weight, Param):
+    if not isinstance(weight, LearnedTensor):
         raise CannotError("the rows are computed, or are not a parameter")
     rows, width = weight.ref.size
     args = (rows, width, padding_idx + 1) if padding_idx >= 0 else (rows, width)
