@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from .code import Construction, Lit, Name, Parameter
-from .flow import Block
+from .flow import CodeBlock
 from .statements import Writer
 
 _BOTH = {frozenset(("in_channels", "out_channels")): "channels", frozenset(("in_features", "out_features")): "features"}
 """Name of an argument with two meanings."""
 
 
-def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
+def merge_alike(blocks: list[CodeBlock], taken: frozenset[str]) -> list[CodeBlock]:
     """Set the class name of every block, and keep one block for each class.
 
     Args:
@@ -32,13 +32,13 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     for block in blocks:
         inner = [heights[id(call.block)] for call in calls_in(block) if call.block is not None]
         heights[id(block)] = 1 + max(inner, default=0)
-    kept: list[Block] = []
+    kept: list[CodeBlock] = []
     names: dict[str, int] = {}
-    levels: dict[int, list[Block]] = {}
+    levels: dict[int, list[CodeBlock]] = {}
     for block in blocks:
         levels.setdefault(heights[id(block)], []).append(block)
     for _, level in sorted(levels.items()):
-        groups: dict[str, list[Block]] = {}
+        groups: dict[str, list[CodeBlock]] = {}
         for block in level:
             groups.setdefault(_shape(block), []).append(block)
         for group in groups.values():
@@ -58,7 +58,7 @@ def merge_alike(blocks: list[Block], taken: frozenset[str]) -> list[Block]:
     return kept
 
 
-def calls_in(block: Block) -> Iterator[Construction]:
+def calls_in(block: CodeBlock) -> Iterator[Construction]:
     """Yield all constructions in a block, outer ones first."""
 
     def inside(call: Construction) -> Iterator[Construction]:
@@ -71,7 +71,7 @@ def calls_in(block: Block) -> Iterator[Construction]:
         yield from inside(attribute.call)
 
 
-def _shape(block: Block) -> str:
+def _shape(block: CodeBlock) -> str:
     """Return the shape of a block: equal for blocks that differ only in numbers."""
 
     def masked(node: Any) -> str:
@@ -94,7 +94,7 @@ def _numeric(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _parametrize(group: list[Block], users: dict[int, list[Construction]]) -> None:
+def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls."""
     first = group[0]
     rows = [[each for call in _outer(block) for each in call.literals()] for block in group]
@@ -136,5 +136,5 @@ def _annotation(values: tuple[Any, ...]) -> str:
     return " | ".join(sorted(kinds))
 
 
-def _outer(block: Block) -> list[Construction]:
+def _outer(block: CodeBlock) -> list[Construction]:
     return [attribute.call for attribute in block.attributes]

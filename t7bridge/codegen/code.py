@@ -130,7 +130,7 @@ class Apply:
 
 
 @define(eq=False)
-class Binary:
+class BinaryOperation:
     """An operator and its two operands."""
 
     left: Node
@@ -217,7 +217,7 @@ class Construction:
                 yield from node.literals()
 
 
-Node = Lit | Name | Attr | Subscript | Apply | Binary | Listed | Construction
+Node = Lit | Name | Attr | Subscript | Apply | BinaryOperation | Listed | Construction
 
 
 @define(frozen=True)
@@ -276,7 +276,7 @@ def names_in(node: Node) -> Iterator[str]:
             yield node.name
         elif isinstance(node, (Attr, Subscript)):
             stack.append(node.value)
-        elif isinstance(node, Binary):
+        elif isinstance(node, BinaryOperation):
             stack += (node.left, node.right)
         elif isinstance(node, Listed):
             stack += node.items
@@ -356,7 +356,7 @@ def laid_out(before: str, node: Node, after: str = "", indent: int = 0) -> list[
     spread = _spreads(node)
     if len(line) <= WIDTH and not spread:
         return [line]
-    if isinstance(node, Binary):
+    if isinstance(node, BinaryOperation):
         return _operands(before, node, after, indent)
     opening, arguments, closing = _brackets(node)
     if not arguments:
@@ -381,14 +381,14 @@ def _brackets(node: Node) -> tuple[str, list[tuple[str, Node]], str]:
     return "", [], ""
 
 
-def _operands(before: str, node: Binary, after: str, indent: int) -> list[str]:
+def _operands(before: str, node: BinaryOperation, after: str, indent: int) -> list[str]:
     """Format a sum or product that is too long for a line, in parentheses."""
     pad = " " * indent
     if len(f"{pad}    {node.text}") <= WIDTH:
         return [f"{pad}{before}(", f"{pad}    {node.text}", f"{pad}){after}"]
     parts: list[str] = []
     left: Node = node
-    while isinstance(left, Binary) and left.level == node.level:
+    while isinstance(left, BinaryOperation) and left.level == node.level:
         parts.append(f"{pad}    {left.symbol} {operand(left.right, left.level + 1)}")
         left = left.left
     parts.append(f"{pad}    {operand(left, node.level)}")

@@ -30,7 +30,7 @@ from .torch_classes import base_name, defaults_of
 
 
 @define(eq=False)
-class Block:
+class CodeBlock:
     """A class of the source: modules, and steps between them.
 
     Attributes:
@@ -79,7 +79,7 @@ class SourceBuilder:
     """
 
     def __init__(self, shared: set[int], limits: Limits = DEFAULT_LIMITS, free: int = 0, inplace: bool = False) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[CodeBlock] = []
         self.torch: set[str] = {"Sequential"}
         self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
@@ -87,13 +87,13 @@ class SourceBuilder:
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, str] = {}
         self._shared = shared
-        self._built: dict[int, tuple[Block, Form]] = {}
+        self._built: dict[int, tuple[CodeBlock, Form]] = {}
 
-    def root(self, spec: ModuleSpec, criterion: bool = False) -> Block:
+    def root(self, spec: ModuleSpec, criterion: bool = False) -> CodeBlock:
         """Return the class of the whole model; that of a criterion also has a target."""
         if not criterion:
             return self._block(spec, Form(), "Model", whole=True)[0]
-        block = Block(spec, "Model")
+        block = CodeBlock(spec, "Model")
         call = self.copy(spec)
         compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
         block.result = Body(self, block, Form()).module(
@@ -162,9 +162,9 @@ class SourceBuilder:
             return False
         return around_module(spec, form) is not None or as_expression(spec, form) is not None
 
-    def _block(self, spec: ModuleSpec, form: Form, base: str, whole: bool = False) -> tuple[Block, Form]:
+    def _block(self, spec: ModuleSpec, form: Form, base: str, whole: bool = False) -> tuple[CodeBlock, Form]:
         if id(spec) not in self._built:
-            block = Block(spec, base, whole=whole)
+            block = CodeBlock(spec, base, whole=whole)
             body = Body(self, block, form)
             begin = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = begin(spec, Ref(0))
@@ -211,7 +211,7 @@ class SourceBuilder:
 class Body:
     """Writes the steps of one block."""
 
-    def __init__(self, builder: SourceBuilder, block: Block, form: Form) -> None:
+    def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form) -> None:
         self.builder = builder
         self.block = block
         self._held: dict[int, Attribute] = {}

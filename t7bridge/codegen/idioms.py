@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..nn.plan.spec import ModuleSpec
 from ..nn.traits import Traits, traits_of
-from .code import Attr, Binary, Construction, Lit, Node, apply, dotted, method
+from .code import Attr, BinaryOperation, Construction, Lit, Node, apply, dotted, method
 from .forms import BatchOrigin, Form, slid
 from .steps import Write
 from .torch_classes import SAME, TORCH, torch_call
@@ -166,7 +166,7 @@ def _operator(spec: ModuleSpec, form: Form, symbol: str) -> Expression | None:
     constant = spec.args[0]
     if not isinstance(constant, (int, float)):
         return None
-    return lambda x: Binary(x, symbol, Lit(constant)), form
+    return lambda x: BinaryOperation(x, symbol, Lit(constant)), form
 
 
 def _from_end(dim: int, dims: int | None, added: int = 0) -> int:
@@ -273,7 +273,7 @@ def _look_up(spec: ModuleSpec, form: Form) -> Around:
 
     def look_up(module: Node, x: Node) -> Node:
         numbers = method(x, "long")
-        return apply(module, Binary(numbers, "-", Lit(base)) if base else numbers)
+        return apply(module, BinaryOperation(numbers, "-", Lit(base)) if base else numbers)
 
     after = Form(origin=BatchOrigin(given=form.origin.given))
     return torch_call("Embedding", spec.args, kwargs, spec), look_up, after

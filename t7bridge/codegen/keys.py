@@ -13,7 +13,7 @@ from ..nn.mapping import LAYERS
 from ..nn.plan.spec import ModuleSpec, Plan
 from .code import Attr, Construction, Lit, Name, Node, Subscript
 from .copied import pieces
-from .flow import Block
+from .flow import CodeBlock
 
 T = TypeVar("T")
 _MOST_COMPARED = 64
@@ -153,7 +153,7 @@ def all_specs(plan: Plan) -> Iterator[ModuleSpec]:
             stack += reversed(spec.children.values())
 
 
-def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
+def module_paths(root: CodeBlock) -> list[tuple[tuple[str, ...], ModuleSpec]]:
     """Return the path of each module from an instance of the model's class, in the order of its state dict."""
 
     def inside(call: Construction, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
@@ -164,7 +164,7 @@ def module_paths(root: Block) -> list[tuple[tuple[str, ...], ModuleSpec]]:
         for name, inner in call.inside:
             yield from inside(inner, (*path, name))
 
-    def held(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
+    def held(block: CodeBlock, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ModuleSpec]]:
         for attribute in block.attributes:
             yield from inside(attribute.call, (*path, attribute.name))
 

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from .code import Binary, Listed, Node, apply, method
+from .code import BinaryOperation, Listed, Node, apply, method
 from .forms import Form, alike
 from .idioms import by_writer, traits
 from .names import usable_name
@@ -151,7 +151,7 @@ def _folded(
         return body.add(Step(lambda x: method(x, "clone"), list(value), form=form))
 
     def write(*operands: Node) -> Node:
-        return reduce(lambda left, right: Binary(left, symbol, right), operands)
+        return reduce(lambda left, right: BinaryOperation(left, symbol, right), operands)
 
     def unseen(listed: Node) -> Node:
         return write(*(listed.items if isinstance(listed, Listed) else (listed,)))

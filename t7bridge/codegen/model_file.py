@@ -11,7 +11,7 @@ from ..version import __version__
 from .alike import calls_in, merge_alike
 from .code import WIDTH, Assign, Attr, Listed, Name, apply, bracketed, checked_name, laid_out, method
 from .copied import import_lines, pieces
-from .flow import Block, SourceBuilder
+from .flow import CodeBlock, SourceBuilder
 from .names import TAKEN
 from .statements import Writer, tidy
 from .torch_classes import TORCH
@@ -50,7 +50,7 @@ class Extra:
     dtypes: tuple[Assign, ...] = ()
 
 
-def model_source(builder: SourceBuilder, blocks: list[Block], extra: Extra, source: str, weights: str) -> str:
+def model_source(builder: SourceBuilder, blocks: list[CodeBlock], extra: Extra, source: str, weights: str) -> str:
     """Return the whole file.
 
     Args:
@@ -90,7 +90,7 @@ def _safe(name: str) -> str:
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
-def _class(block: Block, writer: Writer, connections: tuple[Assign, ...]) -> list[str]:
+def _class(block: CodeBlock, writer: Writer, connections: tuple[Assign, ...]) -> list[str]:
     parameters = "".join(f", {checked_name(name)}: {kind}" for name, kind in block.parameters.items())
     lines = [f"class {checked_name(block.name)}(nn.Module):", f'    """{_summary(block)}"""', ""]
     if not block.attributes:
@@ -112,7 +112,7 @@ def _signature(text: str) -> list[str]:
     return bracketed(f"{before}(", inner.split(", "), f"){after}", 4)
 
 
-def _summary(block: Block) -> str:
+def _summary(block: CodeBlock) -> str:
     return {
         "Model": f"An {_safe(block.spec.class_name)} of Lua Torch." if block.spec.class_name else "The model.",
         "Residual": "Two branches of one input, added up.",
@@ -121,7 +121,7 @@ def _summary(block: Block) -> str:
     }.get(block.base, "Some steps of the model.")
 
 
-def _forward(block: Block, writer: Writer) -> list[str]:
+def _forward(block: CodeBlock, writer: Writer) -> list[str]:
     names = writer.unpacked
     taken = "list[Tensor]" if names else "Any" if writer.source == "inputs" else "Tensor"
     target = ", target: Any = None" if writer.reads("target") else ""
@@ -135,7 +135,7 @@ def _forward(block: Block, writer: Writer) -> list[str]:
     return [*lines, *laid_out("return ", returned, "", 8)]
 
 
-def _returns(block: Block, writer: Writer) -> str:
+def _returns(block: CodeBlock, writer: Writer) -> str:
     result = block.result
     if isinstance(result, list):
         return "list[Any]" if any(isinstance(item, list) for item in result) else "list[Tensor]"
@@ -145,7 +145,7 @@ def _returns(block: Block, writer: Writer) -> str:
     return "list[Tensor]" if step.kind.startswith("tuple") else step.kind
 
 
-def _takes(block: Block, names: list[str]) -> str:
+def _takes(block: CodeBlock, names: list[str]) -> str:
     """Describe inputs and outputs, as far as they are known."""
     first = _first(block.spec)
     taken = f"a list of {len(names)}" if names else ""
@@ -189,7 +189,7 @@ def _load(extra: Extra, weights: str) -> list[str]:
     ]
 
 
-def prepared(builder: SourceBuilder) -> list[Block]:
+def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first."""
     for block in builder.blocks:
         tidy(block)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
-from .flow import Block, SourceBuilder
+from .flow import CodeBlock, SourceBuilder
 from .model_file import FROM_PRETRAINED
 from .torch_classes import TORCH
 
@@ -37,7 +37,7 @@ _NODES = (
 """Allowed nodes of statements and expressions."""
 
 
-def check_page(text: str, builder: SourceBuilder, blocks: list[Block], keys: Iterable[str]) -> None:
+def check_page(text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
     """Refuse a page with anything in it that this package does not write.
 
     Args:
@@ -57,7 +57,7 @@ def check_page(text: str, builder: SourceBuilder, blocks: list[Block], keys: Ite
 
 
 class _Page:
-    def __init__(self, text: str, builder: SourceBuilder, blocks: list[Block], keys: Iterable[str]) -> None:
+    def __init__(self, text: str, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
         self._lines = text.splitlines()
         self._builder = builder
         self._classes = {block.name for block in blocks}

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ..errors import LimitError
 from .code import WIDTH, Assign, Attr, Listed, Lit, Name, Node, Subscript, apply, names_in
-from .flow import Block
+from .flow import CodeBlock
 from .names import free_attribute, free_variable
 from .steps import Attribute, Ref, Step, Value, applied, count_uses, refs
 
@@ -16,7 +16,7 @@ _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
 
 
-def tidy(block: Block) -> None:
+def tidy(block: CodeBlock) -> None:
     """Join chains of modules, replace stateless modules by functions, and name the modules."""
     exposed = _Exposed(block, count_uses(block.steps, block.result))
     for step in block.steps:
@@ -32,7 +32,7 @@ def tidy(block: Block) -> None:
     _name(block.attributes)
 
 
-def _join_chains(block: Block) -> None:
+def _join_chains(block: CodeBlock) -> None:
     """Join modules that only feed one another into one Sequential; nothing moves across in-place changes."""
     uses = count_uses(block.steps, block.result)
     exposed = _Exposed(block, uses)
@@ -67,7 +67,7 @@ def _chainable(step: Step) -> bool:
 class _Exposed:
     """Determines which steps use shared memory; computed once for each step."""
 
-    def __init__(self, block: Block, uses: dict[int, int]) -> None:
+    def __init__(self, block: CodeBlock, uses: dict[int, int]) -> None:
         self._block = block
         self._uses = uses
         self._known: dict[int, bool] = {}
@@ -136,7 +136,7 @@ class Writer:
         returned: the returned expression; its parts where it is a list.
     """
 
-    def __init__(self, block: Block, taken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, block: CodeBlock, taken: frozenset[str] = frozenset()) -> None:
         self._block = block
         self._taken = taken
         self._uses = count_uses(block.steps, block.result)

@@ -22,7 +22,7 @@ from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
-from .named import METADATA_KEY, Name, NamedTensors, View, extent, rows, tie
+from .named import METADATA_KEY, Name, NamedTensors, TensorView, extent, rows, tie
 
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
@@ -65,7 +65,7 @@ class _Reader:
         self._source = source
         self._limits = limits
         self._notes = notes
-        self._views: dict[Name, View] = {}
+        self._views: dict[Name, TensorView] = {}
         self._tensors: dict[Name, Tensor] = {}
         self._by_address: dict[int, Tensor] = {}
         self._attributes = 0
@@ -239,7 +239,7 @@ def _element(h5py: Any, data: Any) -> tuple[ElementType | None, str]:
     return _CODES.get(dtype.newbyteorder("=").str[1:]), order
 
 
-def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
+def _attribute(data: Any, file: str) -> tuple[dict[str, Name], TensorView | None]:
     """Parse our attribute of a data set: names by path, and the view."""
     if METADATA_KEY not in data.attrs:
         return {}, None
@@ -248,7 +248,7 @@ def _attribute(data: Any, file: str) -> tuple[dict[str, Name], View | None]:
         names = {str(path): tuple(map(str, steps)) for path, steps in found.get("names", {}).items()}
         if not all(names.values()):
             raise ValueError("a name is empty")
-        return names, View.from_list(found["view"]) if "view" in found else None
+        return names, TensorView.from_list(found["view"]) if "view" in found else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptError("our attribute of a data set cannot be read", file=file, path=data.name) from error
 
@@ -408,7 +408,7 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     return h5py.Dataset(h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, plan))
 
 
-def _linked(named: NamedTensors) -> dict[Name, View]:
+def _linked(named: NamedTensors) -> dict[Name, TensorView]:
     """Return the views that links cannot express: those of storages viewed in several ways."""
     ways: dict[int, set[Any]] = {}
     for steps, view in named.views.items():
@@ -416,7 +416,7 @@ def _linked(named: NamedTensors) -> dict[Name, View]:
     return {steps: view for steps, view in named.views.items() if len(ways[view.storage]) > 1}
 
 
-def _describe(data: Any, names: dict[str, Name], view: View | None) -> None:
+def _describe(data: Any, names: dict[str, Name], view: TensorView | None) -> None:
     """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage."""
     said: dict[str, Any] = {}
     if names:

@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 26
 
 
 @define(frozen=True)
-class View:
+class TensorView:
     """Position of a tensor in a storage shared by several names.
 
     Attributes:
@@ -49,7 +49,7 @@ class View:
         return [self.storage, self.count, self.offset, list(self.stride)]
 
     @classmethod
-    def from_list(cls, data: Any) -> View:
+    def from_list(cls, data: Any) -> TensorView:
         """Parse a view.
 
         Raises:
@@ -74,7 +74,7 @@ class NamedTensors:
 
     tensors: dict[Name, Tensor]
     metadata: dict[str, str] = field(factory=dict)
-    views: dict[Name, View] = field(factory=dict)
+    views: dict[Name, TensorView] = field(factory=dict)
 
     @classmethod
     def of(cls, value: NamedTensors | Mapping[Any, Tensor]) -> NamedTensors:
@@ -119,7 +119,7 @@ def reach(tensor: Tensor) -> tuple[int, int]:
     return first, tensor.offset + sum(step for step in steps if step > 0) + 1
 
 
-def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[Name]]:
+def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], list[Name]]:
     """Determine which tensors share memory.
 
     Elements outside of all tensors are not written, so a storage ends where there are such.
@@ -132,7 +132,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[N
     for name, tensor in tensors.items():
         if tensor.storage is not None and tensor.numel and not is_changed(tensor):
             by_storage.setdefault(id(tensor.storage), []).append((*reach(tensor), name))
-    views: dict[Name, View] = {}
+    views: dict[Name, TensorView] = {}
     apart: list[Name] = []
     number = 0
     for places in by_storage.values():
@@ -146,7 +146,7 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, View], list[N
                 continue
             for name in names:
                 tensor = tensors[name]
-                views[name] = View(number, end - first, tensor.offset - first, tensor.stride)
+                views[name] = TensorView(number, end - first, tensor.offset - first, tensor.stride)
             number += 1
     return views, apart
 
@@ -193,7 +193,7 @@ def write_order(named: NamedTensors) -> list[Name]:
     return sorted(named.tensors, key=key)
 
 
-def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], notes: list[Note]) -> None:
+def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> None:
     """Put tensors that were views of one storage back on one storage, if they still agree.
 
     Args:
@@ -227,7 +227,9 @@ def _shown(name: Any) -> str:
     return ".".join(name) if isinstance(name, tuple) else str(name)
 
 
-def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key]) -> dict[_Key, Tensor] | None:
+def _tied(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
+) -> dict[_Key, Tensor] | None:
     """Return the tensors as views of one storage; `None` if they are not."""
     first, count = tensors[names[0]], views[names[0]].count
     total = sum(tensors[name].numel for name in names)
@@ -255,7 +257,7 @@ def _tied(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_
 
 
 def _from_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, View], pieces: list[tuple[int, _Key]], count: int
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
 ) -> Storage | None:
     """Return a storage whose bytes are those of tensors in the file; `None` if order or width differ."""
     parts: list[Piece] = []
@@ -283,7 +285,7 @@ def _from_pieces(
     return Storage(element, count, Span(PiecesSource(parts[0][0].name, parts), 0, width, order))
 
 
-def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, View], names: list[_Key], count: int) -> Storage:
+def _assembled(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int) -> Storage:
     """Return a storage in memory, assembled from views none of which covers all of it."""
     import numpy as np
 
@@ -402,7 +404,7 @@ def _blocks(array: Any) -> Iterator[Any]:
 # Metadata
 
 
-def parse_views(text: str | bytes, file: str) -> dict[str, View]:
+def parse_views(text: str | bytes, file: str) -> dict[str, TensorView]:
     """Parse the views in a file's metadata.
 
     Raises:
@@ -410,11 +412,11 @@ def parse_views(text: str | bytes, file: str) -> dict[str, View]:
     """
     try:
         data = json.loads(text)
-        return {str(name): View.from_list(view) for name, view in data["views"].items()}
+        return {str(name): TensorView.from_list(view) for name, view in data["views"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptError("the metadata about shared memory cannot be read", file=file, found=str(error)) from error
 
 
-def format_views(views: Mapping[str, View]) -> str:
+def format_views(views: Mapping[str, TensorView]) -> str:
     """Return the metadata of views."""
     return json.dumps({"views": {name: view.as_list() for name, view in views.items()}}, separators=(",", ":"))

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from ..errors import T7BridgeError, UnsupportedError
-from .job import FAILED, Job, Outcome, Settings, as_line
+from .job import FAILED, FileOutcome, Job, Settings, as_line
 from .local import LocalEngine
 
 _GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
@@ -92,7 +92,7 @@ class DaskEngine:
         """Return the first files of the oldest groups; only the cluster knows which are in progress."""
         return [jobs[0] for _, jobs in list(self._running.values())[: self._threads]]
 
-    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+    def run(self, jobs: Iterable[Job]) -> Generator[FileOutcome | None, None, None]:
         """Convert files; yield their outcomes by groups, and `None` now and then when there are none.
 
         Raises:
@@ -126,10 +126,10 @@ class DaskEngine:
         self._running[number] = (future, jobs)
         future.add_done_callback(lambda _: self._done.put(number))
 
-    def _take(self, number: int) -> Iterator[Outcome]:
+    def _take(self, number: int) -> Iterator[FileOutcome]:
         future, jobs = self._running.pop(number)
         if future.status == "finished":
-            yield from (Outcome(*json.loads(line)) for line in future.result())
+            yield from (FileOutcome(*json.loads(line)) for line in future.result())
             return
         error = future.exception() if future.status == "error" else None
         if len(jobs) > 1:  # one of them kills machines: isolate it
@@ -138,7 +138,7 @@ class DaskEngine:
             return
         reason = f"could not be converted on the cluster: {type(error).__name__}: {error}" if error else future.status
         kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
-        yield Outcome(jobs[0].number, FAILED, kind, "could not be converted on the cluster", reason)
+        yield FileOutcome(jobs[0].number, FAILED, kind, "could not be converted on the cluster", reason)
 
     def close(self) -> None:
         """Cancel pending work, and end the cluster if it was started here."""

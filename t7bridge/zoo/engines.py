@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..errors import ModelError
 from .filesystems import is_in_memory
-from .job import Job, Outcome, Settings
+from .job import FileOutcome, Job, Settings
 
 ENGINES = ("local", "dask")
 
@@ -16,7 +16,7 @@ ENGINES = ("local", "dask")
 class Engine(Protocol):
     """Converts files in some set of processes."""
 
-    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+    def run(self, jobs: Iterable[Job]) -> Generator[FileOutcome | None, None, None]:
         """Convert files; yield outcomes in any order, and `None` now and then when there are none."""
 
     def current(self) -> list[Job]:

@@ -100,7 +100,7 @@ def as_line(jobs: list[Job]) -> str:
 
 
 @define(slots=False)
-class Outcome:
+class FileOutcome:
     """Outcome of one file.
 
     Attributes:

@@ -17,7 +17,7 @@ from attrs import field, fields
 
 from ..data import define
 from ..errors import CorruptError, T7BridgeError
-from .job import PLANNED, Outcome
+from .job import PLANNED, FileOutcome
 
 NAME = "t7bridge-zoo.sqlite"
 GONE = "gone"
@@ -53,7 +53,7 @@ _LIST_NAMES = ("notes", "layers")
 _TEXTS = tuple(map(_NAMES.index, _TEXT_NAMES))
 _LISTS = tuple(map(_NAMES.index, _LIST_NAMES))
 _FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
-_TAKEN = [each.name for each in fields(Outcome) if each.name in _COLUMNS and each.name != "number"]
+_TAKEN = [each.name for each in fields(FileOutcome) if each.name in _COLUMNS and each.name != "number"]
 _RESULT_NAMES = (*_TAKEN, "bytes", "hash", "version", "number")
 _NOTHING = "[]"
 _taken = attrgetter(*_TAKEN)
@@ -109,7 +109,7 @@ class JournalRow:
     seconds: float = 0.0
     version: str = ""
 
-    def take(self, outcome: Outcome, version: str) -> None:
+    def take(self, outcome: FileOutcome, version: str) -> None:
         """Store the outcome of the file."""
         for name, value in zip(_TAKEN, _taken(outcome)):
             setattr(self, name, value)

@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from ..errors import T7BridgeError
 from .filesystems import local_path
-from .job import FAILED, Job, Outcome, Settings, as_line
+from .job import FAILED, FileOutcome, Job, Settings, as_line
 from .worker import READY
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.worker import main; main()"
@@ -131,7 +131,7 @@ class LocalEngine:
         """Return the jobs in progress."""
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
-    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+    def run(self, jobs: Iterable[Job]) -> Generator[FileOutcome | None, None, None]:
         """Convert files; yield outcomes as they arrive, and `None` now and then when there are none.
 
         Raises:
@@ -163,7 +163,7 @@ class LocalEngine:
             worker.began, hungry = time.monotonic(), [worker]
             for outcome in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
                 worker.answered()
-                yield Outcome(*outcome)
+                yield FileOutcome(*outcome)
 
     @staticmethod
     def _feed(worker: _Worker, waiting: Iterator[Job], returned: deque[Job]) -> None:
@@ -192,7 +192,7 @@ class LocalEngine:
                 worker.late = True
                 worker.kill()
 
-    def _replace(self, worker: _Worker, returned: deque[Job]) -> Outcome | None:
+    def _replace(self, worker: _Worker, returned: deque[Job]) -> FileOutcome | None:
         """Replace a dead worker, and mark the file that it was working on as failed."""
         how = worker.end()
         if worker.began is None:
@@ -207,11 +207,11 @@ class LocalEngine:
         returned.extendleft(reversed(worker.jobs))
         if worker.late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
-            return Outcome(job.number, FAILED, "Timeout", "took longer than --timeout", reason)
+            return FileOutcome(job.number, FAILED, "Timeout", "took longer than --timeout", reason)
         reason = f"the process that worked on it ended with {how}"
         if how == "signal SIGKILL":
             reason += ", possibly out of memory"
-        return Outcome(job.number, FAILED, "WorkerDied", reason, reason)
+        return FileOutcome(job.number, FAILED, "WorkerDied", reason, reason)
 
     def close(self) -> None:
         """Kill all workers."""
@@ -232,7 +232,7 @@ class InlineEngine:
         """Return the jobs in progress."""
         return [self._job] if self._job else []
 
-    def run(self, jobs: Iterable[Job]) -> Generator[Outcome | None, None, None]:
+    def run(self, jobs: Iterable[Job]) -> Generator[FileOutcome | None, None, None]:
         """Convert files; yield each outcome when it is complete."""
         from .one_file import convert_one
 

@@ -13,7 +13,7 @@ from ..formats import FORMATS, NAMED
 from ..io.disk import flush_to_disk
 from ..report import Note, Report
 from .filesystems import as_local_input, as_local_output
-from .job import DONE, FAILED, FOREIGN, NO_PICTURE, Job, Outcome, Settings, digest, picture_of
+from .job import DONE, FAILED, FOREIGN, NO_PICTURE, FileOutcome, Job, Settings, digest, picture_of
 
 _NOTES_KEPT = 50
 
@@ -22,9 +22,9 @@ class VerifyError(T7BridgeError):
     """An output differs from its input."""
 
 
-def convert_one(job: Job, settings: Settings) -> Outcome:
+def convert_one(job: Job, settings: Settings) -> FileOutcome:
     """Convert one file; any error becomes part of the outcome."""
-    outcome = Outcome(job.number)
+    outcome = FileOutcome(job.number)
     began = time.perf_counter()
     try:
         with as_local_input(job.source) as source:
@@ -44,7 +44,7 @@ def convert_one(job: Job, settings: Settings) -> Outcome:
     return outcome
 
 
-def _convert_local(job: Job, settings: Settings, source: str, outcome: Outcome) -> None:
+def _convert_local(job: Job, settings: Settings, source: str, outcome: FileOutcome) -> None:
     with as_local_output(job.target) as target:
         try:
             _take(outcome, _write(settings, source, target))
@@ -83,7 +83,7 @@ def _write(settings: Settings, source: str, target: str) -> Report:
     return convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
 
 
-def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None:
+def _draw(settings: Settings, source: str, place: str, outcome: FileOutcome) -> None:
     """Draw a model. A failure is noted, and does not affect the conversion."""
     from ..tools.draw.draw import draw
     from ..tools.draw.page import is_page
@@ -100,7 +100,7 @@ def _draw(settings: Settings, source: str, place: str, outcome: Outcome) -> None
         outcome.notes.append(["info", "", NO_PICTURE + reason, ""])
 
 
-def _prove(settings: Settings, source: str, outcome: Outcome) -> None:
+def _prove(settings: Settings, source: str, outcome: FileOutcome) -> None:
     """Add the result of `prove`, which applies to `.t7` only."""
     from ..tools.prove.note import BEGIN, prove_note
 
@@ -124,7 +124,7 @@ def _verify(settings: Settings, source: str, target: str) -> None:
         raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
 
 
-def _take(outcome: Outcome, report: Report) -> None:
+def _take(outcome: FileOutcome, report: Report) -> None:
     outcome.mode, outcome.tensors = report.mode, report.tensors
     for note in report.notes:
         if note.code == "unmapped":
@@ -132,13 +132,13 @@ def _take(outcome: Outcome, report: Report) -> None:
     _keep_notes(outcome, report.notes)
 
 
-def _keep_notes(outcome: Outcome, notes: list[Note]) -> None:
+def _keep_notes(outcome: FileOutcome, notes: list[Note]) -> None:
     outcome.notes = [[note.level, note.path, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
     if len(notes) > _NOTES_KEPT:
         outcome.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes", ""])
 
 
-def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:
+def _explain(outcome: FileOutcome, error: T7BridgeError, job: Job) -> None:
     """Put an error into the outcome, without names of files: the row names the file."""
     if isinstance(error, UnknownFormatError) and not job.claimed:
         outcome.status = FOREIGN
@@ -152,7 +152,7 @@ def _explain(outcome: Outcome, error: T7BridgeError, job: Job) -> None:
         outcome.layers = [list(layer) for layer in error.layers]
 
 
-def _fail(outcome: Outcome, kind: str, message: str, reason: str = "") -> None:
+def _fail(outcome: FileOutcome, kind: str, message: str, reason: str = "") -> None:
     outcome.status, outcome.kind = FAILED, kind
     # Numbers and names differ between files; the text by which failures are grouped must not.
     outcome.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)

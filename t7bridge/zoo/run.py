@@ -16,7 +16,7 @@ from ..version import __version__
 from .engines import Engine, open_engine
 from .filesystems import join
 from .folder import Folder, open_folder
-from .job import DONE, PLANNED, Job, Outcome, Settings
+from .job import DONE, PLANNED, FileOutcome, Job, Settings
 from .journal import Journal, JournalRow
 from .options import settings_of, suffix_of
 from .plan import find_inputs
@@ -49,7 +49,7 @@ def convert_zoo(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     on_start: Callable[[RunPlan], None] | None = None,
-    on_file: Callable[[JournalRow, Outcome], None] | None = None,
+    on_file: Callable[[JournalRow, FileOutcome], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> ZooReport:
@@ -172,7 +172,7 @@ class _Run:
         journal: Journal,
         folder: Folder,
         todo: list[JournalRow],
-        on_file: Callable[[JournalRow, Outcome], None] | None,
+        on_file: Callable[[JournalRow, FileOutcome], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._journal = journal
@@ -222,7 +222,7 @@ class _Run:
             self._show(engine)
             self._show_at = now + _SHOW_SECONDS
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: FileOutcome) -> None:
         row = self._rows[outcome.number]
         self.progress.add(outcome.status, row.bytes)
         row.take(outcome, __version__)

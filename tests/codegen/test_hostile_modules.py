@@ -14,7 +14,7 @@ from looping import for_each
 from source_helpers import run_source
 
 from t7bridge.codegen import page
-from t7bridge.codegen.code import Attr, Binary, Lit, Name, Subscript, apply, literal, method
+from t7bridge.codegen.code import Attr, BinaryOperation, Lit, Name, Subscript, apply, literal, method
 from t7bridge.codegen.flow import SourceBuilder
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
@@ -287,7 +287,8 @@ def _random_tree(rng: random.Random, depth: int):
     if kind < 3:
         right, second = _random_tree(rng, depth - 1)
         symbol = "+-*"[kind]
-        return Binary(left, symbol, right), {"+": first + second, "-": first - second, "*": first * second}[symbol]
+        value = {"+": first + second, "-": first - second, "*": first * second}[symbol]
+        return BinaryOperation(left, symbol, right), value
     if kind == 3:
         return Attr(left, "real"), first
     return method(left, "conjugate"), first

@@ -19,7 +19,7 @@ maximum depth."""
 
 
 @define(frozen=True)
-class Change:
+class ModelChange:
     """A difference of a block from its counterpart.
 
     Attributes:
@@ -54,7 +54,7 @@ class Pairing:
     rtol: float = 0.0
     atol: float = 0.0
     other: dict[int, Block] = field(factory=dict)
-    changes: dict[int, Change] = field(factory=dict)
+    changes: dict[int, ModelChange] = field(factory=dict)
     counts: dict[str, int] = field(factory=dict)
     _named: bool = False
     _seen: dict[Any, tuple[str, float]] = field(factory=dict)
@@ -87,9 +87,9 @@ class Pairing:
     def _alone(self, block: Block | None, side: str) -> None:
         if block is None or block.kind == "end" or (self._named and not block.parameters and not block.weights):
             return
-        self._add(Change(ONLY, (f"only in the {side} model",)), block, kind=f"only {side}")
+        self._add(ModelChange(ONLY, (f"only in the {side} model",)), block, kind=f"only {side}")
 
-    def _add(self, change: Change, *blocks: Block, kind: str = "") -> None:
+    def _add(self, change: ModelChange, *blocks: Block, kind: str = "") -> None:
         for block in blocks:
             self.changes[id(block)] = change
         self.counts[kind or change.kind] = self.counts.get(kind or change.kind, 0) + 1
@@ -122,7 +122,7 @@ class Pairing:
         shapes = [line for line in shapes if not line.startswith("num_batches_tracked")]
         kind = SHAPE if shapes else OPTIONS if options else WEIGHTS
         if shapes or options or weights:
-            self._add(Change(kind, (*shapes, *options, *weights), size), one, two)
+            self._add(ModelChange(kind, (*shapes, *options, *weights), size), one, two)
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
         """Return kind and size of the difference of two tensors of one shape; equal pairs of memory are read once."""
