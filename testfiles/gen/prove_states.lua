@@ -1,6 +1,6 @@
 -- prove_states.lua OUTDIR: models in states that training programs leave, small: after steps of optimizers with and without their
 -- state beside the model, partly cleared, of another type, and with layers that only gradients or equations check.
-require 'nn'; require 'optim'
+require 'nn'; require 'optim'; require 'rnn'
 local out = assert(arg[1])
 torch.setdefaulttensortype('torch.FloatTensor'); torch.setnumthreads(1)
 local N = torch.randn
@@ -38,3 +38,15 @@ torch.save(out..'/wide.eval.t7', m)
 -- Thresholds that were set.
 m = seq(nn.SpatialConvolution(2, 3, 3, 3), nn.ReLU(true), nn.SpatialConvolution(3, 2, 3, 3, 2, 2, 1, 1), nn.ReLU()); m:get(2).threshold = 0.1; m:get(2).val = 0.05; m:get(4).threshold = -0.2; m:get(4).val = -0.3
 torch.save(out..'/thresholds.train.t7', pass(m, N(2, 2, 6, 6)))
+-- A plain recurrent layer in front of others, whose last forward was in evaluation and was followed by a backward.
+torch.manualSeed(30)
+m = nn.Sequencer(seq(nn.Recurrent(5, nn.LookupTable(9, 5), nn.Linear(5, 5), nn.Sigmoid(), 3), nn.Linear(5, 9), nn.LogSoftMax()))
+local words, slopes = {}, {}
+for i = 1, 3 do words[i] = torch.rand(4):mul(9):floor():add(1); slopes[i] = N(4, 9) end
+m:evaluate(); m:forward(words); m:backward(words, slopes)
+torch.save(out..'/backward.eval.t7', m)
+-- Two passes with one pattern of zeros: only the noise of the dropout is not that of the recorded gradients.
+torch.manualSeed(31)
+m = seq(nn.Linear(5, 5), nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 7), nn.Dropout(0.5), nn.Linear(7, 4), nn.LogSoftMax()); m:get(2).bias:copy(torch.range(1, 8):remainder(2):mul(2):add(-1):mul(60))
+pass(m, N(6, 5)):forward(N(6, 5))
+torch.save(out..'/redrawn.train.t7', m)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...graph.tensor import Tensor
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, VERDICTS, LayerProof
 from .reasons import (
@@ -86,7 +87,13 @@ def _use_gradients(outcomes: list[Outcome]) -> None:
     sound = len(differing) < len(sums) and len(differing) <= max(1, len(sums) // 4)
     one_pass = is_one_pass(outcomes)
     undisputed = is_one_pass(outcomes, surely=False)
-    alone = {item.step.path for item in outcomes if item.verdict == AGREES and item.backward == DIFFERS}
+    alone = {
+        item.step.path
+        for item in outcomes
+        if item.verdict == AGREES
+        and item.backward == DIFFERS
+        and not isinstance(item.step.obj.get("noise"), Tensor)  # which a later forward draws anew
+    }
     if len({item.step.path for item in outcomes}) < len(outcomes):
         alone = set()  # not all gradients of modules that run several times are kept
     if any(item.verdict == DIFFERS for item in outcomes):

@@ -99,10 +99,15 @@ class Visit:
         """Return the output of a module inside, after it ran; `None` if it runs again later and overwrites this one."""
         if not self.walk.is_last(obj):
             return None
-        if self.number is not None and is_recurrent(obj) and obj.get("train") is not False:
-            outputs = obj.get("outputs")
-            at = first_step(obj, self.number[1]) + self.number[0]
-            return recorded(outputs.get(float(at))) if isinstance(outputs, Table) else None
+        if self.number is not None and is_recurrent(obj):
+            table = obj.get("outputs")
+            outputs = table if isinstance(table, Table) else Table()
+            if obj.get("train") is not False:
+                return recorded(outputs.get(float(first_step(obj, self.number[1]) + self.number[0])))
+            after = obj.get("step")
+            last = outputs.get(after - 1) if isinstance(after, float) else None
+            if isinstance(last, Tensor):  # backward sets `output` to that of the first step
+                return self.walk.kept(recorded(last), obj)
         return self.walk.kept(output_of(obj), obj)
 
     def grad_input_of(self, obj: TorchObject) -> Recorded:
