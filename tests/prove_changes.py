@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import define
+from helpers import TESTFILES
 
 from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.lua import Table, TorchObject
@@ -21,6 +22,7 @@ from t7bridge.nn.plan.inside import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 
+PROVE = TESTFILES / "prove"
 OPTIONS: dict[str, Callable[[float], float]] = {
     "eps": lambda value: value * 10 if value > 1e-7 else 1e-3,
     "padW": lambda value: value + 1,
@@ -37,6 +39,18 @@ OPTIONS: dict[str, Callable[[float], float]] = {
     "min_val": lambda value: value + 0.4,
     "dimension": lambda value: 3 - value if value < 3 else 1,
 }
+
+
+def read(name: str) -> Any:
+    """A recorded model, or a checkpoint with one."""
+    return T7Reader(PROVE / f"{name}.t7").read_object()
+
+
+def at(value: Any, path: str) -> TorchObject:
+    """The module at a path."""
+    found = module_at(value, path)
+    assert found is not None
+    return found
 
 
 @define

@@ -94,7 +94,7 @@ def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) -> None:
-    """Return the verdict on one layer that differs.
+    """Decide the verdict on one layer that differs, and its reason.
 
     Args:
         item: of the layer.

@@ -7,32 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import TESTFILES
-from prove_changes import changes, replaced, swap_gates
+from prove_changes import PROVE, at, changes, read, replaced, swap_gates
 
 import t7bridge
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.plan.inside import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 from t7bridge.tools.prove.reasons import names_of
-
-PROVE = TESTFILES / "prove"
-
-
-def read(name: str) -> Any:
-    """A recorded model."""
-    return T7Reader(PROVE / f"{name}.t7").read_object()
-
-
-def at(value: Any, path: str) -> TorchObject:
-    """The module at a path."""
-    found = module_at(value, path)
-    assert found is not None
-    return found
 
 
 def verdicts(proof: Proof) -> dict[str, str]:

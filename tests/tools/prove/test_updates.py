@@ -6,19 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import TESTFILES
-from prove_changes import replaced
+from prove_changes import PROVE, at, read, replaced
 
 import t7bridge
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.plan.inside import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 
-PROVE = TESTFILES / "prove"
 STATES = {
     "momentum": ("the last step of momentum", 0.01),
     "nesterov": ("the recorded gradient", 0.01),
@@ -27,18 +23,6 @@ STATES = {
     "adadelta": ("the last step of Adadelta", 1.0),
 }
 """The step that optim took last, and its size by the learning rate that the script gave it. Source: optim a5ceed7."""
-
-
-def read(name: str) -> Any:
-    """A recorded model, or a checkpoint with one."""
-    return T7Reader(PROVE / f"{name}.t7").read_object()
-
-
-def at(value: Any, path: str) -> TorchObject:
-    """The module at a path."""
-    found = module_at(value, path)
-    assert found is not None
-    return found
 
 
 def differing(proof: Proof) -> list[str]:
