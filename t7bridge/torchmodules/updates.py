@@ -42,6 +42,16 @@ class Direction:
     name: str
     pick: Pick
 
+    @property
+    def scales(self) -> bool:
+        """True if the weights were multiplied by a factor."""
+        return self.kind == SCALE
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if the state of an optimizer determines it."""
+        return self.kind == STATE
+
 
 GRADIENT = "gradient"
 """Along the recorded gradients: gradient descent."""
@@ -139,7 +149,7 @@ def fit_steps(
             cosine = _direction(chain, slopes, difference)
         if found is None:
             continue
-        right = found.rate > 0 or direction.kind == SCALE
+        right = found.rate > 0 or direction.scales
         if right and (best is None or (found.excess <= 1 < best.excess) or _better(found, best)):
             best = found
         if right and found.excess <= 1:
@@ -151,7 +161,7 @@ def fit_steps(
 
 def _better(one: Fit, other: Fit) -> bool:
     """Return whether a fit is better than an earlier one."""
-    return other.excess > 1 and one.direction.kind != SCALE and 1 - one.explained < 0.5 * (1 - other.explained)
+    return other.excess > 1 and not one.direction.scales and 1 - one.explained < 0.5 * (1 - other.explained)
 
 
 def blunted(scales: list[torch.Tensor]) -> list[torch.Tensor]:

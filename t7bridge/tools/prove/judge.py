@@ -77,7 +77,7 @@ def judge(
         limits: resource limits.
     """
     from ...torchmodules.judging import likeliest_weight, measure, same_in_rows
-    from ...torchmodules.updates import SCALE, fit_steps
+    from ...torchmodules.updates import fit_steps
 
     if not any(bool(item.isfinite().any()) for item in want):
         outcome.reason = NOT_A_NUMBER
@@ -121,10 +121,10 @@ def judge(
     if chain is not None and not difference.reason:
         outcome.fit = fit_steps(want, difference, chain, ran.scales, states, limits)
     fit = outcome.fit
-    if fit is None or fit.excess > 1 or fit.direction.kind == SCALE:
+    if fit is None or fit.excess > 1 or fit.direction.scales:
         _explain(outcome, ran, want, room, limits, steps)
         if not outcome.explained and chain is not None and fit is not None:
-            if fit.direction.kind != SCALE and fit.explained > BESIDE:
+            if not fit.direction.scales and fit.explained > BESIDE:
                 _explain_beside(outcome, ran, want, room, limits, steps, fit.direction, fit.rate, True)
             if not outcome.explained:
                 outcome.again = lambda direction, rate: _explain_beside(

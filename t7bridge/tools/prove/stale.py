@@ -69,13 +69,7 @@ def _use_common_rate(outcomes: list[Outcome]) -> dict[str, float]:
     rates: dict[str, list[tuple[float, Key, Direction]]] = {}
     for item in outcomes:
         fit = item.fit
-        if (
-            fit is not None
-            and fit.excess <= 1
-            and fit.rate > 0
-            and fit.degrees >= FEW
-            and fit.direction.kind != "scale"
-        ):
+        if fit is not None and fit.excess <= 1 and fit.rate > 0 and fit.degrees >= FEW and not fit.direction.scales:
             rates.setdefault(fit.direction.name, []).append((fit.rate, _key(item, outcomes), fit.direction))
     common = {name: sorted(rate for rate, _, _ in found)[len(found) // 2] for name, found in rates.items()}
     if rates:
@@ -115,7 +109,7 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
     few = fit is not None and fit.degrees < FEW
     if item.explained and not ((few or item.from_output) and others and not kept):
         return
-    if fit is not None and fit.direction.kind == "scale":
+    if fit is not None and fit.direction.scales:
         if fit.excess <= 1 and fit.rate > -0.99 and not (few and others and not kept):
             verb = "are" if "and" in fit.direction.name else "is"
             item.reason = SCALED.format(f"{fit.direction.name} {verb}", f"{1 / (1 + fit.rate):.6g}")
@@ -123,7 +117,7 @@ def _decide(item: Outcome, others: int, kept: bool, common: dict[str, float]) ->
     elif fit is not None and fit.rate > 0:
         enough = difference.count >= MANY and fit.degrees >= FEW and difference.dense > DENSE
         enough = enough or abs(fit.rate / common.get(fit.direction.name, 1e-300) - 1) < SAME
-        sure = fit.direction.kind == "state" or fit.score >= SURE
+        sure = fit.direction.is_recorded or fit.score >= SURE
         if (fit.excess <= 1 and (enough or not kept)) or (not kept and sure and fit.explained >= EXPLAINED):
             item.verdict, item.reason = (
                 STALE,
