@@ -10,6 +10,7 @@ from ..io.output import FileOutput
 from ..limits import Limits
 from ..report import Report
 from .into_python import python_value
+from .left_out import note_texts
 from .named_tensors import name_tensors
 from .request import Options, value_of
 
@@ -26,6 +27,7 @@ def write_named_tensors(
     report.mode = "tensors"
     written = home(goal.name).write(output, named)
     report.tensors, report.storages = written.tensors, written.storages
+    note_texts(written, named, goal, report)
 
 
 def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
@@ -34,11 +36,12 @@ def named_value(document: Document, goal: FormatSpec, options: Options, report: 
         made = python_value(document.content, options, report)
         value = made.value
         if made.modules is not None:
+            value = made.modules.with_data(value)
             made.modules.note_rest(value, True)
     else:
-        from .pt_values import with_state_dicts
+        from .simplified import simplified
 
-        value = with_state_dicts(value_of(document, report), report, options.limits)
+        value = simplified(value_of(document, report), report, options.limits, with_data=True)
     return name_tensors(value, goal, report, document.metadata, options.limits)
 
 

@@ -35,9 +35,9 @@ def write_python_values(document: Document, output: Output, options: Options, re
         report.mode = "copy"
         value = value_of(document, report)
         if options.mode == "auto":
-            from .pt_values import with_state_dicts
+            from .simplified import simplified
 
-            value = with_state_dicts(value, report, options.limits)
+            value = simplified(value, report, options.limits, keep_classes=options.allow_foreign)
         _finish_pt(writer, value, report)
         return
     made = python_value(document.content, options, report)

@@ -160,11 +160,12 @@ def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> An
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    from ..conversion.pt_values import has_modules, with_state_dicts
+    from ..conversion.pt_values import has_modules
+    from ..conversion.simplified import simplified
 
     sides = [side for side in (a, b) if side.has_python and not side.named and has_modules(side.python)]
     if len(sides) == 1:
-        sides[0].python = with_state_dicts(sides[0].python, Report(), limits)
+        sides[0].python = simplified(sides[0].python, Report(), limits)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:

@@ -184,7 +184,7 @@ register_layer(
     },
 )
 register_layer(
-    scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff",
+    scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff input_map",
     module={
         "nn.CAddTable": of_runtime("table.CAddTable", inplace=INPLACE),
         "nn.CAddTensorTable": of_runtime("table.CAddTensorTable"),
