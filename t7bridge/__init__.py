@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from .tools.scan import scan
     from .tools.verify import verify
     from .tools.writers import PtWriter, T7Writer
-    from .zoo.run import convert_zoo
+    from .zoo import convert_zoo
 
 _HOMES = {
     "convert": "conversion.convert",
-    "convert_zoo": "zoo.run",
+    "convert_zoo": "zoo",
     "describe": "tools.files",
     "diff": "tools.diff",
     "draw": "tools.draw.draw",

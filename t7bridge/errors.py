@@ -152,6 +152,10 @@ class ModelError(T7BridgeError, ValueError):
     """The caller built an impossible value: a view outside its storage, a count that does not match its data."""
 
 
+class NoModuleError(ModelError):
+    """The file holds no nn module."""
+
+
 class WriteError(T7BridgeError):
     """The target format cannot hold the value, or the output cannot be written."""
 

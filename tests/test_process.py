@@ -87,12 +87,12 @@ def test_interrupt_while_modules_are_loaded(tmp_path) -> None:
 
 def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
     """The message names the folder, and that the same command resumes."""
-    from t7bridge.zoo import run
+    from t7bridge import zoo
 
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "convert_zoo", interrupted)
+    monkeypatch.setattr(zoo, "convert_zoo", interrupted)
     assert cli.main(["zoo", str(ABS), "-o", str(tmp_path / "out")]) == 130
     message = capsys.readouterr().err
     assert f"complete outputs stay in {tmp_path / 'out'}" in message

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if wrong:
         print(f"t7bridge: error: {wrong}", file=sys.stderr)
         return WRONG_USAGE
-    from ..zoo.run import convert_zoo
+    from ..zoo import convert_zoo
     from .zoo_display import open_display
 
     ceilings = dict(options.limit)
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _wrong_usage(options: argparse.Namespace) -> str:
     """Return which options exclude each other; empty if all is well."""
-    from ..zoo.options import allowed_options
+    from ..zoo import allowed_options
 
     conversion = {option.name for option in allowed_options(None, module=False)}
     given = [name for name in given_options(options, "zoo") if name in conversion]

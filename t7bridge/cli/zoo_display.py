@@ -52,13 +52,13 @@ class Display:
             if names:
                 self._line(f"{len(names)} inputs {what}: {', '.join(names[:_NAMES])}{', …' * (len(names) > _NAMES)}")
 
-    def file(self, row: Any, outcome: Any) -> None:
+    def file(self, row: Any) -> None:
         """Print why a file failed, for the first ones."""
-        if outcome.status != "failed":
+        if row.status != "failed":
             return
         self._failures += 1
         if self._failures <= _FAILURES:
-            self._line(f"{row.name}: {outcome.kind}: {outcome.reason}")
+            self._line(f"{row.name}: {row.kind}: {row.reason}")
         elif self._failures == _FAILURES + 1:
             self._line("more failures are in the report")
 
@@ -81,11 +81,11 @@ class JsonDisplay(Display):
     def start(self, plan: Any) -> None:
         """Do nothing: the files and the summary contain everything."""
 
-    def file(self, row: Any, outcome: Any) -> None:
+    def file(self, row: Any) -> None:
         """Print the outcome of a file."""
-        found = {"file": row.name, "status": outcome.status, "output": row.output, "kind": outcome.kind}
+        found = {"file": row.name, "status": row.status, "output": row.output, "kind": row.kind}
         print(
-            printable_json(json.dumps({**found, "reason": outcome.reason, "seconds": round(outcome.seconds, 6)})),
+            printable_json(json.dumps({**found, "reason": row.reason, "seconds": round(row.seconds, 6)})),
             flush=True,
         )
 

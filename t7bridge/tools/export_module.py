@@ -48,7 +48,8 @@ def write_module(
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
-        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        NoModuleError: the file holds no module.
+        ModelError: it holds several and `at` names none of them; the message lists them.
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .. import formats
-from ..errors import ModelError, UnsupportedError
+from ..errors import ModelError, NoModuleError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
@@ -84,7 +84,8 @@ def one_module(
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
-        ModelError: the file holds no module, or several and `at` names none of them; the message lists them.
+        NoModuleError: the file holds no module.
+        ModelError: it holds several and `at` names none of them; the message lists them.
         UnsupportedError: the file is not a `.t7`.
     """
     document = formats.open(source, limits=limits)
@@ -101,7 +102,7 @@ def one_module(
     found = find_models(value)
     paths = ", ".join(path for path, _ in found)
     if not found:
-        raise ModelError("the file holds no module", file=document.path)
+        raise NoModuleError("the file holds no module", file=document.path)
     if at is None and len(found) > 1:
         raise ModelError(
             "the file holds several modules", file=document.path, hint=f"Name one with --at (at=… in Python): {paths}."

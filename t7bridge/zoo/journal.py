@@ -1,6 +1,7 @@
-"""Journal of planned files and their outcomes: an SQLite file in the output folder, written by the planner alone.
+"""The record of a file, and the journal of all: an SQLite file in the output folder, written by the planner alone.
 
 A file is marked as done only after its bytes are on the disk, so that the journal is correct even after a power cut.
+The plan is one transaction before the first output, so that every output of an interrupted run is known as its own.
 Outcomes are written in groups, each a transaction; a killed run loses its last group, and those files are simply
 converted again.
 """
@@ -8,8 +9,10 @@ converted again.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -17,69 +20,34 @@ from attrs import field, fields
 
 from ..data import define
 from ..errors import CorruptError, T7BridgeError
-from .job import PLANNED, FileOutcome
 
+PLANNED, DONE, FAILED, FOREIGN, GONE = "planned", "done", "failed", "foreign", "gone"
 NAME = "t7bridge-zoo.sqlite"
-GONE = "gone"
 SCHEMA = 1
 _BUSY_SECONDS = 0.2
 
-_COLUMNS = {
-    "number": "INTEGER PRIMARY KEY",
-    "name": "TEXT UNIQUE NOT NULL",
-    "place": "TEXT NOT NULL",
-    "bytes": "INTEGER NOT NULL",
-    "stamp": "TEXT NOT NULL",
-    "claimed": "INTEGER NOT NULL",
-    "output": "TEXT NOT NULL",
-    "ours": "INTEGER NOT NULL",
-    "status": "TEXT NOT NULL",
-    "kind": "TEXT NOT NULL DEFAULT ''",
-    "message": "TEXT NOT NULL DEFAULT ''",
-    "reason": "TEXT NOT NULL DEFAULT ''",
-    "hash": "TEXT NOT NULL DEFAULT ''",
-    "output_bytes": "INTEGER NOT NULL DEFAULT 0",
-    "output_hash": "TEXT NOT NULL DEFAULT ''",
-    "mode": "TEXT NOT NULL DEFAULT ''",
-    "tensors": "INTEGER NOT NULL DEFAULT 0",
-    "notes": "TEXT NOT NULL DEFAULT '[]'",
-    "layers": "TEXT NOT NULL DEFAULT '[]'",
-    "seconds": "REAL NOT NULL DEFAULT 0",
-    "version": "TEXT NOT NULL DEFAULT ''",
-}
-_NAMES = tuple(_COLUMNS)
-_TEXT_NAMES = ("name", "place", "output", "reason", "message", "kind")
-_LIST_NAMES = ("notes", "layers")
-_TEXTS = tuple(map(_NAMES.index, _TEXT_NAMES))
-_LISTS = tuple(map(_NAMES.index, _LIST_NAMES))
-_FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
-_TAKEN = [each.name for each in fields(FileOutcome) if each.name in _COLUMNS and each.name != "number"]
-_RESULT_NAMES = (*_TAKEN, "bytes", "hash", "version", "number")
-_NOTHING = "[]"
-_taken = attrgetter(*_TAKEN)
-
 
 @define
-class JournalRow:
-    """A file of the zoo.
+class Record:
+    """A file of a zoo: an input, its output, and the outcome. One line of the journal.
 
     Attributes:
-        number: of the row; 0 if not yet assigned.
-        name: of the input in the zoo.
+        number: of the line; 0 if not yet assigned.
+        name: path of the input in the zoo, with `/`: the same wherever the zoo is located.
         place: path or URL of the input.
-        bytes: size of the input.
-        stamp: a value that changes when the input does.
-        claimed: whether the input is declared to be a model.
+        bytes: size of the input, 0 if unknown.
+        stamp: a value that changes when the input does: a time, a tag of the store; empty if there is none.
+        claimed: whether the input is declared to be a model, by its suffix or by being named explicitly.
         output: path of the output in the output folder; empty if there will be none.
         ours: whether no foreign file had that path when it was planned.
-        status: `planned`, `done`, `failed`, `foreign`, or `gone` if the input no longer exists.
+        status: `planned`, `done`, `failed`, `foreign` for a file that is not a model, or `gone` if it no longer exists.
         kind: class of the error.
-        message: the error in general.
+        message: the error in general, without position: the key by which failures are grouped.
         reason: the full error, or a description of a foreign file.
-        hash: SHA-256 of the input.
+        hash: SHA-256 of the input; empty if it could not be read.
         output_bytes: size of the output.
-        output_hash: SHA-256 of the output.
-        mode: how it was converted.
+        output_hash: SHA-256 of the output; of a folder, of the names and hashes in it.
+        mode: how it was converted, as in `Report`.
         tensors: number of tensors in the output.
         notes: level, path, message and loss of each note; journals of older versions have no loss.
         layers: path, class and reason of each layer without a PyTorch equivalent.
@@ -109,11 +77,54 @@ class JournalRow:
     seconds: float = 0.0
     version: str = ""
 
-    def take(self, outcome: FileOutcome, version: str) -> None:
-        """Store the outcome of the file."""
-        for name, value in zip(_TAKEN, _taken(outcome)):
+    def fail(self, kind: str, message: str, reason: str = "") -> Record:
+        """Mark the file as failed; return it."""
+        self.status, self.kind = FAILED, kind
+        # Numbers and names differ between files; the text by which failures are grouped must not.
+        self.message = re.sub(r"'[^']*'|(?<![A-Za-z0-9])-?\d(?:[\d ,.]*\d)?", "…", message)
+        self.reason = reason or message
+        return self
+
+    def result(self) -> str:
+        """Return the outcome as one line of JSON, for `take`."""
+        return json.dumps(_result(self))
+
+    def take(self, result: Sequence[Any]) -> Record:
+        """Store the outcome, as parsed from that line; return the record."""
+        for name, value in zip(_RESULT, result):
             setattr(self, name, value)
-        self.bytes, self.hash, self.version = max(self.bytes, outcome.input_bytes), outcome.input_hash, version
+        return self
+
+
+_REQUEST = ("number", "place", "bytes", "claimed", "output", "ours")
+_RESULT = (
+    "number", "ours", "status", "kind", "message", "reason", "bytes", "hash", "output_bytes", "output_hash", "mode",
+    "tensors", "notes", "layers", "seconds",
+)  # fmt: skip
+_request, _result = attrgetter(*_REQUEST), attrgetter(*_RESULT)
+
+
+def as_requests(records: Iterable[Record]) -> str:
+    """Return the work on files as one line of JSON, for another process."""
+    return json.dumps([_request(record) for record in records])
+
+
+def from_requests(line: str | bytes) -> list[Record]:
+    """Parse that line."""
+    return [Record(**dict(zip(_REQUEST, values))) for values in json.loads(line)]
+
+
+_NAMES = tuple(each.name for each in fields(Record))
+_SQL = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL"}
+_COLUMNS = {each.name: f"{_SQL.get(str(each.type), 'TEXT')} NOT NULL" for each in fields(Record)}
+_COLUMNS |= {"number": "INTEGER PRIMARY KEY", "name": "TEXT UNIQUE NOT NULL"}
+_TEXT_NAMES = ("name", "place", "output", "reason", "message", "kind")
+_LIST_NAMES = ("notes", "layers")
+_TEXTS = tuple(map(_NAMES.index, _TEXT_NAMES))
+_LISTS = tuple(map(_NAMES.index, _LIST_NAMES))
+_FLAGS = tuple(map(_NAMES.index, ("claimed", "ours")))
+_OUTCOME = (*_RESULT[1:], "version", "number")
+_NOTHING = "[]"
 
 
 def _pack(text: str) -> str | bytes:
@@ -129,16 +140,16 @@ def _is_escaped(text: str) -> bool:
     return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
-def _lines(rows: Iterable[JournalRow], names: Sequence[str]) -> list[list[Any]]:
-    """Return columns of rows for SQLite."""
+def _lines(records: Iterable[Record], names: Sequence[str]) -> list[list[Any]]:
+    """Return columns of records for SQLite."""
     values_of = attrgetter(*names)
     texts = [place for place, name in enumerate(names) if name in _TEXT_NAMES]
     lists = [place for place, name in enumerate(names) if name in _LIST_NAMES]
     texts_of = attrgetter(*(names[place] for place in texts))
     lines = []
-    for row in rows:
-        values = list(values_of(row))
-        if not "".join(texts_of(row)).isascii():
+    for record in records:
+        values = list(values_of(record))
+        if not "".join(texts_of(record)).isascii():
             for place in texts:
                 values[place] = _pack(values[place])
         for place in lists:
@@ -191,7 +202,7 @@ class Journal:
                 file=path,
                 hint="Use the release that began the zoo, or another folder.",
             )
-        self.set_facts({"schema": SCHEMA})
+        self.plan((), {"schema": SCHEMA})
 
     def close(self) -> None:
         """Close the file, so that another run may begin."""
@@ -199,20 +210,13 @@ class Journal:
 
     def fact(self, name: str) -> Any:
         """Return a fact about the zoo as a whole, `None` if it is unknown."""
-        try:
+        with self._reading():
             found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
         return json.loads(found[0]) if found else None
 
-    def set_facts(self, facts: dict[str, Any]) -> None:
-        """Store facts about the zoo as a whole."""
-        rows = [(name, json.dumps(value)) for name, value in facts.items()]
-        self._change("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
-
-    def rows(self) -> Iterator[JournalRow]:
+    def records(self) -> Iterator[Record]:
         """Yield all files, by name."""
-        try:
+        with self._reading():
             for found in self._base.execute(f"SELECT {', '.join(_NAMES)} FROM files ORDER BY name"):
                 values = list(found)
                 for place in _TEXTS:
@@ -221,36 +225,50 @@ class Journal:
                     values[place] = json.loads(values[place]) if values[place] != _NOTHING else []
                 for place in _FLAGS:
                     values[place] = bool(values[place])
-                yield JournalRow(*values)
+                yield Record(*values)
+
+    def plan(self, records: Sequence[Record], facts: dict[str, Any], *, anew: bool = False) -> None:
+        """Store new and changed files and facts about the zoo; new files get their numbers.
+
+        Args:
+            records: the files.
+            facts: facts by name, as data for JSON.
+            anew: whether to remove all others.
+        """
+        lines = [(name, json.dumps(value)) for name, value in facts.items()]
+        with self._changing():
+            if anew:
+                self._base.execute("DELETE FROM files")
+            (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
+            for record in records:
+                if not record.number or anew:
+                    record.number = last = last + 1
+            places = ", ".join("?" * len(_NAMES))
+            self._base.executemany(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(records, _NAMES))
+            self._base.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
+
+    def record(self, records: Iterable[Record]) -> None:
+        """Record the outcomes of planned files; their outputs must be on the disk before."""
+        changes = ", ".join(f"{name} = ?" for name in _OUTCOME[:-1])
+        with self._changing():
+            self._base.executemany(f"UPDATE files SET {changes} WHERE {_OUTCOME[-1]} = ?", _lines(records, _OUTCOME))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except sqlite3.DatabaseError as error:
             raise CorruptError(f"the journal is damaged: {error}", file=self.path) from error
 
-    def plan(self, rows: Sequence[JournalRow]) -> None:
-        """Insert new files, which get their numbers, and update existing ones."""
-        (last,) = self._base.execute("SELECT coalesce(max(number), 0) FROM files").fetchone()
-        for row in rows:
-            if not row.number:
-                row.number = last = last + 1
-        places = ", ".join("?" * len(_NAMES))
-        self._change(f"INSERT OR REPLACE INTO files VALUES ({places})", _lines(rows, _NAMES))
-
-    def record(self, rows: Iterable[JournalRow]) -> None:
-        """Record the outcomes of planned files; their outputs must be on the disk before."""
-        changes = ", ".join(f"{name} = ?" for name in _RESULT_NAMES[:-1])
-        self._change(f"UPDATE files SET {changes} WHERE {_RESULT_NAMES[-1]} = ?", _lines(rows, _RESULT_NAMES))
-
-    def forget(self) -> None:
-        """Remove all files from the journal."""
-        self._change("DELETE FROM files", [()])
-
-    def _change(self, statement: str, values: list[Any]) -> None:
-        if not values:
-            return
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One transaction: all changes in it, or none."""
         try:
             self._base.execute("BEGIN IMMEDIATE")
-            self._base.executemany(statement, values)
+            yield
             self._base.execute("COMMIT")
         except sqlite3.Error as error:
+            raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error
+        finally:
             if self._base.in_transaction:
                 self._base.execute("ROLLBACK")
-            raise T7BridgeError(f"the journal cannot be written: {error}", file=self.path) from error

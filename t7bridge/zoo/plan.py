@@ -1,47 +1,141 @@
-"""The files of a zoo and the names of their outputs: a list that is the same on every run."""
+"""The plan of a run: the options, the files and the names of their outputs, and what earlier runs left to do.
+
+The same sources have the same plan on every run, wherever they are located.
+"""
 
 from __future__ import annotations
 
-import glob
+import json
 import os
-import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
-from attrs import evolve
+from attrs import asdict, evolve, field
 
+from ..conversion.options import BY_NAME, Option, check_choices, options_for
 from ..data import define
 from ..errors import ModelError, T7BridgeError
-from ..formats import SUFFIXES, formats_with
-from ..formats.signatures import identify
-from .filesystems import Entry, list_remote, local_path
+from ..formats import FORMATS, LUA, SUFFIXES, formats_with
+from ..formats.signatures import HEAD_BYTES, identify
+from ..limits import DEFAULT_LIMITS, Limits
+from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record
+from .places import Folder, digest, heads, identity, is_inside, join, list_source, local_path, roots_of
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
+REPORTS = ("report.html", "report.json", "report.csv")
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
-_GLOB = "*?["
+_OWN_OPTIONS = {"to", "force", "sync", "at"}
 
 
 @define(frozen=True)
-class Found:
-    """An input.
+class Settings:
+    """Settings of the conversion of every file of a zoo.
 
     Attributes:
-        name: its path in the zoo, with `/`: the same wherever the zoo is located. Its name in journal and report.
-        place: its path or URL.
-        bytes: its size, 0 if unknown.
-        stamp: a value that changes when the file does.
-        given: whether it was named explicitly, not found in a folder.
+        folder: path or URL of the output folder.
+        to: the name of the format to write; `None` for a `.pt` of a `.t7`, and a `.t7` of everything else.
+        module: whether each model becomes a folder with `model.py` and `model.pt`.
+        verify: whether each output is read back and compared with its input.
+        draw: whether each model is drawn next to its output.
+        prove: whether each layer is compared with what Lua Torch recorded in the same file.
+        options: of `convert`, or of `write_module`.
+        limits: resource limits.
+        memory: bytes that the work on one file may allocate; `None` for no limit.
+        flush: whether each output is flushed to the disk before it is reported, as remote machines must.
     """
 
-    name: str
-    place: str
-    bytes: int
-    stamp: str
-    given: bool
+    folder: str = ""
+    to: str | None = None
+    module: bool = False
+    verify: bool = False
+    draw: bool = False
+    prove: bool = False
+    options: dict[str, Any] = field(factory=dict)
+    limits: Limits = DEFAULT_LIMITS
+    memory: int | None = None
+    flush: bool = False
+
+    def as_json(self) -> str:
+        """Return the settings as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Settings:
+        """Parse that line."""
+        data = json.loads(line)
+        return cls(**{**data, "limits": Limits(**data["limits"])})
+
+    def asked(self) -> dict[str, Any]:
+        """Return the settings on which the bytes of the outputs depend, besides the inputs."""
+        asked: dict[str, Any] = {"to": self.to, "module": self.module, "verify": self.verify, **self.options}
+        asked |= {name: True for name in ("draw", "prove") if getattr(self, name)}
+        if asked.get("template"):
+            asked["template"] = digest(asked["template"])[0]
+        return asked
+
+    def suffix(self, kind: str) -> str:
+        """Return the suffix of an output, for the format of its input."""
+        if self.module:
+            return ""
+        return FORMATS[self.to or ("pt" if FORMATS[kind].values == LUA else "t7")].suffix
+
+    def checked(self) -> Settings:
+        """Check the request, once and not for every file; return it without options that have their defaults.
+
+        Raises:
+            ModelError: an option does not exist, or is incompatible with the others.
+        """
+        check_choices({"to": self.to})
+        asked = _asked(self.to, self.module, self.options)
+        if self.module and (self.to is not None or self.verify):
+            raise ModelError("module excludes to and verify", expected="module without to and verify")
+        if asked.get("template") and self.verify:
+            raise ModelError("verify and template exclude each other")
+        for name in ("template", "classes"):
+            if asked.get(name):
+                asked[name] = os.path.abspath(asked[name])
+        if asked.get("template") and not os.path.exists(asked["template"]):
+            raise T7BridgeError("no such file", file=asked["template"])
+        return evolve(self, options=asked)
 
 
-def find_inputs(sources: Sequence[str], output: str) -> list[Found]:
+def allowed_options(to: str | None, module: bool) -> list[Option]:
+    """Return the options that apply to one kind of output."""
+    known = [option for option in options_for("module" if module else "zoo") if option.name not in _OWN_OPTIONS]
+    if module:
+        return [option for option in known if not option.command_line]
+    known = [option for option in known if "convert" in option.verbs]
+    if to is None:
+        return known
+    return [option for option in known if FORMATS[to].values in option.targets]
+
+
+def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with values other than their defaults.
+
+    Raises:
+        ModelError: one does not exist, or does not apply.
+    """
+    allowed = {option.name for option in allowed_options(to, module)}
+    asked = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in options.items()
+        if name not in BY_NAME or value != BY_NAME[name].default
+    }
+    if not set(asked) <= allowed:
+        wrong = sorted(set(asked) - allowed)
+        what = "with module" if module else f"for {to}" if to is not None else "here"
+        raise ModelError(f"{', '.join(wrong)} does not apply {what}", expected=", ".join(sorted(allowed)))
+    check_choices(asked)
+    return asked
+
+
+# Inputs
+
+
+def find_inputs(sources: Sequence[str], output: str) -> list[Record]:
     """Return the files in all sources, sorted by name; hidden ones, and those in the output folder, are excluded.
 
     For one folder, pattern or archive, names are relative to it; for several, each begins with its own. Files that were
@@ -53,34 +147,28 @@ def find_inputs(sources: Sequence[str], output: str) -> list[Found]:
 
     Raises:
         T7BridgeError: a source does not exist, or cannot be listed.
-        ModelError: two inputs have the same name, or the output folder is a source.
+        ModelError: two inputs have the same name.
     """
-    roots: list[tuple[str, list[Entry]]] = []
-    singles: list[Entry] = []
+    roots: list[tuple[str, list[Record]]] = []
+    singles: list[Record] = []
     for source in sources:
-        path = local_path(source)
-        if path is None:
-            entries, is_file = list_remote(source)
-            root = source.split("::")[-1].rstrip("/").rpartition("/")[2]
-        else:
-            entries, is_file = _list_local(path, output)
-            root = os.path.basename(os.path.abspath(_fixed_part(path)))
+        root, records, is_file = list_source(source, output)
         if is_file:
-            singles += entries
+            singles += records
         else:
-            roots.append((root, entries))
-    found: dict[str, Found] = {}
-    for entry, given in _named(roots, singles):
-        inside = safe_name(entry.inside)
-        if any(part.startswith(".") for part in inside.split("/")) and not given:
+            roots.append((root, records))
+    found: dict[str, Record] = {}
+    for record, given in _named(roots, singles):
+        record.name = safe_name(record.name)
+        if not given and any(part.startswith(".") for part in record.name.split("/")):
             continue
-        item = Found(inside, entry.place, entry.bytes, entry.stamp, given)
-        if found.setdefault(inside, item).place != item.place:
+        record.claimed = given or os.path.splitext(record.name)[1].lower() in CLAIMS
+        if (other := found.setdefault(record.name, record)).place != record.place:
             raise ModelError(
-                f"two inputs have the name {inside}: {found[inside].place} and {item.place}",
+                f"two inputs have the name {record.name}: {other.place} and {record.place}",
                 hint="Convert them into two folders, or put them into one tree first.",
             )
-    return sorted(found.values(), key=lambda item: item.name)
+    return sorted(found.values(), key=lambda record: record.name)
 
 
 def safe_name(inside: str) -> str:
@@ -89,78 +177,22 @@ def safe_name(inside: str) -> str:
     return "/".join("__" if part == ".." else part for part in parts) or "_"
 
 
-def _named(roots: list[tuple[str, list[Entry]]], singles: list[Entry]) -> Iterator[tuple[Entry, bool]]:
-    """Yield the entries under their names in the zoo, and whether each was named explicitly."""
+def _named(roots: list[tuple[str, list[Record]]], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
+    """Yield the files under their names in the zoo, and whether each was named explicitly."""
     several = len(roots) + bool(singles) > 1
     times: Counter[str] = Counter()
-    for root, entries in roots:
+    for root, records in roots:
         times[root] += 1
         prefix = f"{root}/" if times[root] == 1 else f"{root}-{times[root]}/"
-        for entry in entries:
-            yield (evolve(entry, inside=prefix + entry.inside) if several else entry), False
-    local = {entry.place for entry in singles if local_path(entry.place) is not None}
+        for record in records:
+            record.name = prefix + record.name if several else record.name
+            yield record, False
+    local = {record.place for record in singles if local_path(record.place) is not None}
     common = os.path.commonpath([os.path.dirname(place) for place in local]) if local else ""
-    for entry in singles:
-        if entry.place in local:
-            entry = evolve(entry, inside=os.path.relpath(entry.place, common).replace(os.sep, "/"))
-        yield entry, True
-
-
-def _fixed_part(path: str) -> str:
-    """Return the folder of the first wildcard of a pattern; the path itself if there is none."""
-    if os.path.lexists(path) or not glob.has_magic(path):
-        return path
-    return os.path.dirname(path[: min(path.index(char) for char in _GLOB if char in path)]) or os.curdir
-
-
-def _list_local(path: str, output: str) -> tuple[list[Entry], bool]:
-    target = local_path(output)
-    own = os.path.realpath(target) if target is not None else ""
-    if os.path.isdir(path):
-        if own == os.path.realpath(path):
-            raise ModelError("the output folder is a source too", hint="Give a folder of its own with -o.")
-        return list(_walk(os.path.abspath(path), os.path.abspath(path), own)), False
-    if os.path.exists(path):
-        return [_local_entry(os.path.abspath(path), os.path.dirname(os.path.abspath(path)))], True
-    start = os.path.abspath(_fixed_part(path))
-    entries = []
-    for match in sorted(glob.iglob(os.path.abspath(path), recursive=True)):
-        if os.path.isfile(match):
-            if not own or not os.path.realpath(match).startswith(own + os.sep):
-                entries.append(_local_entry(match, start))
-        elif "**" not in path:  # a recursive pattern lists the files itself
-            entries += _walk(match, start, own)
-    if not entries:
-        raise T7BridgeError("no such file or folder", file=path)
-    return entries, False
-
-
-def _local_entry(path: str, start: str) -> Entry:
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise T7BridgeError("is not a regular file", file=path, hint="Give the path of a file.")
-    return Entry(path, os.path.relpath(path, start).replace(os.sep, "/"), status.st_size, str(status.st_mtime_ns))
-
-
-def _walk(folder: str, start: str, own: str) -> Iterator[Entry]:
-    """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not."""
-    stack = [folder]
-    while stack:
-        current = stack.pop()
-        try:
-            items = list(os.scandir(current))
-        except OSError as error:
-            raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
-        prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
-        for item in items:
-            if item.name.startswith("."):
-                continue
-            if item.is_dir(follow_symlinks=False):
-                if os.path.realpath(item.path) != own:
-                    stack.append(item.path)
-            elif item.is_file():
-                status = item.stat()
-                yield Entry(item.path, prefix + item.name, status.st_size, str(status.st_mtime_ns))
+    for record in singles:
+        if record.place in local:
+            record.name = os.path.relpath(record.place, common).replace(os.sep, "/")
+        yield record, True
 
 
 def kind_of(head: bytes) -> str:
@@ -183,9 +215,7 @@ def title_of(head: bytes) -> str:
     return signature.title if signature is not None else "something else" if head else "empty"
 
 
-def is_claimed(found: Found) -> bool:
-    """Return whether a file is declared to be a model: it was named explicitly, or has such a suffix."""
-    return found.given or os.path.splitext(found.name)[1].lower() in CLAIMS
+# Names of outputs
 
 
 def output_names(
@@ -237,3 +267,182 @@ def _folders(names: Iterable[str]) -> set[str]:
     while names := {name.rpartition("/")[0].casefold() for name in names if "/" in name}:
         found |= names
     return found
+
+
+# What is left to do
+
+
+@define
+class RunPlan:
+    """Starting point of a run.
+
+    Attributes:
+        rows: every file of the sources, as the journal should have it.
+        stale: rows to be written to the journal: new and changed ones.
+        changed: names of inputs that changed since they were converted.
+        lost: names of inputs whose output is missing.
+        gone: names of inputs that are missing.
+    """
+
+    rows: list[Record] = field(factory=list)
+    stale: list[Record] = field(factory=list)
+    changed: list[str] = field(factory=list)
+    lost: list[str] = field(factory=list)
+    gone: list[str] = field(factory=list)
+
+
+def make_plan(
+    sources: Sequence[str],
+    known: Iterable[Record],
+    folder: Folder,
+    settings: Settings,
+    *,
+    retry_failed: bool = False,
+    force: bool = False,
+) -> RunPlan:
+    """Compare the sources with the journal.
+
+    A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
+    name.
+
+    Args:
+        sources: paths of files and folders, patterns, URLs.
+        known: the journal's rows.
+        folder: the output folder.
+        settings: of each conversion.
+        retry_failed: whether to retry failed files.
+        force: whether to replace foreign files at the paths of outputs.
+
+    Raises:
+        T7BridgeError: a source does not exist, or cannot be listed.
+        ModelError: two inputs have the same name, or links of the output folder lead into a source.
+    """
+    plan = RunPlan()
+    before = {row.name: row for row in known}
+    rows: dict[str, Record] = {}
+    fresh: list[Record] = []
+    for item in find_inputs(sources, folder.place):
+        row = before.pop(item.name, None)
+        if row is None:
+            fresh.append(item)
+            continue
+        rows[item.name] = now = _known(row, item, folder, plan)
+        if now.status == FAILED and retry_failed:
+            now = rows[item.name] = evolve(now, status=PLANNED)
+        if now.status == PLANNED and now != row:
+            fresh.append(item)
+        elif now != row:
+            plan.stale.append(now)
+    for row in before.values():
+        if row.status != GONE:
+            plan.stale.append(evolve(row, status=GONE))
+            plan.gone.append(row.name)
+    _plan_fresh(fresh, rows, before.values(), settings)
+    inputs: set[Hashable] | None = None
+    for row in fresh:
+        old = rows.get(row.name)
+        rows[row.name] = row
+        found = folder.files(row.output) if row.output and row.status == PLANNED else {}
+        if found:
+            if inputs is None:
+                used = (settings.options.get(name) for name in ("template", "classes"))
+                read = (*(each.place for each in (*rows.values(), *fresh)), *used)
+                inputs = {identity(place) for place in read if place} - {None}
+            _keep_others(row, old, [*found], inputs, retry=retry_failed, force=force)
+    plan.stale += fresh
+    plan.rows = sorted(rows.values(), key=lambda row: row.name)
+    _check_links(plan.rows, sources, folder)
+    return plan
+
+
+def _known(row: Record, item: Record, folder: Folder, plan: RunPlan) -> Record:
+    """Return the updated row of an input."""
+    same = row.stamp == item.stamp and item.bytes in (0, row.bytes)
+    row = evolve(row, place=item.place) if row.place != item.place else row
+    if not same and row.status != PLANNED:
+        if not _has_hash(item, row):
+            plan.changed.append(row.name)
+            return evolve(row, status=PLANNED, bytes=item.bytes, stamp=item.stamp)
+        row = evolve(row, stamp=item.stamp)
+    elif not same:
+        row = evolve(row, bytes=item.bytes, stamp=item.stamp)
+    if row.status == DONE and folder.size(row.output) != row.output_bytes:
+        plan.lost.append(row.name)
+        return evolve(row, status=PLANNED)
+    return evolve(row, status=PLANNED) if row.status == GONE else row
+
+
+def _has_hash(item: Record, row: Record) -> bool:
+    """Return whether a file with another time has the same content. Remote files are not fetched for this."""
+    path = local_path(item.place)
+    if path is None or not row.hash or item.bytes != row.bytes:
+        return False
+    try:
+        return digest(path)[0] == row.hash
+    except OSError:
+        return False
+
+
+def _plan_fresh(fresh: list[Record], rows: dict[str, Record], gone: Iterable[Record], settings: Settings) -> None:
+    """Give new and changed inputs their numbers, and the names of their outputs."""
+    kinds: dict[str, str] = {}
+    for row, head in zip(fresh, heads([row.place for row in fresh], HEAD_BYTES)):
+        kind = "t7" if head is None else kind_of(head)
+        if kind or row.claimed:
+            kinds[row.name] = kind or "t7"
+        else:
+            row.status, row.reason = FOREIGN, title_of(head or b"")
+    named = {name: rows[name].output for name, kind in kinds.items() if name in rows}
+    named = {name: output for name, output in named.items() if _fits(output, settings.suffix(kinds[name]))}
+    taken = [row.output for row in (*rows.values(), *gone) if row.output]
+    names = named | output_names(
+        ((name, kind) for name, kind in kinds.items() if name not in named), (*taken, *REPORTS, NAME), settings.suffix
+    )
+    for row in fresh:
+        old = rows.get(row.name)
+        row.number = old.number if old else 0
+        row.output = names.get(row.name, old.output if old else "")
+
+
+def _fits(output: str, suffix: str) -> bool:
+    """Return whether the existing name of an output still fits its format."""
+    return bool(output) and os.path.splitext(output)[1] == suffix if suffix else bool(output)
+
+
+def _keep_others(
+    row: Record, old: Record | None, found: list[str], inputs: set[Hashable], *, retry: bool, force: bool
+) -> None:
+    """Keep files that exist at the place of an output: inputs always, and foreign ones without `force`.
+
+    With `retry`, a foreign file is compared with the output first: it may be one of an interrupted run.
+    """
+    name = os.path.basename(row.output)
+    if any(identity(place) in inputs for place in found):
+        row.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
+    elif not (force or (old and old.ours and old.output == row.output)):
+        row.ours = False
+        if not retry:
+            fail_foreign(row)
+
+
+def fail_foreign(row: Record) -> Record:
+    """Mark a file as failed whose output exists, and is not ours; return it."""
+    name = os.path.basename(row.output)
+    return row.fail(
+        "TargetExistsError", "a foreign file exists already", f"{name} exists already, and was not made by this zoo"
+    )
+
+
+def _check_links(rows: Iterable[Record], sources: Sequence[str], folder: Folder) -> None:
+    """Refuse folders of outputs that are in a source, by links or because the output folder contains it."""
+    roots, own = roots_of(sources), identity(folder.place)
+    if own is None:  # a dry run, of a new folder
+        return
+    outputs = {row.output.rpartition("/")[0]: row for row in rows if row.output and row.status == PLANNED}
+    for inside, row in outputs.items():
+        if is_inside(join(folder.place, inside) if inside else folder.place, roots, own):
+            raise ModelError(
+                f"the output {row.output} would be in a source",
+                file=folder.place,
+                hint="Give a folder of its own with -o.",
+            )

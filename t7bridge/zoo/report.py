@@ -18,8 +18,8 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .job import DONE, FAILED, FOREIGN, NO_PICTURE, PLANNED, picture_of
-from .journal import JournalRow
+from .journal import DONE, FAILED, FOREIGN, PLANNED, Record
+from .workers import NO_PICTURE, picture_of
 
 COLUMNS = {
     "name": "path of the input in the zoo",
@@ -57,7 +57,7 @@ class ZooReport:
     """
 
     output: str
-    rows: list[JournalRow] = field(factory=list, repr=False)
+    rows: list[Record] = field(factory=list, repr=False)
     options: dict[str, Any] = field(factory=dict)
     version: str = ""
     failures: list[tuple[str, str, list[str]]] = field(factory=list, repr=False)
@@ -118,7 +118,7 @@ class ZooReport:
         }
 
 
-def summarize(output: str, rows: list[JournalRow], options: dict[str, Any], version: str) -> ZooReport:
+def summarize(output: str, rows: list[Record], options: dict[str, Any], version: str) -> ZooReport:
     """Summarize the rows of a journal."""
     groups: dict[tuple[str, str], list[str]] = {}
     files_with: Counter[str] = Counter()
@@ -185,7 +185,7 @@ def as_page(report: ZooReport) -> str:
     return page.replace("/*DATA*/", text, 1)
 
 
-def _picture(report: ZooReport, row: JournalRow) -> str:
+def _picture(report: ZooReport, row: Record) -> str:
     """Return the path of a file's picture in the folder; empty if it has none."""
     if (
         row.status != DONE
@@ -196,6 +196,6 @@ def _picture(report: ZooReport, row: JournalRow) -> str:
     return picture_of(row.output)
 
 
-def _shown_notes(row: JournalRow) -> str:
+def _shown_notes(row: Record) -> str:
     notes = (note[:3] for note in row.notes)
     return "\n".join(f"{level}: {path}: {text}" if path else f"{level}: {text}" for level, path, text in notes)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
+from attrs import evolve, field
+
+from ..data import define
 from ..errors import ModelError
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..version import __version__
-from .engines import Engine, open_engine
-from .filesystems import join
-from .folder import Folder, open_folder
-from .job import DONE, PLANNED, FileOutcome, Job, Settings
-from .journal import Journal, JournalRow
-from .options import settings_of, suffix_of
-from .plan import find_inputs
-from .progress import Progress
+from .journal import DONE, FAILED, FOREIGN, PLANNED, Journal, Record
+from .places import Folder, open_folder
+from .plan import RunPlan, Settings, make_plan
 from .report import ZooReport, report_files, summarize
-from .resume import RunPlan, make_plan
+from .workers import Engine, open_engine
 
 _LARGE_BYTES = 32 << 20
 _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
+_WINDOW_SECONDS = 10.0
 
 
 def convert_zoo(
@@ -49,7 +49,7 @@ def convert_zoo(
     force: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     on_start: Callable[[RunPlan], None] | None = None,
-    on_file: Callable[[JournalRow, FileOutcome], None] | None = None,
+    on_file: Callable[[Record], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> ZooReport:
@@ -62,7 +62,7 @@ def convert_zoo(
     Args:
         sources: files, folders, patterns and URLs of any file system of fsspec, one or several.
         output: a folder, or the URL of one.
-        to: the format of all outputs: `t7`, `pt`, `safetensors` or `hdf5`; by default each `.t7` becomes a `.pt` and
+        to: the format of all outputs, as in `convert`; by default each `.t7` becomes a `.pt` and
             each `.pt` a `.t7`.
         module: whether each model becomes a folder with `model.py` and `model.pt`, as `write_module` makes it.
         verify: whether each output is read back, by other readers too, and compared with its input.
@@ -80,7 +80,7 @@ def convert_zoo(
             differ from those of earlier runs.
         limits: resource limits.
         on_start: called with the plan.
-        on_file: called with each file's row and outcome.
+        on_file: called with the record of each finished file.
         on_progress: called with the progress, several times a second.
         **options: of `convert`, or of `write_module` where `module` is set.
 
@@ -89,17 +89,20 @@ def convert_zoo(
 
     Raises:
         T7BridgeError: a source cannot be found, another run is at work in the folder, or no worker can be started.
-        ModelError: the options contradict each other, or those of earlier runs.
+        ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
         UnsupportedError: a library is not installed.
     """
     places = [os.fspath(source) for source in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
-    settings = settings_of(to, module, verify, memory, limits, options, draw=draw, prove=prove, flush=engine != "local")
-    folder = open_folder(os.fspath(output), make=not dry_run)
-    with closing(folder):
-        if dry_run and not os.path.exists(folder.journal_path):
-            plan = make_plan(find_inputs(places, folder.place), (), folder, suffix_of(settings), force=force)
+    remote = engine != "local"
+    settings = Settings(
+        os.fspath(output), to, module, verify, draw, prove, options, limits, memory, flush=remote
+    ).checked()
+    with closing(open_folder(settings.folder, places, make=not dry_run)) as folder:
+        settings = evolve(settings, folder=folder.place)
+        if dry_run and not folder.has_journal:
+            plan = make_plan(places, (), folder, settings, force=force)
             return _planned(on_start, plan, folder)
-        with closing(Journal(folder.journal_path)) as journal, ExitStack() as stack:
+        with closing(Journal(folder.journal_path)) as journal, ExitStack() as last, ExitStack() as stack:
 
             def start(places: Iterable[str]) -> Engine:
                 opened = open_engine(
@@ -109,19 +112,19 @@ def convert_zoo(
                 return stack.enter_context(closing(opened))
 
             anew = _compare_options(journal, settings, force)
-            known = () if anew else tuple(journal.rows())
+            known = () if anew else tuple(journal.records())
             # If all files are new, the workers can start while the plan is made.
             started = start(places) if not known and not dry_run else None
-            found = find_inputs(places, folder.place)
-            plan = make_plan(found, known, folder, suffix_of(settings), retry_failed=retry_failed, force=force)
+            plan = make_plan(places, known, folder, settings, retry_failed=retry_failed, force=force)
             if dry_run:
                 return _planned(on_start, plan, folder)
-            if anew:
-                journal.forget()
-            journal.set_facts({"options": settings.asked(), "version": __version__, "sources": places})
-            journal.plan(plan.stale)
-            folder.sweep()
+            facts = {"options": settings.asked(), "version": __version__, "sources": places}
+            journal.plan(plan.stale, facts, anew=anew)
             todo = [row for row in plan.rows if row.status == PLANNED][:limit]
+            last.callback(folder.keep_journal)  # on every way out
+            if todo:
+                folder.keep_journal()  # before the first output: an interrupted run knows its own files
+            folder.sweep()
             if on_start is not None:
                 on_start(plan)
             with _Run(journal, folder, todo, on_file, on_progress) as run:
@@ -133,7 +136,6 @@ def convert_zoo(
                 reports = report_files(report)  # while the last outputs go to the disk
             for name, data in reports.items():
                 folder.write(name, data)
-        folder.keep_journal(last=True)
         return report
 
 
@@ -164,6 +166,70 @@ def _compare_options(journal: Journal, settings: Settings, force: bool) -> bool:
     return True
 
 
+@define
+class Progress:
+    """Progress of a run.
+
+    Attributes:
+        files: number of files in this run.
+        bytes: their total size.
+        counts: number of them `done`, `failed`, `foreign`.
+        done_bytes: size of the finished ones.
+        current: names of the files in progress, as far as known.
+        started: start of the conversion, on the clock of `time.monotonic`.
+    """
+
+    files: int
+    bytes: int
+    counts: Counter[str] = field(factory=Counter)
+    done_bytes: int = 0
+    current: list[str] = field(factory=list)
+    started: float = field(factory=time.monotonic)
+    _marks: deque[tuple[float, int, int]] = field(factory=deque, repr=False)
+
+    @property
+    def finished(self) -> int:
+        """Number of files that are finished."""
+        return self.counts[DONE] + self.counts[FAILED] + self.counts[FOREIGN]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the conversion began."""
+        return time.monotonic() - self.started
+
+    def add(self, status: str, size: int) -> None:
+        """Count a finished file."""
+        self.counts[status] += 1
+        self.done_bytes += size
+
+    def mark(self) -> None:
+        """Sample the progress, for the rates; to be called a few times a second."""
+        now = time.monotonic()
+        self._marks.append((now, self.finished, self.done_bytes))
+        while now - self._marks[0][0] > _WINDOW_SECONDS:
+            self._marks.popleft()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Return files and bytes a second, over the last ten seconds."""
+        if len(self._marks) < 2:
+            return 0.0, 0.0
+        first, last = self._marks[0], self._marks[-1]
+        passed = max(last[0] - first[0], 1e-6)
+        return (last[1] - first[1]) / passed, (last[2] - first[2]) / passed
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Return an estimate, by files or by bytes, whichever is longer; `None` while unknown."""
+        files, size = self.rates
+        left = [
+            (total - done) / rate
+            for total, done, rate in ((self.files, self.finished, files), (self.bytes, self.done_bytes, size))
+            if rate > 0 and total > done
+        ]
+        return max(left) if left else None
+
+
 class _Run:
     """One run: dispatches jobs to an engine and records all outcomes in the journal."""
 
@@ -171,16 +237,16 @@ class _Run:
         self,
         journal: Journal,
         folder: Folder,
-        todo: list[JournalRow],
-        on_file: Callable[[JournalRow, FileOutcome], None] | None,
+        todo: list[Record],
+        on_file: Callable[[Record], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._journal = journal
         self._folder = folder
-        self._rows = {row.number: row for row in todo}
+        self._todo = todo
         self._on_file = on_file
         self._on_progress = on_progress
-        self._pending: list[JournalRow] = []
+        self._pending: list[Record] = []
         # Flushing runs in parallel: it waits for the disk, and the workers need not.
         self._pool = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -195,19 +261,17 @@ class _Run:
             self._write()  # record finished files even if the run is interrupted
             self._finish_writing()
 
-    def _jobs(self) -> Iterator[Job]:
-        """Yield the large files first, so that no worker is left alone with one at the end."""
-        for row in sorted(self._rows.values(), key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0):
-            target = join(self._folder.place, row.output)
-            yield Job(row.number, row.place, target, row.bytes, row.claimed)
+    def _jobs(self) -> list[Record]:
+        """Return the large files first, so that no worker is left alone with one at the end."""
+        return sorted(self._todo, key=lambda row: -row.bytes if row.bytes >= _LARGE_BYTES else 0)
 
     def go(self, engine: Engine) -> None:
         """Convert all planned files."""
         self._due = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self._jobs())) as outcomes:
-            for outcome in outcomes:
-                if outcome is not None:
-                    self._take(outcome)
+            for row in outcomes:
+                if row is not None:
+                    self._take(row)
                 self._tick(engine)
         self._write()
         self._show(engine)
@@ -222,13 +286,12 @@ class _Run:
             self._show(engine)
             self._show_at = now + _SHOW_SECONDS
 
-    def _take(self, outcome: FileOutcome) -> None:
-        row = self._rows[outcome.number]
-        self.progress.add(outcome.status, row.bytes)
-        row.take(outcome, __version__)
+    def _take(self, row: Record) -> None:
+        row.version = __version__
+        self.progress.add(row.status, row.bytes)
         self._pending.append(row)
         if self._on_file is not None:
-            self._on_file(row, outcome)
+            self._on_file(row)
 
     def _write(self) -> None:
         self._finish_writing()
@@ -241,14 +304,15 @@ class _Run:
             self._writing.result()
             self._writing = None
 
-    def _commit(self, rows: list[JournalRow]) -> None:
-        """Mark as done only what has been flushed to the disk."""
+    def _commit(self, rows: list[Record]) -> None:
+        """Mark as done only what has been flushed to the disk; a file that is not done has no output."""
+        self._folder.remove(row.output for row in rows if row.status != DONE and row.ours and row.output)
         self._folder.settle(row.output for row in rows if row.status == DONE)
         self._journal.record(rows)
-        self._folder.keep_journal(last=False)
+        self._folder.keep_journal(now=False)
 
     def _show(self, engine: Engine) -> None:
         self.progress.mark()
         if self._on_progress is not None:
-            self.progress.current = [self._rows[job.number].name for job in engine.current()]
+            self.progress.current = [row.name for row in engine.current()]
             self._on_progress(self.progress)

@@ -12,6 +12,7 @@ from zoo_maker import greedy, make_zoo
 
 import t7bridge
 
+dask = pytest.importorskip("dask")
 pytest.importorskip("distributed")
 
 
@@ -63,11 +64,13 @@ def test_own_cluster(tmp_path: Path) -> None:
     assert "greedy.t7: OutOfMemory" in run.stderr
 
 
-def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler(tmp_path: Path) -> None:
     """A scheduler that is not there is an error that names it."""
     make_zoo(tmp_path / "zoo", 3)
-    monkeypatch.setattr("t7bridge.zoo.dask._PATIENCE_SECONDS", 0.5)
     address = f"tcp://127.0.0.1:{free_port()}"
 
-    with pytest.raises(t7bridge.T7BridgeError, match=f"{address}: the Dask scheduler cannot be reached"):
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.5s"}),
+        pytest.raises(t7bridge.T7BridgeError, match=f"{address}: the Dask scheduler cannot be reached"),
+    ):
         t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "out", engine="dask", scheduler=address)

@@ -10,7 +10,7 @@ import pytest
 from attrs import asdict
 
 from t7bridge.errors import CorruptError, T7BridgeError
-from t7bridge.zoo.journal import SCHEMA, Journal, JournalRow
+from t7bridge.zoo import Journal, Record
 
 NAMES = ["a.t7", "b/\u00e9.t7", "c\udcff.t7", "d\udce9\u00e9.t7", "e \U0001f600.t7", "f\udc80.t7"]
 """Names of ASCII, of other letters, and of bytes that are not UTF-8, as Python has them."""
@@ -24,18 +24,17 @@ def opened(path: Path) -> contextlib.closing[Journal]:
 def test_rows_come_back(tmp_path: Path) -> None:
     """Every field of every row is preserved when the journal is closed; rows are ordered by name."""
     rows = [
-        JournalRow(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0,
+        Record(name=name, place=f"/zoo/{name}", bytes=number, stamp="s", claimed=number % 2 == 0,
             output=name + ".pt", ours=number % 3 == 0, status="done",
             notes=[["info", "root", name, ""]] * (number % 2), seconds=0.5,
             layers=[["root", "nn.X", "why"]] * (number % 3))
         for number, name in enumerate(NAMES)
     ]  # fmt: skip
     with opened(tmp_path / "j") as journal:
-        journal.plan(rows[::-1])
-        journal.set_facts({"options": {"to": "pt"}, "runs": 3})
+        journal.plan(rows[::-1], {"options": {"to": "pt"}, "runs": 3})
     assert sorted(row.number for row in rows) == [1, 2, 3, 4, 5, 6]
     with opened(tmp_path / "j") as journal:
-        found = list(journal.rows())
+        found = list(journal.records())
         assert [asdict(row) for row in sorted(found, key=lambda row: row.bytes)] == [asdict(row) for row in rows]
         assert [row.name for row in found[:2]] == NAMES[:2]
         assert all(type(row.ours) is type(row.claimed) is bool for row in found)
@@ -45,36 +44,35 @@ def test_rows_come_back(tmp_path: Path) -> None:
 
 
 def test_plans_change_and_add(tmp_path: Path) -> None:
-    """A row with a number is updated, one without gets the next; forgetting removes all."""
+    """A row with a number is updated, one without gets the next; a plan anew removes all others."""
     with opened(tmp_path / "j") as journal:
-        journal.plan([JournalRow(name="a"), JournalRow(name="b")])
-        kept = list(journal.rows())
+        journal.plan([Record(name="a"), Record(name="b")], {})
+        kept = list(journal.records())
         kept[1].status = "failed"
-        journal.plan([kept[1], JournalRow(name="c")])
-        assert [(row.number, row.name, row.status) for row in journal.rows()] == [
+        journal.plan([kept[1], Record(name="c")], {})
+        assert [(row.number, row.name, row.status) for row in journal.records()] == [
             (1, "a", "planned"), (2, "b", "failed"), (3, "c", "planned"),
         ]  # fmt: skip
         kept[0].hash, kept[0].reason = "h", "why \udcff"
         journal.record([kept[0]])
-        assert [(row.hash, row.reason) for row in journal.rows()] == [("h", "why \udcff"), ("", ""), ("", "")]
+        assert [(row.hash, row.reason) for row in journal.records()] == [("h", "why \udcff"), ("", ""), ("", "")]
         kept[0].message = "a class \ud800 that is called so in a pickle, \ud7ff \udd00"
         journal.record([kept[0]])
-        assert next(journal.rows()).message.startswith("a class ")
-        journal.forget()
-        assert list(journal.rows()) == []
-        journal.plan([])
+        assert next(journal.records()).message.startswith("a class ")
+        journal.plan([Record(name="d")], {}, anew=True)
+        assert [(row.number, row.name) for row in journal.records()] == [(1, "d")]
+        journal.plan([], {}, anew=True)
         journal.record([])
     with opened(tmp_path / "j") as journal:
-        assert list(journal.rows()) == []
+        assert list(journal.records()) == []
 
 
-def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_at_a_time(tmp_path: Path) -> None:
     """A journal that another run has open is refused as such, one in a folder that is not there for that."""
-    monkeypatch.setattr("t7bridge.zoo.journal._BUSY_SECONDS", 0.05)
     with opened(tmp_path / "j"), pytest.raises(T7BridgeError, match="another run is at work"):
         Journal(str(tmp_path / "j"))
     with opened(tmp_path / "j") as journal:
-        assert journal.fact("schema") == SCHEMA
+        assert journal.fact("schema") == 1
     with pytest.raises(T7BridgeError, match="cannot be opened"):
         Journal(str(tmp_path / "none/j"))
 
@@ -85,15 +83,14 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="is not a journal"):
         Journal(str(tmp_path / "text"))
     with opened(tmp_path / "j") as journal:
-        journal.plan([JournalRow(name=f"n{number}") for number in range(500)])
-        journal.set_facts({"schema": SCHEMA + 1})
-    with pytest.raises(T7BridgeError, match=f"layout {SCHEMA + 1}, and this release supports {SCHEMA}"):
+        journal.plan([Record(name=f"n{number}") for number in range(500)], {"schema": 2})
+    with pytest.raises(T7BridgeError, match="layout 2, and this release supports 1"):
         Journal(str(tmp_path / "j"))
     with contextlib.closing(sqlite3.connect(tmp_path / "j")) as base:
-        base.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (str(SCHEMA),))
+        base.execute("UPDATE facts SET value = '1' WHERE name = 'schema'")
         base.commit()
     data = bytearray((tmp_path / "j").read_bytes())
     data[3 * 4096 :] = b"\xee" * (len(data) - 3 * 4096)
     (tmp_path / "j").write_bytes(data)
     with pytest.raises(CorruptError, match="damaged"), opened(tmp_path / "j") as journal:
-        list(journal.rows())
+        list(journal.records())

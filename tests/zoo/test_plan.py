@@ -9,7 +9,7 @@ from looping import for_each
 
 from t7bridge import T7BridgeError
 from t7bridge.errors import ModelError
-from t7bridge.zoo.plan import find_inputs, kind_of, output_names, safe_name
+from t7bridge.zoo import find_inputs, kind_of, output_names, safe_name
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -73,15 +73,13 @@ def test_links(tmp_path: Path) -> None:
 
 
 def test_refused_sources(tmp_path: Path) -> None:
-    """Missing files, special files, and the output folder itself are not sources."""
+    """Missing and special files are not sources."""
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(T7BridgeError, match="no such file or folder"):
         names(tmp_path / "nothing.t7")
     with pytest.raises(T7BridgeError, match="not a regular file"):
         names(tmp_path / "pipe")
-    with pytest.raises(ModelError, match="the output folder is a source too"):
-        names(tmp_path, output=tmp_path)
 
 
 def test_same_name_twice(tmp_path: Path) -> None:

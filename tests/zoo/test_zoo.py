@@ -16,8 +16,7 @@ from zoo_maker import linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge.errors import CorruptError, ModelError, T7BridgeError, WriteError
-from t7bridge.zoo.journal import Journal, JournalRow
-from t7bridge.zoo.report import ZooReport
+from t7bridge.zoo import Folder, Journal, Record, RunPlan, ZooReport
 
 
 def convert(source: Path, output: Path, **options: object) -> ZooReport:
@@ -102,7 +101,7 @@ def test_changed_inputs(small: Path, tmp_path: Path, rng) -> None:  # type: igno
     put(small / "a/net.t7", linear(rng))
     os.utime(small / "b.dat", ns=(1, 1))
     put(small / "new.t7", tensor(rng))
-    plans: list[t7bridge.zoo.resume.Plan] = []
+    plans: list[RunPlan] = []
     report = convert(small, tmp_path / "out", on_start=plans.append)
     (small / "new.t7").unlink()
     gone = convert(small, tmp_path / "out", on_start=plans.append)
@@ -279,7 +278,7 @@ def test_odd_names(tmp_path: Path, rng) -> None:  # type: ignore[no-untyped-def]
 def test_one_run_at_a_time(small: Path, tmp_path: Path) -> None:
     """A second run in the same folder is refused while the first is at work."""
 
-    def again(row: object, outcome: object) -> None:
+    def again(row: object) -> None:
         with pytest.raises(T7BridgeError, match="another run is at work"):
             convert(small, tmp_path / "out")
 
@@ -302,21 +301,19 @@ def test_journal_of_something_else(small: Path, tmp_path: Path) -> None:
 
 def test_done_only_after_the_disk_has_it(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs are flushed to the disk before the journal marks them as done."""
-    from t7bridge.zoo.folder import LocalFolder
-
     events: list[tuple[str, set[str]]] = []
-    settle, record = LocalFolder.settle, Journal.record
+    settle, record = Folder.settle, Journal.record
 
-    def settled(self: LocalFolder, outputs: object) -> None:
+    def settled(self: Folder, outputs: object) -> None:
         names = list(outputs)  # type: ignore[call-overload]
         settle(self, names)
         events.append(("disk", set(names)))
 
-    def recorded(self: Journal, rows: list[JournalRow]) -> None:
+    def recorded(self: Journal, rows: list[Record]) -> None:
         events.append(("journal", {row.output for row in rows if row.status == "done"}))
         record(self, rows)
 
-    monkeypatch.setattr(LocalFolder, "settle", settled)
+    monkeypatch.setattr(Folder, "settle", settled)
     monkeypatch.setattr(Journal, "record", recorded)
     convert(small, tmp_path / "out")
 
@@ -332,7 +329,7 @@ def test_disk_that_takes_no_more(small: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("t7bridge.zoo.folder.flush_file_system", refuse)
+        patch.setattr("t7bridge.io.disk.flush_file_system", refuse)
         with pytest.raises(WriteError, match=r"out: outputs cannot be flushed to the disk: Input/output error"):
             convert(small, tmp_path / "out")
     with sqlite3.connect(tmp_path / "out" / JOURNAL) as base:
@@ -349,9 +346,9 @@ def test_each_disk_is_flushed_once(
 ) -> None:
     """All outputs of a file system go to the disk at once, or one by one where the system cannot do that."""
     asked: list[str] = []
-    monkeypatch.setattr("t7bridge.zoo.folder.flush_file_system", lambda folder: asked.append(folder) or not one_by_one)
+    monkeypatch.setattr("t7bridge.io.disk.flush_file_system", lambda folder: asked.append(folder) or not one_by_one)
     alone: list[str] = []
-    monkeypatch.setattr("t7bridge.zoo.folder.flush_to_disk", alone.append)
+    monkeypatch.setattr("t7bridge.io.disk.flush_to_disk", alone.append)
     convert(small, tmp_path / "out")
 
     assert len(asked) == 1

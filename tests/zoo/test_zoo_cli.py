@@ -17,7 +17,7 @@ import t7bridge
 from t7bridge.cli.shared import _size
 from t7bridge.cli.zoo_display import Display, clock, megabytes
 from t7bridge.graph.python import PythonObject
-from t7bridge.zoo.progress import Progress
+from t7bridge.zoo import Progress
 
 
 @pytest.fixture

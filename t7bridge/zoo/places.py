@@ -1,0 +1,585 @@
+"""Places of inputs and outputs: local paths, and URLs of all file systems of fsspec. The only importer of fsspec.
+
+Local paths are used directly. Everything else is copied to or from a file in a temporary folder, since readers need
+random access and writers need a whole file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
+from ..io import disk
+from ..io.output import FileOutput
+from .journal import NAME, Record
+
+READ_ONLY = ("zip", "tar", "http", "https")
+WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
+"""File systems on which an object appears whole or not at all, so that no temporary name is needed."""
+_GLOB = "*?["
+_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
+_AT_ONCE = 32
+_CHUNK_BYTES, _FIRST_BYTES = 1 << 20, 1 << 16
+_HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+_KEEP_SECONDS, _SHARE = 10.0, 20
+
+
+def local_path(place: str) -> str | None:
+    """Return the path of a local place, `None` for a remote one."""
+    if place.startswith("file://"):
+        return place.removeprefix("file://")
+    return None if "://" in place or "::" in place else place
+
+
+def protocol_of(place: str) -> str:
+    """Return `s3` for `s3://bucket/key`, `zip` for `zip://member::s3://bucket/key`; `file` for a path."""
+    return place.split("::")[0].split("://")[0] if local_path(place) is None else "file"
+
+
+def is_in_memory(places: Iterable[str]) -> bool:
+    """Return whether one of the places is in the memory of this process, which other processes cannot access."""
+    return any(protocol_of(place) == "memory" for place in places)
+
+
+def join(folder: str, inside: str) -> str:
+    """Return the place of `inside`, a path with `/`, in a folder."""
+    path = local_path(folder)
+    return f"{folder.rstrip('/')}/{inside}" if path is None else os.path.join(path, *inside.split("/"))
+
+
+def real(place: str) -> str:
+    """Return the real path of a local place, also in fsspec's notation; the URL of a remote one."""
+    path = local_path(place.replace("local://", "file://", 1))
+    if path is not None:
+        return os.path.realpath(path)
+    scheme, mark, rest = place.partition("://")
+    return f"{scheme}{mark}{rest.strip('/')}"
+
+
+def identity(place: str) -> Hashable:
+    """Return what a place has in common with no other, however it is named: device and number, or the URL.
+
+    `None` for a local file that does not exist.
+    """
+    path = real(place)
+    if local_path(path) is None:
+        return path
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
+    """Return whether a place is one of some folders or in them, but not in `own`, which may be in them itself."""
+    path = real(place)
+    while True:
+        found = identity(path)
+        if found is not None and found == own:
+            return False
+        if found in folders:
+            return True
+        parent = os.path.dirname(path)
+        if parent in (path, "") or parent.endswith(":/"):
+            return False
+        path = parent
+
+
+def digest(path: str) -> tuple[str, int]:
+    """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found, size = hashlib.sha256(), 0
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            inner, count = digest(os.path.join(path, name))
+            found.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
+            size += count
+        return found.hexdigest(), size
+    with open(path, "rb", buffering=0) as file:
+        # A small first piece: most files are small, and a large buffer would be allocated each time.
+        while piece := file.read(_CHUNK_BYTES if size else _FIRST_BYTES):
+            found.update(piece)
+            size += len(piece)
+    return found.hexdigest(), size
+
+
+# Stores
+
+
+@contextmanager
+def _errors_of(place: str, what: str, kind: type[T7BridgeError] = T7BridgeError) -> Iterator[None]:
+    """Make an error of ours from any other: each file system has its own."""
+    try:
+        yield
+    except T7BridgeError:
+        raise
+    except Exception as error:
+        raise kind(f"cannot be {what}: {error or type(error).__name__}", file=place) from error
+
+
+def connect(place: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it.
+
+    Raises:
+        UnsupportedError: fsspec, or the library for this kind of file system, is not installed.
+        T7BridgeError: the URL is invalid.
+    """
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise UnsupportedError("fsspec is not installed", file=place, hint="pip install 't7bridge[zoo]'") from error
+    with _errors_of(place, "reached"):
+        try:
+            system, path = url_to_fs(place)
+        except ImportError as error:
+            hint = "pip install 't7bridge[s3]'" if protocol_of(place).startswith("s3") else ""
+            raise UnsupportedError(str(error), file=place, hint=hint) from error
+    return system, path
+
+
+def put(path: str, place: str) -> None:
+    """Copy a local file to a URL, where it appears whole or not at all.
+
+    Raises:
+        WriteError: the upload fails.
+    """
+    system, inside = connect(place)
+    with _errors_of(place, "written", WriteError):
+        if protocol_of(place) in WHOLE_OBJECTS:
+            system.put_file(path, inside)
+            return
+        folder = inside.rpartition("/")[0]
+        system.makedirs(folder, exist_ok=True)
+        temporary = f"{folder}/{disk.temporary_name()}"
+        try:
+            system.put_file(path, temporary)
+            system.mv(temporary, inside)
+        except BaseException:
+            if system.exists(temporary):
+                system.rm_file(temporary)
+            raise
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """Provide a temporary folder."""
+    folder = tempfile.mkdtemp(prefix="t7bridge-zoo-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def as_local_input(place: str) -> Iterator[str]:
+    """Provide the path of a local file, or folder, with the bytes of `place` during the context.
+
+    Raises:
+        T7BridgeError: it cannot be fetched.
+    """
+    path = local_path(place)
+    if path is not None:
+        yield path
+        return
+    system, inside = connect(place)
+    with scratch() as folder:
+        copy = os.path.join(folder, "input")
+        with _errors_of(place, "fetched"):
+            if system.isdir(inside):
+                system.get(inside.rstrip("/") + "/", copy + "/", recursive=True)
+            else:
+                system.get_file(inside, copy)
+        yield copy
+
+
+@contextmanager
+def as_local_output(place: str) -> Iterator[str]:
+    """Provide a path to write the file or folder `place` to; it is uploaded when the context ends without an error.
+
+    Raises:
+        WriteError: the upload fails.
+    """
+    path = local_path(place)
+    if path is not None:
+        _make_folder(os.path.dirname(path))
+        yield path
+        return
+    with scratch() as folder:
+        copy = os.path.join(folder, place.rpartition("/")[2])
+        yield copy
+        if os.path.isdir(copy):
+            for name in sorted(os.listdir(copy), reverse=True):  # model.pt before the model.py that needs it
+                put(os.path.join(copy, name), f"{place}/{name}")
+        else:
+            put(copy, place)
+
+
+_made: set[str] = set()
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder unless it existed when last checked."""
+    if folder and folder not in _made:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
+        _made.add(folder)
+
+
+def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
+    """Return the first bytes of each of many files; `None` for one that cannot be read.
+
+    Args:
+        places: paths or URLs.
+        count: number of bytes of each.
+    """
+    if all(local_path(place) is not None for place in places):
+        yield from (_head(place, count) for place in places)
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(lambda place: _head(place, count), places)
+
+
+def _head(place: str, count: int) -> bytes | None:
+    path = local_path(place)
+    try:
+        if path is None:
+            system, inside = connect(place)
+            with system.open(inside, "rb", block_size=1 << 16) as file:
+                return bytes(file.read(count))
+        fd = os.open(path, _HEAD_FLAGS)
+        try:
+            return os.read(fd, count)
+        finally:
+            os.close(fd)
+    except Exception:  # the error is reported when the whole file is read
+        return None
+
+
+# Lists of inputs
+
+
+def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
+    """Return the files of a source: its name, their records, named relative to it, and whether it is a single file.
+
+    Args:
+        source: path of a file or folder, a pattern, or a URL of one.
+        output: the output folder, whose files are left out.
+
+    Raises:
+        T7BridgeError: it does not exist, or cannot be listed.
+    """
+    own = real(output) if output else ""
+    path = local_path(source)
+    if path is None:
+        records, is_file = _list_remote(source)
+        inside = [record for record in records if not own or not real(record.place).startswith(f"{own}/")]
+        return source.split("::")[-1].rstrip("/").rpartition("/")[2], inside, is_file
+    name = os.path.basename(os.path.abspath(fixed_part(path)))
+    if os.path.isdir(path):
+        return name, list(_walk(os.path.abspath(path), os.path.abspath(path), own)), False
+    if os.path.exists(path):
+        return name, [_local_record(os.path.abspath(path), os.path.dirname(os.path.abspath(path)))], True
+    start = os.path.abspath(fixed_part(path))
+    records = []
+    for match in sorted(glob.iglob(os.path.abspath(path), recursive=True)):
+        if own and f"{os.path.realpath(match)}{os.sep}".startswith(own + os.sep):
+            continue
+        if os.path.isfile(match):
+            records.append(_local_record(match, start))
+        elif "**" not in path:  # a recursive pattern lists the files itself
+            records += _walk(match, start, own)
+    if not records:
+        raise T7BridgeError("no such file or folder", file=path)
+    return name, records, False
+
+
+def folder_of(source: str) -> str | None:
+    """Return the folder or URL below which a source has its files; `None` for a single local file."""
+    path = local_path(source)
+    if path is None:
+        start = min((source.index(char) for char in _GLOB if char in source), default=None)
+        return source if start is None else source[:start].rpartition("/")[0]
+    return None if os.path.isfile(path) else fixed_part(path)
+
+
+def fixed_part(path: str) -> str:
+    """Return the folder of the first wildcard of a pattern; the path itself if there is none."""
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return path
+    return os.path.dirname(path[: min(path.index(char) for char in _GLOB if char in path)]) or os.curdir
+
+
+def _local_record(path: str, start: str) -> Record:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise T7BridgeError("is not a regular file", file=path, hint="Give the path of a file.")
+    name = os.path.relpath(path, start).replace(os.sep, "/")
+    return Record(name=name, place=path, bytes=status.st_size, stamp=str(status.st_mtime_ns))
+
+
+def _walk(folder: str, start: str, own: str) -> Iterator[Record]:
+    """Yield regular files below a folder. Links to files are followed; those to folders may be cyclic, and are not."""
+    stack = [folder]
+    while stack:
+        current = stack.pop()
+        try:
+            items = list(os.scandir(current))
+        except OSError as error:
+            raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
+        prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
+        for item in items:
+            if item.name.startswith("."):
+                continue
+            if item.is_dir(follow_symlinks=False):
+                if os.path.realpath(item.path) != own:
+                    stack.append(item.path)
+            elif item.is_file():
+                status = item.stat()
+                yield Record(0, prefix + item.name, item.path, status.st_size, str(status.st_mtime_ns))
+
+
+def _list_remote(place: str) -> tuple[list[Record], bool]:
+    """Return the files at a URL, and whether it is a single file: a folder's, those matching a pattern, or one."""
+    system, path = connect(place)
+    is_file = False
+    with _errors_of(place, "listed"):
+        if any(char in path for char in _GLOB) and protocol_of(place) not in ("http", "https"):
+            found = system.glob(path, detail=True)
+            start = path[: min(path.index(char) for char in _GLOB if char in path)].rpartition("/")[0]
+        elif is_file := _is_file(system, path):
+            found, start = {path: system.info(path)}, path.rstrip("/").rpartition("/")[0]
+        else:
+            found, start = system.find(path, detail=True), path.rstrip("/")
+        infos = {name: info for name, info in found.items() if info.get("type") != "directory"}
+        poor = [name for name, info in infos.items() if info.get("size") is None]  # web servers
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            infos |= zip(poor, pool.map(system.info, poor))
+    if not infos:
+        raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
+    return [_remote_record(system, place, start, name, info) for name, info in sorted(infos.items())], is_file
+
+
+def _is_file(system: Any, path: str) -> bool:
+    """Return whether a path is a file. A web page may be both: a path that ends in `/` is then a folder."""
+    if system.protocol in ("http", "https") or "http" in tuple(system.protocol):
+        return bool(path.rpartition("/")[2])
+    return bool(system.isfile(path))
+
+
+def _remote_record(system: Any, place: str, start: str, name: str, info: dict[str, Any]) -> Record:
+    head, chained, rest = place.partition("::")
+    url = f"{head.split('://')[0]}://{name}{chained}{rest}" if chained else system.unstrip_protocol(name)
+    stamp = next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
+    inside = name[len(start) :] if name.startswith(start) else name
+    return Record(name=inside.lstrip("/"), place=url, bytes=info.get("size") or 0, stamp=stamp)
+
+
+# The output folder
+
+
+class Folder:
+    """An output folder on this machine, or on a mounted file system: its journal, existing and leftover files.
+
+    Attributes:
+        place: its path or URL.
+        journal_path: the path of the journal.
+        has_journal: whether there was one.
+        was_empty: whether there was nothing else.
+    """
+
+    def __init__(self, place: str, *, make: bool) -> None:
+        self.place = os.path.abspath(place)
+        self.journal_path = os.path.join(self.place, NAME)
+        self.has_journal = os.path.exists(self.journal_path)
+        self.was_empty = not os.path.isdir(self.place) or all(name.startswith(NAME) for name in os.listdir(self.place))
+        if make:
+            try:
+                os.makedirs(self.place, exist_ok=True)
+            except OSError as error:
+                raise WriteError(f"the folder cannot be created: {error.strerror}", file=place) from error
+
+    def files(self, output: str) -> dict[str, int]:
+        """Return place and size of each file of an existing output; empty if it is missing."""
+        if self.was_empty:
+            return {}
+        path = join(self.place, output)
+        try:
+            if not os.path.isdir(path):
+                return {path: os.lstat(path).st_size}
+            found = {entry.path: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
+        except OSError:
+            return {}
+        return found or {path: 0}
+
+    def size(self, output: str) -> int | None:
+        """Return the size of an existing output, `None` if it is missing."""
+        found = self.files(output)
+        return sum(found.values()) if found else None
+
+    def sweep(self) -> None:
+        """Remove leftovers of killed workers."""
+        for current, _, names in os.walk(self.place):
+            for name in names:
+                if disk.is_temporary(name):
+                    with contextlib.suppress(FileNotFoundError):  # its writer may not be dead yet
+                        os.unlink(os.path.join(current, name))
+
+    def remove(self, outputs: Iterable[str]) -> None:
+        """Remove outputs of failed files, where they have one: older or faulty ones of ours."""
+        for output in outputs:
+            path = join(self.place, output)
+            for name in ("model.py", "model.pt") if os.path.isdir(path) else ("",):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(path, name) if name else path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+    def settle(self, outputs: Iterable[str]) -> None:
+        """Wait until outputs are on the disk. Links may lead to several file systems.
+
+        Raises:
+            WriteError: they cannot be written.
+        """
+        paths = [join(self.place, output) for output in outputs]
+        folders = [folder for folder in set(map(os.path.dirname, paths)) if os.path.isdir(folder)]
+        try:
+            disks = {os.stat(folder).st_dev: folder for folder in folders}
+            if all(disk.flush_file_system(folder) for folder in disks.values()):
+                return
+            for path in paths:
+                disk.flush_to_disk(path)
+        except OSError as error:
+            raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
+
+    def keep_journal(self, *, now: bool = True) -> None:
+        """Store the journal, or only if that is due, unless `now`."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file next to the outputs, replacing an older one."""
+        with FileOutput(os.path.join(self.place, name), force=True, sync=True) as output:
+            output.write(data)
+
+    def close(self) -> None:
+        """Remove temporary files."""
+
+
+class RemoteFolder(Folder):
+    """An output folder in a store. The journal is a local copy, uploaded from time to time."""
+
+    def __init__(self, place: str) -> None:
+        if protocol_of(place) in READ_ONLY or "::" in place:
+            raise UnsupportedError(
+                "is read-only", file=place, hint="Write to a folder, or to a bucket of a store such as s3://."
+            )
+        self.place = place.rstrip("/")
+        self._system, self._path = connect(self.place)
+        self._sizes: dict[str, int] = {}
+        self._inside: dict[str, list[str]] = {}
+        with _errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
+            self._system.invalidate_cache()
+            start = len(self._path.rstrip("/"))
+            for path, info in self._system.find(self._path, detail=True).items():
+                name = path[start:].lstrip("/")
+                self._sizes[name] = info.get("size") or 0
+                self._inside.setdefault(name.rpartition("/")[0], []).append(name)
+        self.has_journal = NAME in self._sizes
+        self.was_empty = not set(self._sizes) - {NAME}
+        self._scratch = tempfile.mkdtemp(prefix="t7bridge-zoo-")
+        self.journal_path = os.path.join(self._scratch, NAME)
+        if self.has_journal:
+            with _errors_of(f"{self.place}/{NAME}", "fetched"):
+                self._system.get_file(f"{self._path}/{NAME}", self.journal_path)
+        self._due = 0.0
+
+    def files(self, output: str) -> dict[str, int]:
+        """See `Folder`; as of the beginning of the run."""
+        names = [output] if output in self._sizes else self._inside.get(output, [])
+        return {f"{self.place}/{name}": self._sizes[name] for name in names}
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(Exception):  # it may be gone already
+            self._system.rm_file(f"{self._path}/{name}")
+
+    def sweep(self) -> None:
+        """See `Folder`."""
+        for name in self._sizes:
+            if disk.is_temporary(name.rpartition("/")[2]):
+                self._delete(name)
+
+    def remove(self, outputs: Iterable[str]) -> None:
+        """See `Folder`: those that there were at the beginning, since a failed file is not uploaded."""
+        for output in outputs:
+            for place in self.files(output):
+                self._delete(place[len(self.place) + 1 :])
+
+    def settle(self, outputs: Iterable[str]) -> None:
+        """Do nothing: what a store has accepted is durable."""
+
+    def keep_journal(self, *, now: bool = True) -> None:
+        """See `Folder`. Copying takes at most a twentieth of the time."""
+        began = time.monotonic()
+        if now or began > self._due:
+            put(self.journal_path, f"{self.place}/{NAME}")
+            kept = time.monotonic()
+            self._due = kept + max(_KEEP_SECONDS, _SHARE * (kept - began))
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `Folder`."""
+        path = os.path.join(self._scratch, name)
+        with open(path, "wb") as file:
+            file.write(data)
+        put(path, f"{self.place}/{name}")
+
+    def close(self) -> None:
+        """See `Folder`."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def open_folder(output: str, sources: Sequence[str], *, make: bool = True) -> Folder:
+    """Return the output folder at a path or URL; nothing is written into a source.
+
+    Args:
+        output: path or URL.
+        sources: paths, patterns and URLs of the inputs.
+        make: whether to create a missing folder.
+
+    Raises:
+        ModelError: the folder is a source, or a folder of one with files of its own.
+        UnsupportedError: the place is read-only, or a library is not installed.
+        WriteError: the folder cannot be created.
+    """
+    roots = roots_of(sources)
+    if identity(output) in roots:
+        raise ModelError("the output folder is a source too", hint="Give a folder of its own with -o.")
+    path = local_path(output)
+    folder = RemoteFolder(output) if path is None else Folder(path, make=make)
+    if not (folder.has_journal or folder.was_empty) and is_inside(output, roots):
+        folder.close()
+        raise ModelError(
+            "the output folder is a part of a source, with files of its own", file=output,
+            hint="Give a new folder, or an empty one, with -o.",
+        )  # fmt: skip
+    return folder
+
+
+def roots_of(sources: Sequence[str]) -> set[Hashable]:
+    """Return the identities of the folders below which sources have their files."""
+    folders = [folder for folder in map(folder_of, sources) if folder is not None]
+    return {identity(folder) for folder in folders} - {None}

@@ -1,0 +1,690 @@
+"""The work on one file, and the engines: sets of processes that do it.
+
+The engine for this machine has worker processes, each of which may die or hang at the cost of its current file only.
+They are spawned, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no wait.
+Jobs are done in order, so the first one without an answer is the one a dead worker was working on. A worker ends when
+its input is closed, even in the middle of a job: the parent process is gone then.
+
+To a Dask cluster, an existing one or one on this machine, files go in groups. Each of its threads has a worker process
+of our own, which does the work under the same protection as on one machine. If a machine of the cluster is lost, Dask
+reassigns its groups. This is the only importer of Dask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from itertools import count
+from typing import Any, Protocol
+
+from ..errors import (
+    ModelError,
+    NoModuleError,
+    StrictError,
+    T7BridgeError,
+    UnknownFormatError,
+    UnsupportedError,
+    UnsupportedLayerError,
+)
+from ..formats import FORMATS, NAMED
+from ..io import copy as transfer
+from ..io.disk import flush_to_disk
+from ..report import Note
+from .journal import DONE, FOREIGN, Record, as_requests, from_requests
+from .places import as_local_input, as_local_output, digest, is_in_memory, join, local_path, scratch
+from .plan import Settings, fail_foreign
+
+ENGINES = ("local", "dask")
+NO_PICTURE = "no picture: "
+"""Prefix of the note on a file that cannot be drawn."""
+READY = b"ready"
+_START = "import sys; sys.path[:] = sys.argv[1:]; from t7bridge.zoo.workers import main; main()"
+_NOTES_KEPT = 50
+_AHEAD_JOBS, _AHEAD_BYTES = 48, 4 << 20
+_TICK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.01
+"""Seconds for which answers are collected: waking up for each of a thousand a second would take a core."""
+_GROUP_JOBS, _GROUP_BYTES = 32, 16 << 20
+_GROUPS_A_THREAD = 3
+_LONELY_SECONDS = 30.0
+
+Outcomes = Generator["Record | None", None, None]
+"""The finished files in any order, and `None` now and then when there are none."""
+
+
+# One file, in any process: fetch, convert, verify, hash, store
+
+
+class VerifyError(T7BridgeError):
+    """An output differs from its input."""
+
+
+def convert_one(record: Record, settings: Settings) -> Record:
+    """Convert one file, and store the outcome in its record; any error becomes part of it."""
+    began = time.perf_counter()
+    try:
+        with as_local_input(record.place) as source:
+            record.hash, size = digest(source)
+            record.bytes = max(record.bytes, size)
+            if record.ours:
+                _convert(record, settings, source)
+                record.status = DONE
+            else:
+                _compare(record, settings, source)
+    except T7BridgeError as error:
+        _explain(record, error)
+    except MemoryError:
+        limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
+        record.fail("OutOfMemory", f"needs more than the {limit} available")
+    except OSError as error:
+        record.fail(type(error).__name__, f"cannot be read or written: {error.strerror or error}")
+    except Exception as error:  # one file must never stop the others
+        record.fail("InternalError", f"internal error: {type(error).__name__}: {error}")
+    record.seconds = time.perf_counter() - began
+    return record
+
+
+def _convert(record: Record, settings: Settings, source: str) -> None:
+    place = join(settings.folder, record.output)
+    with as_local_output(place) as target:
+        _write(record, settings, source, target)
+        if settings.verify:
+            _verify(settings, source, target)
+        if settings.prove:
+            _prove(record, settings, source)
+        if settings.draw:
+            _draw(record, settings, source, picture_of(place))
+        if settings.flush:
+            flush_to_disk(target)
+        record.output_hash, record.output_bytes = digest(target)
+
+
+def _compare(record: Record, settings: Settings, source: str) -> None:
+    """Adopt a file that exists under the name of the output if it is that output; it is never replaced."""
+    with scratch() as folder, as_local_input(join(settings.folder, record.output)) as found:
+        target = os.path.join(folder, os.path.basename(record.output))
+        _write(record, settings, source, target)
+        written = digest(target)
+        if written != digest(found):
+            fail_foreign(record)
+            return
+    record.output_hash, record.output_bytes = written
+    record.status, record.ours = DONE, True
+
+
+def _write(record: Record, settings: Settings, source: str, target: str) -> None:
+    """Write the output in the requested format. An existing file under its name is an earlier attempt of ours."""
+    if settings.module:
+        from ..tools.export_module import write_module
+
+        report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
+    else:
+        from ..conversion.convert import convert
+
+        report = convert(source, target, to=settings.to, force=True, limits=settings.limits, **settings.options)
+    record.mode, record.tensors = report.mode, report.tensors
+    record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
+    _keep_notes(record, report.notes)
+
+
+def picture_of(target: str) -> str:
+    """Return the path or URL of the picture next to an output."""
+    return f"{target}.html"
+
+
+def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
+    """Draw a model. A failure is noted, and does not affect the conversion."""
+    from ..tools.draw.draw import draw
+    from ..tools.draw.page import is_page
+
+    try:
+        with as_local_output(place) as target:
+            if os.path.exists(target) and not is_page(target):
+                raise T7BridgeError("a foreign file has the name of the picture")
+            draw(source, target, force=True, limits=settings.limits)
+            if settings.flush:
+                flush_to_disk(target)
+    except (T7BridgeError, MemoryError) as error:
+        reason = error.message if isinstance(error, T7BridgeError) else "out of memory"
+        record.notes.append(["info", "", NO_PICTURE + reason, ""])
+
+
+def _prove(record: Record, settings: Settings, source: str) -> None:
+    """Add the result of `prove`, which applies to `.t7` only."""
+    from ..tools.prove.note import BEGIN, prove_note
+
+    try:
+        note = prove_note(source, limits=settings.limits)
+        record.notes.append([note.level, note.path, note.message, note.loss])
+    except MemoryError:
+        record.notes.append(["info", "", f"{BEGIN}not possible: out of memory", ""])
+
+
+def _verify(settings: Settings, source: str, target: str) -> None:
+    if settings.to is not None and FORMATS[settings.to].values == NAMED:
+        from ..conversion.into_named import differences
+
+        found = differences(source, target, settings.limits)
+    else:
+        from ..tools.verify import verify
+
+        found = [str(difference) for difference in verify(source, target, limits=settings.limits).differences]
+    if found:
+        raise VerifyError("the output differs from the input", found="; ".join(found[:3]))
+
+
+def _keep_notes(record: Record, notes: list[Note]) -> None:
+    record.notes = [[note.level, note.path, note.message, note.loss] for note in notes[:_NOTES_KEPT]]
+    if len(notes) > _NOTES_KEPT:
+        record.notes.append(["info", "", f"{len(notes) - _NOTES_KEPT} more notes", ""])
+
+
+def _explain(record: Record, error: T7BridgeError) -> None:
+    """Put an error into the record, without names of files: the record names the file."""
+    if isinstance(error, NoModuleError) or (isinstance(error, UnknownFormatError) and not record.claimed):
+        record.status, record.reason = FOREIGN, error.message
+        return
+    error.file = ""
+    record.fail(type(error).__name__, error.message, str(error))
+    if isinstance(error, StrictError):
+        _keep_notes(record, list(error.notes))
+    if isinstance(error, UnsupportedLayerError):
+        record.layers = [list(layer) for layer in error.layers]
+
+
+# A worker process: settings and jobs are lines of JSON on its input, outcomes lines of JSON on its output
+
+
+def main() -> None:
+    """Work until the input ends."""
+    lines = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not write between the answers
+    settings = Settings.from_json(lines.readline())
+    _warm_up(settings)
+    answers.write(READY + b"\n")
+    answers.flush()
+    transfer.MAX_THREADS = 1  # there is a worker for each core
+    jobs: queue.SimpleQueue[Record] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in lines:
+            for job in from_requests(line):
+                jobs.put(job)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        job = jobs.get()
+        with _memory_limit(settings.memory):
+            convert_one(job, settings)
+        answers.write(job.result().encode() + b"\n")
+        answers.flush()
+
+
+def _warm_up(settings: Settings) -> None:
+    """Import what the work needs, so that the first file does not pay for it in time or memory."""
+    wanted = [
+        "conversion.convert",
+        "conversion.into_python",
+        "conversion.t7_record",
+        "conversion.tree",
+        "nn.weights.state_dict",
+        "formats.pt.reader",
+        "formats.pt.writer",
+        "graph.arrays",
+    ]
+    wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
+    wanted += ["tools.draw.draw"] if settings.draw else []
+    wanted += ["tools.prove.prove"] if settings.prove else []
+    wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
+    for name in wanted:
+        importlib.import_module(f"t7bridge.{name}")
+
+
+@contextlib.contextmanager
+def _memory_limit(allowed: int | None) -> Iterator[None]:
+    """Limit further memory allocation of this process to a number of bytes, where the system supports it.
+
+    On Linux that is `RLIMIT_DATA`, which counts allocations and not mapped files; elsewhere `RLIMIT_AS`, which counts
+    both.
+    """
+    if allowed is None:
+        yield
+        return
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        yield
+        return
+    kind, used = resource.RLIMIT_AS, 0
+    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
+        kind, used = resource.RLIMIT_DATA, int(file.read().split()[5]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(kind)
+    wanted = used + allowed
+    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+# Engines
+
+
+class Engine(Protocol):
+    """Converts files in some set of processes."""
+
+    def run(self, jobs: Iterable[Record]) -> Outcomes:
+        """Convert files; yield each when its record has the outcome."""
+
+    def current(self) -> list[Record]:
+        """Return the files in progress, as far as they are known."""
+
+    def close(self) -> None:
+        """End all processes that were started."""
+
+
+def open_engine(
+    name: str,
+    settings: Settings,
+    places: Iterable[str],
+    *,
+    workers: int | None,
+    timeout: float | None,
+    scheduler: str | None,
+) -> Engine:
+    """Start an engine.
+
+    Args:
+        name: `local` or `dask`.
+        settings: settings of each conversion.
+        places: of inputs and outputs.
+        workers: number of processes; 0 for none but this one, `None` for one a core.
+        timeout: time limit for one file, in seconds.
+        scheduler: address of a Dask scheduler.
+
+    Raises:
+        ModelError: the engine does not exist, or does not support the request.
+        UnsupportedError: its library is not installed.
+    """
+    if name not in ENGINES:
+        raise ModelError(f"unknown engine {name!r}", expected=" or ".join(ENGINES))
+    in_memory = is_in_memory(places)
+    if name == "dask":
+        if in_memory:
+            raise ModelError("other processes cannot access memory://", hint="Use the local engine.")
+        return DaskEngine(settings, scheduler, workers, timeout)
+    if scheduler is not None:
+        raise ModelError("only the Dask engine has a scheduler", expected="engine='dask'")
+    if workers == 0 or in_memory:
+        if timeout or settings.memory:
+            raise ModelError(
+                "time and memory limits need worker processes",
+                hint="Use --workers 1 or more, and no memory:// URLs.",
+            )
+        return InlineEngine(settings)
+    return LocalEngine(settings, workers or _cores(), timeout)
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class InlineEngine:
+    """Converts files one after another in this process: no startup cost, but no isolation either."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._current: list[Record] = []
+
+    def current(self) -> list[Record]:
+        """See `Engine`."""
+        return self._current
+
+    def run(self, jobs: Iterable[Record]) -> Outcomes:
+        """See `Engine`."""
+        for job in jobs:
+            self._current = [job]
+            yield convert_one(job, self._settings)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+Inbox = queue.SimpleQueue["tuple[_Worker, list[bytes] | None]"]
+"""Lines from a worker; `None` is its end."""
+
+
+def _weight(job: Record, settings: Settings) -> int:
+    """Return the weight of a job for queuing ahead. A small remote file may take long too: few queue behind it."""
+    is_remote = local_path(job.place) is None or local_path(settings.folder) is None
+    return job.bytes + (_AHEAD_BYTES // 4 if is_remote else 0)
+
+
+class _Worker:
+    """A worker process as its supervisor sees it.
+
+    Attributes:
+        jobs: jobs assigned and not yet answered, in order, each with its weight.
+        weight: their total weight.
+        began: when the first of them began; `None` before the worker is ready.
+        late: whether it was killed because a file took too long.
+    """
+
+    def __init__(self, settings: Settings, inbox: Inbox) -> None:
+        self.jobs: deque[tuple[Record, int]] = deque()
+        self.weight = 0
+        self.began: float | None = None
+        self.late = False
+        quiet = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+            start_new_session=True,  # Ctrl-C goes to the supervisor only
+        )
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        self._send(settings.as_json())
+        threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def _listen(self, inbox: Inbox) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        with self._process.stdout as answers:
+            while piece := os.read(answers.fileno(), 1 << 20):
+                *lines, rest = (rest + piece).split(b"\n")
+                inbox.put((self, lines))
+                time.sleep(_PAUSE_SECONDS)
+        inbox.put((self, None))
+
+    def _send(self, line: str) -> None:
+        """Send a line; a dead worker is noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            self._input.write(line.encode() + b"\n")
+            self._input.flush()
+
+    def give(self, jobs: list[tuple[Record, int]]) -> None:
+        """Assign it more jobs."""
+        if self.began is not None and not self.jobs:
+            self.began = time.monotonic()
+        self.jobs += jobs
+        self.weight += sum(weight for _, weight in jobs)
+        self._send(as_requests(job for job, _ in jobs))
+
+    def answered(self) -> Record:
+        """Remove the first of its jobs; return it."""
+        job, weight = self.jobs.popleft()
+        self.weight -= weight
+        return job
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+
+    def end(self) -> str:
+        """Wait for its end, and return a description of the cause."""
+        with contextlib.suppress(OSError):
+            self._input.close()
+        code = self._process.wait()
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"signal {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+
+class LocalEngine:
+    """Converts files in worker processes on this machine.
+
+    Args:
+        settings: settings of each conversion.
+        workers: number of processes.
+        timeout: time limit for one file, in seconds.
+    """
+
+    def __init__(self, settings: Settings, workers: int, timeout: float | None = None) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._workers = [_Worker(settings, self._inbox) for _ in range(workers)]
+
+    def current(self) -> list[Record]:
+        """See `Engine`."""
+        return [worker.jobs[0][0] for worker in self._workers if worker.jobs and worker.began is not None]
+
+    def run(self, jobs: Iterable[Record]) -> Outcomes:
+        """See `Engine`.
+
+        Raises:
+            T7BridgeError: no worker can be started.
+        """
+        waiting = ((job, _weight(job, self._settings)) for job in jobs)
+        returned: deque[tuple[Record, int]] = deque()
+        looked = time.monotonic()
+        hungry = self._workers
+        while True:
+            for worker in hungry:
+                self._feed(worker, waiting, returned)
+            hungry = []
+            if not any(worker.jobs for worker in self._workers):
+                return
+            if time.monotonic() - looked > _TICK_SECONDS:
+                self._end_late()
+                looked = time.monotonic()
+            try:
+                worker, lines = self._inbox.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
+            if lines is None:
+                if worker in self._workers:
+                    yield self._replace(worker, returned)
+                    hungry = self._workers
+                continue
+            worker.began, hungry = time.monotonic(), [worker]
+            for result in json.loads(b"[%b]" % b",".join(line for line in lines if line != READY)):
+                yield worker.answered().take(result)
+
+    @staticmethod
+    def _feed(worker: _Worker, waiting: Iterator[tuple[Record, int]], returned: deque[tuple[Record, int]]) -> None:
+        """Refill a worker when half of its queue is done, or at once with a large file."""
+        if len(worker.jobs) > _AHEAD_JOBS // 2:
+            return
+        room = _AHEAD_BYTES - worker.weight
+        more: list[tuple[Record, int]] = []
+        while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
+            job = returned.popleft() if returned else next(waiting, None)
+            if job is None:
+                break
+            if job[1] > room and (worker.jobs or more):
+                returned.appendleft(job)  # a large file waits for an idle worker
+                break
+            more.append(job)
+            room -= job[1]
+        if more:
+            worker.give(more)
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if self._timeout and worker.jobs and worker.began is not None and now - worker.began > self._timeout:
+                worker.late = True
+                worker.kill()
+
+    def _replace(self, worker: _Worker, returned: deque[tuple[Record, int]]) -> Record | None:
+        """Replace a dead worker, and mark the file that it was working on as failed."""
+        how = worker.end()
+        if worker.began is None:
+            raise T7BridgeError(
+                f"a worker process cannot be started: it ended with {how}",
+                hint="T7BRIDGE_TRACEBACK=1 in the environment shows why.",
+            )
+        self._workers[self._workers.index(worker)] = _Worker(self._settings, self._inbox)
+        if not worker.jobs:
+            return None
+        job = worker.answered()
+        returned.extendleft(reversed(worker.jobs))
+        if worker.late:
+            reason = f"took longer than the {self._timeout:g} seconds of --timeout"
+            return job.fail("Timeout", "took longer than --timeout", reason)
+        reason = f"the process that worked on it ended with {how}"
+        if how == "signal SIGKILL":
+            reason += ", possibly out of memory"
+        return job.fail("WorkerDied", reason)
+
+    def close(self) -> None:
+        """Kill all workers."""
+        for worker in self._workers:
+            worker.kill()
+            worker.end()
+        self._workers = []
+
+
+_engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
+"""The engine of each thread of this machine of a cluster, and its settings."""
+
+
+def convert_group(settings: str, timeout: float | None, jobs: str) -> list[str]:
+    """Convert a group of files on a machine of the cluster. Inputs and outputs are JSON text."""
+    wanted, thread = (settings, timeout), threading.get_ident()
+    made_for, engine = _engines.get(thread, (None, None))
+    if engine is None or made_for != wanted:
+        if engine is not None:
+            engine.close()
+        engine = LocalEngine(Settings.from_json(settings), 1, timeout)
+        _engines[thread] = wanted, engine
+    return [record.result() for record in engine.run(from_requests(jobs)) if record is not None]
+
+
+def end_workers() -> None:
+    """End the idle worker processes of this machine."""
+    for thread in list(_engines):
+        _, engine = _engines[thread]
+        if not engine.current():
+            _engines.pop(thread)[1].close()
+
+
+class DaskEngine:
+    """Converts files on a Dask cluster.
+
+    Args:
+        settings: settings of each conversion.
+        scheduler: address of the scheduler, `tcp://host:8786`; without one a cluster is started on this machine.
+        workers: number of processes of the local cluster; by default one a core.
+        timeout: time limit for one file, in seconds.
+
+    Raises:
+        UnsupportedError: Dask is not installed.
+        T7BridgeError: the scheduler cannot be reached, for as long as Dask's configuration allows.
+    """
+
+    def __init__(self, settings: Settings, scheduler: str | None, workers: int | None, timeout: float | None) -> None:
+        try:
+            import distributed
+        except ImportError as error:
+            raise UnsupportedError("Dask is not installed", hint="pip install 't7bridge[dask]'") from error
+        self._settings = settings.as_json()
+        self._timeout = timeout
+        library: Any = distributed  # partly untyped
+        self._cluster: Any = None
+        try:
+            if scheduler is None:
+                self._cluster = library.LocalCluster(
+                    n_workers=workers or None, threads_per_worker=1, dashboard_address=None
+                )
+            self._client: Any = library.Client(self._cluster or scheduler)
+        except (OSError, ValueError) as error:
+            raise T7BridgeError(f"the Dask scheduler cannot be reached: {error}", file=scheduler or "") from error
+        self._running: dict[int, tuple[Any, list[Record]]] = {}
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._numbers = count()
+        self._name = f"t7bridge-zoo-{os.urandom(6).hex()}"
+        self._threads = 1
+
+    def current(self) -> list[Record]:
+        """Return the first files of the oldest groups; only the cluster knows which are in progress."""
+        return [jobs[0] for _, jobs in list(self._running.values())[: self._threads]]
+
+    def run(self, jobs: Iterable[Record]) -> Outcomes:
+        """See `Engine`; the outcomes of a group arrive together.
+
+        Raises:
+            T7BridgeError: the cluster has had no worker for a while, or has disappeared.
+        """
+        waiting, lonely = iter(jobs), time.monotonic()
+        while True:
+            self._threads = sum(self._client.nthreads().values())
+            if self._threads:
+                lonely = time.monotonic()
+            elif time.monotonic() - lonely > _LONELY_SECONDS:
+                raise T7BridgeError("the Dask cluster has no worker", hint="Start some with `dask worker ADDRESS`.")
+            while len(self._running) < _GROUPS_A_THREAD * max(1, self._threads):
+                group = _next_group(waiting)
+                if not group:
+                    break
+                self._submit(group)
+            if not self._running:
+                return
+            try:
+                number = self._done.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
+            yield from self._take(number)
+
+    def _submit(self, jobs: list[Record]) -> None:
+        number = next(self._numbers)
+        key = f"{self._name}-{number}"
+        requests = as_requests(jobs)
+        future = self._client.submit(convert_group, self._settings, self._timeout, requests, key=key, pure=False)
+        self._running[number] = (future, jobs)
+        future.add_done_callback(lambda _: self._done.put(number))
+
+    def _take(self, number: int) -> Iterator[Record]:
+        future, jobs = self._running.pop(number)
+        if future.status == "finished":
+            by_number = {job.number: job for job in jobs}
+            for result in map(json.loads, future.result()):
+                yield by_number[result[0]].take(result)
+            return
+        error = future.exception() if future.status == "error" else None
+        if len(jobs) > 1:  # one of them kills machines: isolate it
+            for job in jobs:
+                self._submit([job])
+            return
+        reason = f"could not be converted on the cluster: {type(error).__name__}: {error}" if error else future.status
+        kind = "WorkerDied" if type(error).__name__ == "KilledWorker" else "ClusterError"
+        yield jobs[0].fail(kind, "could not be converted on the cluster", reason)
+
+    def close(self) -> None:
+        """Cancel pending work, and end the cluster if it was started here."""
+        for future, _ in self._running.values():
+            future.cancel()
+        with contextlib.suppress(Exception):  # the cluster may already be gone
+            self._client.run(end_workers)
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+
+def _next_group(waiting: Iterator[Record]) -> list[Record]:
+    """Return the next files, up to the size of a group."""
+    group: list[Record] = []
+    for job in waiting:
+        group.append(job)
+        if len(group) >= _GROUP_JOBS or sum(job.bytes for job in group) >= _GROUP_BYTES:
+            break
+    return group
