@@ -10,6 +10,7 @@ import contextlib
 import glob
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -27,7 +28,6 @@ from .journal import NAME, Record
 READ_ONLY = ("zip", "tar", "http", "https")
 WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory")
 """File systems on which an object appears whole or not at all, so that no temporary name is needed."""
-_GLOB = "*?["
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _AT_ONCE = 32
 _CHUNK_BYTES, _FIRST_BYTES = 1 << 20, 1 << 16
@@ -176,8 +176,7 @@ def put(path: str, place: str) -> None:
 
 
 @contextmanager
-def scratch() -> Iterator[str]:
-    """Provide a temporary folder."""
+def _scratch() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="t7bridge-zoo-")
     try:
         yield folder
@@ -197,7 +196,7 @@ def as_local_input(place: str) -> Iterator[str]:
         yield path
         return
     system, inside = connect(place)
-    with scratch() as folder:
+    with _scratch() as folder:
         copy = os.path.join(folder, "input")
         with _errors_of(place, "fetched"):
             if system.isdir(inside):
@@ -219,14 +218,20 @@ def as_local_output(place: str) -> Iterator[str]:
         _make_folder(os.path.dirname(path))
         yield path
         return
-    with scratch() as folder:
-        copy = os.path.join(folder, place.rpartition("/")[2])
+    with scratch_output(place) as copy:
         yield copy
         if os.path.isdir(copy):
             for name in sorted(os.listdir(copy), reverse=True):  # model.pt before the model.py that needs it
                 put(os.path.join(copy, name), f"{place}/{name}")
         else:
             put(copy, place)
+
+
+@contextmanager
+def scratch_output(place: str) -> Iterator[str]:
+    """Provide the path of a temporary file or folder with the name of `place`."""
+    with _scratch() as folder:
+        yield os.path.join(folder, re.split(r"[/\\]", place)[-1])
 
 
 _made: set[str] = set()
@@ -291,12 +296,12 @@ def list_source(source: str, output: str) -> tuple[str, list[Record], bool]:
         records, is_file = _list_remote(source)
         inside = [record for record in records if not own or not real(record.place).startswith(f"{own}/")]
         return source.split("::")[-1].rstrip("/").rpartition("/")[2], inside, is_file
-    name = os.path.basename(os.path.abspath(fixed_part(path)))
+    name = os.path.basename(os.path.abspath(_fixed_part(path)))
     if os.path.isdir(path):
         return name, list(_walk(os.path.abspath(path), os.path.abspath(path), own)), False
     if os.path.exists(path):
         return name, [_local_record(os.path.abspath(path), os.path.dirname(os.path.abspath(path)))], True
-    start = os.path.abspath(fixed_part(path))
+    start = os.path.abspath(_fixed_part(path))
     records = []
     for match in sorted(glob.iglob(os.path.abspath(path), recursive=True)):
         if own and f"{os.path.realpath(match)}{os.sep}".startswith(own + os.sep):
@@ -314,16 +319,20 @@ def folder_of(source: str) -> str | None:
     """Return the folder or URL below which a source has its files; `None` for a single local file."""
     path = local_path(source)
     if path is None:
-        start = min((source.index(char) for char in _GLOB if char in source), default=None)
+        start = _wildcard_at(source)
         return source if start is None else source[:start].rpartition("/")[0]
-    return None if os.path.isfile(path) else fixed_part(path)
+    return None if os.path.isfile(path) else _fixed_part(path)
 
 
-def fixed_part(path: str) -> str:
+def _wildcard_at(path: str) -> int | None:
+    return min((path.index(char) for char in "*?[" if char in path), default=None)
+
+
+def _fixed_part(path: str) -> str:
     """Return the folder of the first wildcard of a pattern; the path itself if there is none."""
     if os.path.lexists(path) or not glob.has_magic(path):
         return path
-    return os.path.dirname(path[: min(path.index(char) for char in _GLOB if char in path)]) or os.curdir
+    return os.path.dirname(path[: _wildcard_at(path)]) or os.curdir
 
 
 def _local_record(path: str, start: str) -> Record:
@@ -360,9 +369,9 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     system, path = connect(place)
     is_file = False
     with _errors_of(place, "listed"):
-        if any(char in path for char in _GLOB) and protocol_of(place) not in ("http", "https"):
-            found = system.glob(path, detail=True)
-            start = path[: min(path.index(char) for char in _GLOB if char in path)].rpartition("/")[0]
+        magic = _wildcard_at(path)
+        if magic is not None and protocol_of(place) not in ("http", "https"):
+            found, start = system.glob(path, detail=True), path[:magic].rpartition("/")[0]
         elif is_file := _is_file(system, path):
             found, start = {path: system.info(path)}, path.rstrip("/").rpartition("/")[0]
         else:

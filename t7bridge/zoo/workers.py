@@ -41,7 +41,7 @@ from ..io import copy as transfer
 from ..io.disk import flush_to_disk
 from ..report import Note
 from .journal import DONE, FOREIGN, Record, as_requests, from_requests
-from .places import as_local_input, as_local_output, digest, is_in_memory, join, local_path, scratch
+from .places import as_local_input, as_local_output, digest, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
 ENGINES = ("local", "dask")
@@ -76,11 +76,7 @@ def convert_one(record: Record, settings: Settings) -> Record:
         with as_local_input(record.place) as source:
             record.hash, size = digest(source)
             record.bytes = max(record.bytes, size)
-            if record.ours:
-                _convert(record, settings, source)
-                record.status = DONE
-            else:
-                _compare(record, settings, source)
+            _convert(record, settings, source)
     except T7BridgeError as error:
         _explain(record, error)
     except MemoryError:
@@ -96,30 +92,25 @@ def convert_one(record: Record, settings: Settings) -> Record:
 
 def _convert(record: Record, settings: Settings, source: str) -> None:
     place = join(settings.folder, record.output)
-    with as_local_output(place) as target:
+    with as_local_output(place) if record.ours else scratch_output(place) as target:
         _write(record, settings, source, target)
         if settings.verify:
             _verify(settings, source, target)
         if settings.prove:
             _prove(record, settings, source)
+        written = digest(target)
+        if not record.ours:  # a file of that name exists: it is adopted if it is this output, and never replaced
+            with as_local_input(place) as found:
+                if digest(found) != written:
+                    fail_foreign(record)
+                    return
+            record.ours = True
         if settings.draw:
             _draw(record, settings, source, picture_of(place))
         if settings.flush:
             flush_to_disk(target)
-        record.output_hash, record.output_bytes = digest(target)
-
-
-def _compare(record: Record, settings: Settings, source: str) -> None:
-    """Adopt a file that exists under the name of the output if it is that output; it is never replaced."""
-    with scratch() as folder, as_local_input(join(settings.folder, record.output)) as found:
-        target = os.path.join(folder, os.path.basename(record.output))
-        _write(record, settings, source, target)
-        written = digest(target)
-        if written != digest(found):
-            fail_foreign(record)
-            return
     record.output_hash, record.output_bytes = written
-    record.status, record.ours = DONE, True
+    record.status = DONE
 
 
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
