@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 import t7bridge
-from t7bridge.layers import extent, number, param
+from t7bridge.nn.mapping import extent, number
+from t7bridge.nn.registry import param
 
 
 @t7bridge.register_module(

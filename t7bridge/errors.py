@@ -101,6 +101,10 @@ class CorruptError(FormatError):
     """The file contradicts itself: a view outside its storage, a tag that does not exist, a wrong reference."""
 
 
+class RecordError(FormatError):
+    """What a file records of its past, such as element types, contradicts what it shows. `convert` ignores it then."""
+
+
 class LimitError(FormatError):
     """A limit was exceeded. The message names the limit, its value and how to raise it.
 

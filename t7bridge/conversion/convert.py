@@ -10,9 +10,11 @@ import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from .. import formats
-from ..errors import ModelError, about_file
-from ..formats import LUA, NAMED
+from ..errors import ModelError, RecordError, about_file
+from ..formats import LUA, NAMED, FormatSpec
 from ..garbage import collector_paused
 from ..io.output import FileOutput
 from ..io.source import PathLike
@@ -22,6 +24,7 @@ from .options import check_choices, note_ignored
 from .request import Options
 
 if TYPE_CHECKING:
+    from ..formats.document import Document
     from ..formats.pt.locations import MapLocation
 
 
@@ -132,31 +135,48 @@ def convert(
             allow_foreign,
             map_location,
         )
-        report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template requires a conversion from .pt to .t7",
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
-        note_ignored(given, report)
         inputs = (document.source,) if model is None else (document.source, model.source)
         with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output, collector_paused():
-            if goal.values == NAMED:
-                from .into_named import write_named_tensors
-
-                write_named_tensors(document, output, goal, options, report)
-            elif goal.values == LUA:
-                from .into_lua import write_lua_values
-
-                write_lua_values(document, output, options, report)
-            else:
-                from .into_python import write_python_values
-
-                write_python_values(document, output, options, report)
+            report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
+            note_ignored(given, report)
+            try:
+                _write(document, output, goal, options, report)
+            except RecordError as error:
+                output.restart()
+                report = evolve(report, mode="", notes=[])
+                note_ignored(given, report)
+                _write(document, output, goal, evolve(options, believed=False), report)
+                if not any(note.code == "record" for note in report.notes):
+                    report.note("warning", f"{error.message}: its record is not used", code="record")
             if strict:
                 from .strictness import check_strict
 
                 check_strict(report, strict)
         report.target_bytes = os.path.getsize(output.path)
     return report
+
+
+def _write(document: Document, output: FileOutput, goal: FormatSpec, options: Options, report: Report) -> None:
+    """Write the values of a file in a format.
+
+    Raises:
+        RecordError: a record in the source contradicts what the source shows; the output is not usable.
+    """
+    if goal.values == NAMED:
+        from .into_named import write_named_tensors
+
+        write_named_tensors(document, output, goal, options, report)
+    elif goal.values == LUA:
+        from .into_lua import write_lua_values
+
+        write_lua_values(document, output, options, report)
+    else:
+        from .into_python import write_python_values
+
+        write_python_values(document, output, options, report)

@@ -11,7 +11,7 @@ from ..formats import LUA
 from ..formats.t7.writer import T7Writer
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
-from ..io.output import Output
+from ..io.output import FileOutput, Output
 from ..report import Report
 from .request import Options, value_of
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from ..formats.t7.file import T7File
 
 
-def write_lua_values(document: Document, output: Output, options: Options, report: Report) -> None:
+def write_lua_values(document: Document, output: FileOutput, options: Options, report: Report) -> None:
     """Write the values of a file as Lua values."""
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
         _copy_t7(document.content, output, options, report)
     elif options.template is not None:
         _fill_template(document, options.template, output, options, report)
-    elif not (options.record and not options.nested and _restore_t7(document, output, options, report)):
+    elif not (
+        options.record and options.believed and not options.nested and _restore_t7(document, output, options, report)
+    ):
         _write_tables(document, output, options, report)
 
 
-def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> None:
+def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> T7Writer:
     report.mode = "copy"
     layout = evolve(content.layout, **options.layout)
     if options.layout and layout.vintage:
@@ -60,6 +62,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
             )
         output.write(content.trailing)
         report.note("warning", f"{content.message}; they are copied", code="trailing")
+    return writer
 
 
 def _note_plain_nans(writer: T7Writer, report: Report) -> None:
@@ -73,10 +76,10 @@ def _note_plain_nans(writer: T7Writer, report: Report) -> None:
 def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from ..formats.t7.layout import T7Layout
-    from .lua_tree import note_nones, to_lua
+    from .lua_tree import to_lua
     from .pt_record import write_pt_record
 
-    value = value_of(document, report)
+    value = value_of(document, options, report)
     tree = to_lua(value, nested=options.nested, keep_device=options.keep_device, limits=options.limits)
     report.notes += tree.notes
     report.mode = "tree"
@@ -88,8 +91,6 @@ def _write_tables(document: Document, output: Output, options: Options, report: 
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
     if options.record:
         write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
-    else:
-        note_nones(tree, report)
 
 
 def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:
@@ -101,7 +102,7 @@ def _fill_template(document: Document, template: Document, output: Output, optio
     content = template.content
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")
-    value = value_of(document, report)
+    value = value_of(document, options, report)
     try:
         report.notes += fill_template(content.roots, value, options.partial)
     except ModelError as error:
@@ -112,10 +113,11 @@ def _fill_template(document: Document, template: Document, output: Output, optio
     report.mode = "template"
 
 
-def _restore_t7(document: Document, output: Output, options: Options, report: Report) -> bool:
+def _restore_t7(document: Document, output: FileOutput, options: Options, report: Report) -> bool:
     """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
     if document.format != "pt":
         return False
+    from .read_back import check_t7
     from .t7_record import original_t7
 
     restored, has_record = original_t7(document.content, options.limits)
@@ -126,6 +128,7 @@ def _restore_t7(document: Document, output: Output, options: Options, report: Re
             )
         return False
     report.tensors, report.storages = restored.tensors, restored.storages
-    _copy_t7(restored, output, options, report)
+    writer = _copy_t7(restored, output, options, report)
     report.mode = "record"
+    check_t7(output, writer, document.content, options.limits)
     return True

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..errors import RecordError
 from ..formats import LUA, FormatSpec, home
 from ..formats import open as open_document
 from ..io.output import FileOutput
 from ..limits import Limits
 from ..report import Report
 from .into_python import python_value
-from .left_out import note_texts
 from .named_tensors import name_tensors
 from .request import Options, value_of
 
@@ -27,22 +27,23 @@ def write_named_tensors(
     report.mode = "tensors"
     written = home(goal.name).write(output, named)
     report.tensors, report.storages = written.tensors, written.storages
-    note_texts(written, named, goal, report)
 
 
 def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
+    return name_tensors(plain_value(document, options, report), goal, report, document.metadata, options.limits)
+
+
+def plain_value(document: Document, options: Options, report: Report) -> Any:
+    """Return the value of a file as builtins with tensors in them, with notes about the rest."""
     if document.spec.values == LUA:
         made = python_value(document.content, options, report)
-        value = made.value
         if made.modules is not None:
-            value = made.modules.with_data(value)
-            made.modules.note_rest(value, True)
-    else:
-        from .simplified import simplified
+            made.modules.note_rest(made.value, True)
+        return made.value
+    from .pt_values import with_state_dicts
 
-        value = simplified(value_of(document, report), report, options.limits, with_data=True)
-    return name_tensors(value, goal, report, document.metadata, options.limits)
+    return with_state_dicts(value_of(document, options, report), report, options.limits)
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:
@@ -57,7 +58,13 @@ def differences(source: str, target: str, limits: Limits) -> list[str]:
         UnsupportedError: the library is not installed.
     """
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        report = Report(document.path, target, document.format, written.format)
-        named = named_value(document, written.spec, Options(limits=limits), report)
-        found: list[str] = home(written.format).differences(target, named)
+        for believed in (True, False):
+            report = Report(document.path, target, document.format, written.format)
+            named = named_value(document, written.spec, Options(limits=limits, believed=believed), report)
+            try:
+                found: list[str] = home(written.format).differences(target, named)
+                break
+            except RecordError:
+                if not believed:
+                    raise
         return found

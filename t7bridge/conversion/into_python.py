@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..data import define
 from ..formats import FORMATS, LUA
 from ..graph.lua import TorchObject
-from ..io.output import Output
+from ..io.output import FileOutput
 from ..report import Report
 from .request import Options, note_foreign_names, value_of
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from ..formats.pt.legacy_writer import LegacyPtWriter
     from ..formats.pt.writer import PtWriter
     from ..formats.t7.file import T7File
+    from ..graph.storage import Storage
     from .state_dicts import StateDicts
 
 
-def write_python_values(document: Document, output: Output, options: Options, report: Report) -> None:
+def write_python_values(document: Document, output: FileOutput, options: Options, report: Report) -> None:
     """Write the values of a file as Python values."""
     from ..formats.pt.file import writer as pt_writer
 
@@ -33,11 +34,11 @@ def write_python_values(document: Document, output: Output, options: Options, re
     )
     if document.spec.values != LUA:
         report.mode = "copy"
-        value = value_of(document, report)
+        value = value_of(document, options, report)
         if options.mode == "auto":
-            from .simplified import simplified
+            from .pt_values import with_state_dicts
 
-            value = simplified(value, report, options.limits, keep_classes=options.allow_foreign)
+            value = with_state_dicts(value, report, options.limits)
         _finish_pt(writer, value, report)
         return
     made = python_value(document.content, options, report)
@@ -53,6 +54,10 @@ def write_python_values(document: Document, output: Output, options: Options, re
     whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:
         _finish_pt(writer, value, report)
+        if made.lent is not None and options.pt_format != "torchscript":  # which has named tensors only
+            from .read_back import check_pt
+
+            check_pt(output, writer, made.lent, document.content, options.limits)
         return
     from .t7_record import encode_record, take_skeleton
 
@@ -80,10 +85,12 @@ class PythonValue:
     Attributes:
         value: the value.
         modules: the modules that were replaced by their state dicts; `None` if there are none.
+        lent: of a value from a record: for its storages, by identity, those of the `.t7` with their elements.
     """
 
     value: Any
     modules: StateDicts | None = None
+    lent: dict[int, Storage] | None = None
 
 
 def python_value(content: T7File, options: Options, report: Report) -> PythonValue:
@@ -94,15 +101,14 @@ def python_value(content: T7File, options: Options, report: Report) -> PythonVal
         options: the options of the conversion.
         report: receives the mode and notes.
     """
-    if options.record and options.mode == "auto" and content.has_pt_record:
+    if options.record and options.believed and options.mode == "auto" and content.has_pt_record:
         from .pt_record import original_pt
 
         original = original_pt(content, options.limits)
         if original is not None:
-            value, foreign = original
-            note_foreign_names(foreign, report)
+            note_foreign_names(original.foreign, report)
             report.mode = "record"
-            return PythonValue(value)
+            return PythonValue(original.value, lent=original.lent)
         report.note(
             "warning", "the .t7 was changed since it was made from a .pt: its record is not used", code="record"
         )

@@ -33,7 +33,7 @@ from .tree import Tree
 _MISSING = object()
 
 
-class Plain(Tree):
+class _Plain(Tree):
     """Builds plain values with an explicit stack. Tuples and sets are made after their content."""
 
     def __init__(self, torch: bool) -> None:
@@ -60,7 +60,7 @@ class Plain(Tree):
             self._open.append((None, None, _Finish(value, held, self._torch)))
             self._open.extend((held, number, part) for number, part in reversed(list(enumerate(parts))))
         else:
-            super()._put(target, place, value)
+            target[place] = self._convert(value)
 
     def _convert(self, value: Value) -> Any:
         if isinstance(value, (Tensor, Storage)):
@@ -122,7 +122,7 @@ class Plain(Tree):
     def _parts(self, name: str, parts: dict[str, Any]) -> dict[Any, Any]:
         return self._entries({"__class__": name}, {key: part for key, part in parts.items() if part is not None})
 
-    def _python_object(self, value: python.PythonObject) -> Any:
+    def _python_object(self, value: python.PythonObject) -> dict[Any, Any]:
         parts: dict[Any, Any] = {} if value.args in ((), python.UNSET) else {"__args__": value.args}
         parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
         attributes = value.attributes
@@ -196,7 +196,7 @@ def to_python(value: Value) -> Any:
     Raises:
         UnsupportedError: numpy has no arrays of a tensor's type (bfloat16 and float8 need `ml_dtypes`).
     """
-    return Plain(torch=False).run(value)
+    return _Plain(torch=False).run(value)
 
 
 def to_torch(value: Value) -> Any:
@@ -212,4 +212,4 @@ def to_torch(value: Value) -> Any:
     Raises:
         ImportError: PyTorch is not installed.
     """
-    return Plain(torch=True).run(value)
+    return _Plain(torch=True).run(value)

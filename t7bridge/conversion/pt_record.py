@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from ..data import define
-from ..errors import CorruptError
+from ..errors import CorruptError, RecordError
 from ..formats.pt.pickle.pickler import PickleWriter
 from ..formats.pt.restore import read_pickle_with
 from ..formats.pt.writer import StorageKeys
@@ -144,8 +144,26 @@ def restore_value(
     return (*read_pickle_with(record.pickle, found, limits, forbid), lent)
 
 
-def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> tuple[Any, list[str]] | None:
+@define(eq=False)
+class OriginalPt:
+    """The value of the `.pt` from which a `.t7` was made.
+
+    Attributes:
+        value: the value.
+        foreign: the globals in its pickle that have no meaning here.
+        lent: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
+    """
+
+    value: Any
+    foreign: list[str]
+    lent: dict[int, Storage]
+
+
+def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool = True) -> OriginalPt | None:
     """Return the value of the `.pt` from which a `.t7` with a record was made.
+
+    Elements of types that Lua does not have are computed from Lua's when they are read, and an element that such a type
+    lacks is a `RecordError` then.
 
     Args:
         content: the `.t7`, with the record after its value.
@@ -153,9 +171,7 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
         forbid: whether names that run code are refused.
 
     Returns:
-        The value, and the globals in its pickle that have no meaning here. `None` if anything but weights of the `.t7`
-        was changed since, or the Lua value made from the record is not the one in the file: its storages are identified
-        by position, and those whose elements are in the record by their elements.
+        `None` if anything but weights of the `.t7` was changed since, or the value does not show what the file does.
 
     Raises:
         CorruptError: the record cannot be read, or the storages do not match.
@@ -164,15 +180,26 @@ def original_pt(content: T7File, limits: Limits = DEFAULT_LIMITS, forbid: bool =
     if len(content.roots) != 1 or record.structure != structure_hash(content.roots[0]):
         return None
     storages = [found for found in content.objects if isinstance(found, Storage)]
-    value, foreign, lent = restore_value(record, storages, limits, forbid)
+    try:
+        original = OriginalPt(*restore_value(record, storages, limits, forbid))
+    except RecordError:
+        return None
+    return original if shows(original.value, original.lent, content, limits) else None
+
+
+def shows(value: Any, lent: dict[int, Storage], content: T7File, limits: Limits) -> bool:
+    """Return whether the Lua value made from a value is the one in a `.t7`.
+
+    Storages are compared by place, those in `lent` by identity, and others by their elements.
+    """
     from ..values.compare import PlaceComparer
 
     for nested in (False, True):
         made = to_lua(value, nested=nested, keep_device=True, limits=limits)
         known = {(id(lua), id(lent[key])) for key, (_, lua, exact) in made.storages.items() if exact and key in lent}
         if not PlaceComparer(limits=limits, known=known).run(made.value, content.roots[0]):
-            return value, foreign
-    return None
+            return True
+    return False
 
 
 def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Storage:

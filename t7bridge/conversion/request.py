@@ -10,6 +10,7 @@ from ..data import define
 from ..formats import FORMATS, NAMED
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
+from ..values.elements import ELEMENTS_KEY, restore_elements
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -23,6 +24,8 @@ class Options:
     Attributes:
         layout: the requested parts of a `.t7`'s layout.
         template: the Lua model that receives a state dict, open.
+        believed: whether the source's records are used, to be checked while and after the target is written; `False`
+            after they were found wrong.
     """
 
     mode: str = "auto"
@@ -37,6 +40,7 @@ class Options:
     compact: bool = False
     allow_foreign: bool = False
     map_location: MapLocation = None
+    believed: bool = True
 
 
 def note_foreign_names(names: list[str], report: Report) -> None:
@@ -47,17 +51,29 @@ def note_foreign_names(names: list[str], report: Report) -> None:
         note_foreign(names, report)
 
 
-def value_of(document: Document, report: Report) -> Any:
+def value_of(document: Document, options: Options, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
     note_foreign_names(document.foreign, report)
     report.notes += document.notes
-    if document.metadata and FORMATS[report.target_format].values != NAMED:
-        names = ", ".join(list(document.metadata)[:5]) + (", …" if len(document.metadata) > 5 else "")
+    if ELEMENTS_KEY in document.metadata and options.record:
+        value, refused = restore_elements(value, document.metadata, check=not options.believed)
+        if refused:
+            others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
+            report.note(
+                "warning",
+                f"its elements are not all of the type that the metadata record, which is not used{others}",
+                refused[0],
+                code="record",
+                count=len(refused),
+            )
+    metadata = [name for name in document.metadata if name != ELEMENTS_KEY]
+    if metadata and FORMATS[report.target_format].values != NAMED:
+        names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
         report.note(
             "info",
-            f"{len(document.metadata)} strings of the file's metadata are left out: {names}",
+            f"{len(metadata)} strings of the file's metadata are left out: {names}",
             code="metadata",
-            count=len(document.metadata),
+            count=len(metadata),
         )
     return value

@@ -24,7 +24,6 @@ from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..io.output import Output
 from ..limits import DEFAULT_LIMITS, Limits
-from .tree import to_python
 
 if TYPE_CHECKING:
     from ..formats.pt.reader import PtReader
@@ -106,8 +105,8 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
         limits: resource limits.
 
     Returns:
-        The file, `None` if there is no usable record; and whether there is a record at all. A record is used only if
-        the `tree` made from it is the value of the `.pt`, its storages identified by position.
+        The file, `None` if there is no record or the `.pt` was changed since; and whether there is a record at all.
+        What is written from it must be checked by `read_back.check_t7`.
 
     Raises:
         FormatError: the record cannot be read, or the storages do not match.
@@ -119,11 +118,6 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     if content != reader.content_id:
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
-    from ..values.compare import PlaceComparer
-
-    made = [to_python(root) for root in restored.roots]
-    if PlaceComparer(limits=limits).run(made[0] if len(made) == 1 else made, reader.read()):
-        return None, True
     if ends_as_zip(restored.trailing[-ZIP_TAIL_BYTES:]):
         raise _unreadable()
     return restored, True

@@ -47,21 +47,11 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
         from .containers import folder_format
 
         spec = folder_format(source)
-        return _restored(_home(spec).read_folder(os.fspath(source), limits, **options))
+        return _home(spec).read_folder(os.fspath(source), limits, **options)  # type: ignore[no-any-return]
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that
         return _home(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
-    return _restored(_home(format_of(opened, limits)).read(opened, limits, **options))
-
-
-def _restored(document: Document) -> Document:
-    """The same document, whose tensors have the element types that the metadata name and the format lacks."""
-    if document.metadata:
-        from ..values.elements import restore_elements
-
-        names = document.metadata
-        document.change(lambda root: restore_elements(root, names))
-    return document
+    return _home(format_of(opened, limits)).read(opened, limits, **options)  # type: ignore[no-any-return]
 
 
 def format_of(source: ByteSource, limits: Limits | None = None) -> FormatSpec:

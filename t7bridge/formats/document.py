@@ -77,11 +77,6 @@ class Document:
             self._roots = self._load()
         return self._roots
 
-    def change(self, how: Callable[[Any], Any]) -> None:
-        """Have each value changed when it is read."""
-        load = self._load
-        self._load = lambda: [how(root) for root in load()]
-
     @property
     def value(self) -> Any:
         """The value of the file, or the list of its values if it holds several."""
@@ -147,9 +142,7 @@ class Written:
     Attributes:
         tensors: number of tensors.
         storages: number of storages.
-        left_out: names of texts of the metadata for which there was no room.
     """
 
     tensors: int = 0
     storages: int = 0
-    left_out: tuple[str, ...] = ()

@@ -67,6 +67,7 @@ class _Reader:
         self._notes = notes
         self._views: dict[Name, TensorView] = {}
         self._tensors: dict[Name, Tensor] = {}
+        self._recorded: dict[Name, Name] = {}
         self._by_address: dict[int, Tensor] = {}
         self._attributes = 0
         self._attribute_names: list[str] = []
@@ -104,7 +105,13 @@ class _Reader:
         tie(tied, self._views, self._notes)
         made: dict[Any, Any] = {}
         same: dict[int, Tensor] = {}
-        for steps, tensor in self._tensors.items():
+        names = _restored_names(self._recorded)
+        if len(names) < len(self._recorded):
+            path = next(path for path in self._recorded if path not in names)
+            message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
+            self._notes.append(Note("warning", ".".join(path), message, code="record"))
+        for path, tensor in self._tensors.items():
+            steps = names.get(path, path)
             holder = made
             for step in steps[:-1]:
                 inner = holder.setdefault(step, {})
@@ -113,7 +120,7 @@ class _Reader:
                 holder = inner
             if steps[-1] in holder:
                 raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
-            holder[steps[-1]] = same.setdefault(id(tensor), tied[steps])
+            holder[steps[-1]] = same.setdefault(id(tensor), tied[path])
         return [made]
 
     def _walk(self) -> None:
@@ -184,12 +191,12 @@ class _Reader:
                 return
             tensor = self._by_address[address] = self._tensor(path, data, element, order)
         names, view = _attribute(data, self._source.name)
-        steps = names.get("/".join(path), path)
-        if steps in self._tensors:
-            raise CorruptError("two data sets have one name", file=self._source.name, path=".".join(steps))
-        self._tensors[steps] = tensor
+        recorded = names.get("/".join(path))
+        if recorded is not None:
+            self._recorded[path] = recorded
+        self._tensors[path] = tensor
         if view is not None:
-            self._views[steps] = view
+            self._views[path] = view
 
     def _tensor(self, path: Name, data: Any, element: ElementType, order: str) -> Tensor:
         shape = tuple(int(extent) for extent in data.shape)
@@ -348,23 +355,22 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     try:
         with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
             places = list(_lay_out(h5py, file, named))
-            texts = dict(_texts(named.metadata))
-            for attribute, text in texts.values():
-                file.attrs[attribute] = text
+            for name, text in _texts(named.metadata):
+                file.attrs[name] = text
     except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
     for offset, tensor in places:
         _put(output, offset, tensor)
     output.wait()
-    return Written(len(named.tensors), named.storages, tuple(name for name in named.metadata if name not in texts))
+    return Written(len(named.tensors), named.storages)
 
 
-def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield names with strings as attributes can have them: Unicode, under a name, and both of a size of HDF5's."""
+def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Strings as attributes can have them: none but Unicode, under a name, and both of a size that HDF5 holds."""
     for name, text in metadata.items():
         attribute, value = (each.encode("utf-8", "backslashreplace") for each in (name.replace("\0", "_"), text))
         if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
-            yield name, (attribute.decode() or "_", value.replace(b"\0", b"_").decode())
+            yield attribute.decode() or "_", value.replace(b"\0", b"_").decode()
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
@@ -435,15 +441,36 @@ def _stored(steps: Any) -> Name:
     return tuple(f"_{part}" if part in ("", ".", "..") else part for part in parts)
 
 
-def _places(named: NamedTensors) -> Iterator[Name]:
-    """The groups and the data set of each tensor."""
+def _places(named: NamedTensors) -> list[Name]:
+    """Return the groups and the data set of each tensor. Names that HDF5 can have are not taken by others."""
     taken: set[Name] = set()
     groups: set[Name] = set()
-    for steps in named.tensors:
-        place = _free(_stored(steps), taken, groups)
+    found: dict[Name, Name] = {}
+    for steps in sorted(named.tensors, key=lambda steps: _stored(steps) != steps):
+        place = found[steps] = _free(_stored(steps), taken, groups)
         taken.add(place)
         groups.update(place[:length] for length in range(1, len(place)))
-        yield place
+    return [found[steps] for steps in named.tensors]
+
+
+def _restored_names(recorded: Mapping[Name, Name]) -> dict[Name, Name]:
+    """Return the recorded names that may be used: by the path of each data set, a name that is written so.
+
+    Only a name that HDF5 cannot have is restored, so that none is that of another data set.
+    """
+    found: dict[Name, Name] = {}
+    taken: set[Name] = set()
+    groups: set[Name] = set()
+    for path, steps in recorded.items():
+        stored = _stored(steps)
+        within = {steps[:length] for length in range(1, len(steps))}
+        if stored == steps or len(path) != len(steps) or steps in taken or steps in groups or taken & within:
+            continue
+        if all(part.rstrip("_") == step.rstrip("_") and len(part) >= len(step) for part, step in zip(path, stored)):
+            found[path] = steps
+            taken.add(steps)
+            groups |= within
+    return found
 
 
 def _free(place: Name, taken: set[Name], groups: set[Name]) -> Name:

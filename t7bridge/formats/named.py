@@ -242,16 +242,17 @@ def _tied(
     end = 0
     for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
         tensor, view = tensors[name], views[name]
-        if is_dense(tensor.size, view.stride) and view.offset <= end < view.offset + tensor.numel:
+        dense = is_dense(tensor.size, view.stride) and is_dense(tensor.size, tensor.stride)
+        if dense and view.offset <= end < view.offset + tensor.numel:
             pieces.append((end, name))
             end = view.offset + tensor.numel
-    storage = _from_pieces(tensors, views, pieces, count) if end == count else None
+    storage = _from_pieces(tensors, views, pieces, count) if pieces and end == count else None
     if storage is None:
-        storage = _assembled(tensors, views, names, count)
+        storage, pieces = _assembled(tensors, views, names, count), []
     made = {name: evolve(tensors[name], storage=storage, offset=views[name].offset, stride=views[name].stride)
             for name in names}  # fmt: skip
     whole = {name for start, name in pieces if start == views[name].offset}
-    if not all(same_rows(made[name], tensors[name]) for name in names if name not in whole or end != count):
+    if not all(same_rows(made[name], tensors[name]) for name in names if name not in whole):
         return None
     return made
 

@@ -310,6 +310,24 @@ class FileOutput(Output):
                 return
         os.replace(self._temporary, self.path)
 
+    def restart(self) -> None:
+        """Remove everything written so far.
+
+        Raises:
+            WriteError: the file does not accept it.
+        """
+        if self._transfers is not None:
+            self._transfers.stop()
+            self._transfers = Transfers(self._file.fileno(), self.path)
+        self._pending.clear()
+        self._flushed = 0
+        try:
+            self._file.seek(0)
+            self._file.truncate()
+        except OSError as error:
+            raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
+        self._blocks = Blocks(self._file.fileno())
+
     def discard(self) -> None:
         """Remove the temporary file."""
         if self._transfers is not None:

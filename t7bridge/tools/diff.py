@@ -68,7 +68,7 @@ def diff(
     best, including the state dicts of its modules.
 
     Args:
-        a: a `.t7` or `.pt` file.
+        a: a file of any format.
         b: another.
         rtol: relative tolerance, as a fraction of the second file's element.
         atol: absolute tolerance, added to the relative one.
@@ -80,7 +80,7 @@ def diff(
         FormatError: a file is damaged, or in no supported format.
     """
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
-        pairs = pairs_of(read_side(first, limits), read_side(second, limits), limits)
+        pairs = pairs_of(read_side(first), read_side(second), limits)
         # The best form is chosen by structure and shapes, so that no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
         comparer = ValueComparer(rtol=rtol, atol=atol)

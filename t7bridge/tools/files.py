@@ -11,6 +11,7 @@ from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe_lua import Node, describe_values
+from ..values.elements import ELEMENTS_KEY, restore_elements
 
 if TYPE_CHECKING:
     from ..graph.typed import Field
@@ -35,10 +36,7 @@ def load(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Field:
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or in no supported format.
     """
-    document = formats.open(source, limits=limits)
-    document.warn()
-    value = document.first
-    return cast("Field", value)
+    return cast("Field", _values(source, limits)[0])
 
 
 def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value]:
@@ -52,9 +50,16 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
         T7BridgeError: the file cannot be opened.
         FormatError: the file is damaged, or in no supported format.
     """
+    return _values(source, limits)
+
+
+def _values(source: Readable, limits: Limits) -> list[Any]:
+    """Return all values of a file, with the recorded element types where these have all elements."""
     document = formats.open(source, limits=limits)
-    document.warn()
-    return document.roots
+    document.warn(3)
+    if ELEMENTS_KEY not in document.metadata:
+        return document.roots
+    return [restore_elements(root, document.metadata, check=True)[0] for root in document.roots]
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:

@@ -135,7 +135,7 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
         from ..conversion.pt_record import original_pt
 
         original = original_pt(content, limits, forbid=False)
-        _add_globals({} if original is None else judge(original[1]), report)
+        _add_globals({} if original is None else judge(original.foreign), report)
 
 
 def _all_values(source: ByteSource, limits: Limits, report: ScanReport) -> list[Any]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from attrs import asdict, evolve, field
+from attrs import asdict, field
 
 from .. import formats
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
-from ..formats.t7.file import T7File
+from ..formats.named import same_rows
 from ..formats.table import FormatSpec
 from ..graph.lua import TorchObject, Value
+from ..graph.tensor import Tensor
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from ..values.compare import Difference, closest
+from ..values.compare import Comparer, Difference, Path, closest
+from ..values.elements import ELEMENTS_KEY
 
 
 @define
@@ -51,37 +54,58 @@ class VerifyReport:
 
 @define(eq=False)
 class FileContent:
-    """Content of one file.
+    """Content of one file, as every reader sees it: no record in the file is used.
 
     Attributes:
-        lua: its Lua value, if it is a `.t7`, or a `.pt` with the record of one.
-        python: its Python-side value, if it is a `.pt`, or a `.t7` with the record of one.
-        is_lua: whether it is a `.t7`.
-        trailing: bytes after the values of a `.t7` that are neither values nor a record.
-        content: the content of a `.t7`.
+        document: the file.
+        value: its value, Lua's or Python's; the list of its values if there are several.
     """
 
-    is_lua: bool
-    lua: Value = None
-    python: Any = None
-    trailing: bytes = b""
-    has_lua: bool = False
-    has_python: bool = False
-    content: T7File | None = None
-    named: FormatSpec | None = None
-    """The format, where it holds named tensors and nothing else."""
+    document: Document
+    value: Any
+
+    @property
+    def is_lua(self) -> bool:
+        """Whether it is a `.t7`."""
+        return self.document.spec.values == formats.LUA
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the format holds named tensors and nothing else."""
+        return self.document.spec.values == formats.NAMED
+
+    @property
+    def trailing(self) -> bytes:
+        """The bytes after the values of a `.t7` that are neither values nor a record."""
+        return self.document.content.trailing if self.is_lua and not self.document.content.has_pt_record else b""
+
+
+@define(eq=False)
+class RowComparer(Comparer):
+    """Compares tensors row by row: formats of named tensors have neither strides nor shared memory."""
+
+    def _met(self, path: Path, a: Value, b: Value) -> bool:
+        return not isinstance(a, Tensor) and super()._met(path, a, b)
+
+    def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
+        same = (a.element.name, a.shape) == (b.element.name, b.shape)
+        self._same(path, "type", a.element.name, b.element.name)
+        self._same(path, "shape", a.shape, b.shape)
+        if same and not same_rows(a, b):
+            self._differs(path, "other elements")
 
 
 def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
-    """Check that two files hold the same values, sharing and views.
+    """Check that two files hold the same values, sharing and views, as every reader sees them: no record is used.
 
-    Two `.t7` files are compared as Lua has them, whatever their encodings. A `.t7` is compared with a `.pt` as
-    `convert` would make one from the other: by the record of the original, in `tree` mode, with state dicts for
-    modules, or as tables; the best match counts. Each file is also read by independent readers if possible, and their
+    Two `.t7` files are compared as Lua has them, whatever their encodings. Files of different formats are compared as
+    `convert` would make one from the other: in `tree` mode, with state dicts for modules, as tables, or as named
+    tensors, which have neither strides nor shared memory; the best match counts. What a format cannot hold is missing
+    in its file. Each file is also read by independent readers if possible, and their
     results are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
 
     Args:
-        a: a `.t7` or `.pt` file.
+        a: a file of any format.
         b: another.
         independent: whether to use independent readers.
         limits: resource limits.
@@ -91,11 +115,12 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     """
     report = VerifyReport(str(a), str(b))
     with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
-        one, two = read_side(first, limits), read_side(second, limits)
+        one, two = read_side(first), read_side(second)
         for source, side in ((first, one), (second, two)):
             if source.path not in report.readers:  # a file compared with itself is read once
                 report.readers[source.path] = _ask_others(source, side, report) if independent else []
-        report.differences += closest(pairs_of(one, two, limits))[0].found
+        make = RowComparer if one.is_named or two.is_named else Comparer
+        report.differences += closest(pairs_of(one, two, limits), partial(make, limits=limits))[0].found
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "the bytes after the last value differ"))
@@ -103,69 +128,63 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
 
 
 def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[Any, Any]]:
-    """Return the forms in which two files can be compared."""
+    """Return the forms in which two files can be compared: one as `convert` makes the other's format of it."""
+    goals = [side.document.spec for side in (a, b) if side.is_named]
+    if goals:
+        yield from ((one, other) for one in _named_forms(a, goals, limits) for other in _named_forms(b, goals, limits))
+        return
     _without_modules(a, b, limits)
-    if a.named or b.named:
-        goal = a.named or b.named
-        assert goal is not None
-        yield from ((one, other) for one in _named_forms(a, goal) for other in _named_forms(b, goal))
-        return
     if a.is_lua == b.is_lua:
-        yield (a.lua, b.lua) if a.is_lua else (a.python, b.python)
+        yield a.value, b.value
         return
-    if a.has_lua and b.has_lua:
-        yield a.lua, b.lua
-    if a.has_python and b.has_python:
-        yield a.python, b.python
     from ..conversion.lua_tree import to_lua
-    from ..conversion.state_dicts import state_dict_of
 
     lua, python = (a, b) if a.is_lua else (b, a)
-    for replace in (None, state_dict_of):
-        made = _as_python(lua.lua, replace)
-        yield (made, python.python) if a.is_lua else (python.python, made)
-    made = _as_model_file(lua.lua, python.python)
+    for made in _python_forms(lua, limits):
+        yield (made, python.value) if a.is_lua else (python.value, made)
+    made = _as_model_file(lua.value, python.value)
     if made is not None:
-        yield (made, python.python) if a.is_lua else (python.python, made)
-    made = to_lua(python.python, limits=limits).value
-    yield (lua.lua, made) if a.is_lua else (made, lua.lua)
+        yield (made, python.value) if a.is_lua else (python.value, made)
+    for nested in (False, True):
+        made = to_lua(python.value, nested=nested, limits=limits).value
+        yield (lua.value, made) if a.is_lua else (made, lua.value)
 
 
-def _named_forms(side: FileContent, goal: FormatSpec) -> Iterator[dict[str, Any]]:
-    """Yield the content of a file that a format of named tensors can hold: tensors by name, compacted, detached."""
-    from ..conversion.named_tensors import fit_names, flatten
-    from ..conversion.state_dicts import state_dict_of
-    from ..nn.weights.compact import compacted
+def _python_forms(side: FileContent, limits: Limits) -> Iterator[Any]:
+    """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
+    from ..conversion.into_named import plain_value
+    from ..conversion.request import Options
 
-    forms = [side.python] if side.has_python else []
-    if side.is_lua:
-        forms += [_as_python(side.lua, replace) for replace in (state_dict_of, None)]
-    for form in forms:
-        flat = flatten(form)
-        fit_names(flat, goal)
-        dotted = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
-        if len(dotted) < len(flat.tensors):  # `a.b` beside `b` in the group `a`
-            dotted = {"/".join(steps): tensor for steps, tensor in flat.tensors.items()}
-        tensors = sorted(compacted(dotted).items())
-        # One object for each name: only storages are shared, never tensors.
-        yield {name: evolve(tensor, requires_grad=False, is_parameter=False) for name, tensor in tensors}
+    has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
+    for mode in ("tree", "auto") if has_objects else ("auto",):
+        options = Options(mode, believed=False, limits=limits)
+        yield plain_value(side.document, options, Report(target_format="pt"))
 
 
-def _as_python(value: Value, replace: Callable[[TorchObject], Any] | None) -> Any:
-    """Return the Python-side value of a `.t7`, a list if the file holds several."""
-    from ..conversion.tree import to_python
+def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:
+    """Yield a file as formats of named tensors can hold it: tensors by name, strings, and what is left out."""
+    from ..conversion.named_tensors import flatten, name_tensors
 
-    return [to_python(root, replace) for root in value] if isinstance(value, list) else to_python(value, replace)
+    for form in _python_forms(side, limits):
+        left_out = [path for paths in flatten(form, limits).left_out.values() for path in paths]
+        metadata = side.document.metadata
+        for goal in goals:
+            named = name_tensors(form, goal, Report(), metadata, limits)
+            metadata = named.metadata
+            form = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
+            if len(form) < len(named.tensors):  # `a.b` beside `b` in the group `a`
+                form = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+        strings = {name: text for name, text in metadata.items() if name not in ("format", ELEMENTS_KEY)}
+        yield {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
 
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    from ..conversion.pt_values import has_modules
-    from ..conversion.simplified import simplified
+    from ..conversion.pt_values import has_modules, with_state_dicts
 
-    sides = [side for side in (a, b) if side.has_python and not side.named and has_modules(side.python)]
+    sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
     if len(sides) == 1:
-        sides[0].python = simplified(sides[0].python, Report(), limits)
+        sides[0].value = with_state_dicts(sides[0].value, Report(), limits)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
@@ -197,12 +216,17 @@ def hint_for(differences: list[Difference], a: str, b: str) -> str:
     )
 
 
-def read_side(document: Document, limits: Limits) -> FileContent:
-    """Read one file."""
+def read_side(document: Document) -> FileContent:
+    """Read one file.
+
+    Raises:
+        FormatError: it is damaged, including a wrong CRC in an archive.
+    """
     if document.spec.values == formats.LUA:
         document.warn(3)
-        return _read_lua(document.content, limits)
-    return _read_python(document, limits)
+    else:
+        document.verify()
+    return FileContent(document, document.value)
 
 
 _LONGEST_NAME = 1000
@@ -217,46 +241,10 @@ def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> 
 
         # PyTorch refuses such names, but searches its own message for seconds.
         if all(len(each) <= _LONGEST_NAME for each in document.content.judged):
-            name, found = "torch", torch.differences(document.path, side.python)
-    elif side.content is not None and len(side.content.roots) == 1 and not side.content.trailing:
+            name, found = "torch", torch.differences(document.path, document.value)
+    elif side.is_lua and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
-        name, found = "torchfile", torchfile.differences(document.path, side.lua, side.content.layout)
+        name, found = "torchfile", torchfile.differences(document.path, side.value, document.layout)
     report.differences += [Difference(document.path, message) for message in found or ()]
     return [] if found is None else [name]
-
-
-def _read_lua(content: T7File, limits: Limits) -> FileContent:
-    side = FileContent(True, _value_of(content), has_lua=True, content=content)
-    if not content.has_pt_record:
-        side.trailing = content.trailing
-    else:
-        from ..conversion.pt_record import original_pt
-
-        original = original_pt(content, limits)
-        if original is not None:
-            side.python, side.has_python = original[0], True
-    return side
-
-
-def _read_python(document: Document, limits: Limits) -> FileContent:
-    document.verify()
-    side = FileContent(
-        False,
-        python=document.value,
-        has_python=True,
-        named=document.spec if document.spec.values == formats.NAMED else None,
-    )
-    if document.format == "pt":
-        from ..conversion.t7_record import original_t7
-
-        restored, _ = original_t7(document.content, limits)
-        if restored is not None:
-            side.lua, side.has_lua = _value_of(restored), True
-            side.trailing = b"" if restored.has_pt_record else restored.trailing
-    return side
-
-
-def _value_of(content: T7File) -> Value:
-    """Return the value of a `.t7`, or the list of its values."""
-    return content.roots[0] if len(content.roots) == 1 else content.roots

@@ -258,7 +258,7 @@ class Comparer:
         self._same(path, "type", a.element.name, b.element.name)
         self._same(path, "shape", a.shape, b.shape)
         if a.numel or b.numel:
-            self._same(path, "stride", a.stride, b.stride)
+            self._same(path, "stride", _steps(a), _steps(b))
             self._same(path, "offset", a.offset, b.offset)
         if self.devices:
             self._same(path, "device", a.device, b.device)
@@ -279,6 +279,11 @@ class Comparer:
                 self._budget.allocate(storage.nbytes // 16)
         if _digest(a) != _digest(b):
             self._differs(path, "other elements")
+
+
+def _steps(tensor: Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor; 0 along an extent of 1, where a stride has no meaning."""
+    return tuple(step if extent > 1 else 0 for extent, step in zip(tensor.size, tensor.stride))
 
 
 def _pairs(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:

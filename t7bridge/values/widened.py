@@ -12,8 +12,8 @@ Each widening is exact and reversible, except for unsigned 64-bit integers from 
 | uint16, uint32 | int32, int64 |
 | uint64 | int64, or float64 where a number does not fit |
 
-A NaN of a float8 keeps its bits in the payload of the float32's NaN. Numbers changed since are rounded to the nearest
-value of the narrower type, ties to even.
+A NaN of a float8 keeps its bits in the payload of the float32's NaN. The way back is exact or refused: an element that
+the narrower type does not have, as it was changed since, is an error when it is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from attrs import evolve
 
 from ..data import define
-from ..errors import UnsupportedError
+from ..errors import RecordError, UnsupportedError
 from ..graph.arrays import array_chunks
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Span, Storage
@@ -121,7 +121,7 @@ def widen(storage: Storage) -> tuple[Storage, int, bool]:
 
 
 def narrow(storage: Storage, element: ElementType) -> Storage:
-    """Undo `widen`.
+    """Undo `widen`. Reading the elements raises a `RecordError` where the narrower type does not have one of them.
 
     Args:
         storage: the result of `widen`, or one with the same element type.
@@ -129,10 +129,20 @@ def narrow(storage: Storage, element: ElementType) -> Storage:
     """
     if storage.element is element:
         return storage
-    if element.name in _SAME_BYTES:
+    if element.name in _SAME_BYTES and element.name != "bool":
         return _same_bytes(storage, element)
     data = Derived(storage, partial(_narrower_elements, element.name, element.code))
     return Storage(element, storage.count, data, storage.device)
+
+
+def is_exact(storage: Storage) -> bool:
+    """Return whether all elements of a storage, the result of `narrow`, can be read."""
+    try:
+        for _ in array_chunks(storage):
+            pass
+    except RecordError:
+        return False
+    return True
 
 
 def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
@@ -185,19 +195,29 @@ def _wider_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
 
 
 def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
-    """Undo `_wider_elements`."""
+    """Undo `_wider_elements`.
+
+    Raises:
+        RecordError: an element is not one of the narrower type.
+    """
+    made: np.ndarray
     if name == "bfloat16":
-        bits = array.view("u4")
-        high = bits >> 16
-        nearest: np.ndarray = ((bits + (0x7FFF + (high & 1))) >> 16).astype("u2")
-        nans = np.isnan(array)
-        if nans.any():
-            kept = high[nans]
-            nearest[nans] = kept | 0x40 * (kept & 0x7F == 0)
-        return nearest
-    if name in _FLOAT8:
-        return _to_float8(name, array)
-    return array.astype(code)
+        made = (array.view("u4") >> 16).astype("u2")
+    elif name in _FLOAT8:
+        bits, nans = array.view("u4"), np.isnan(array)
+        made = _float8_heads(name)[bits >> 20]
+        made[nans] = bits[nans] & 0xFF
+    else:
+        made = array.astype(code)
+    if name == "uint64":
+        same = array >= 0
+    else:
+        same = _wider_elements(name, array.dtype.str, made).view(f"u{array.itemsize}") == array.view(
+            f"u{array.itemsize}"
+        )
+    if not same.all():
+        raise RecordError(f"{array[~same][0]!r} is not a number of type {name}, which is recorded for it")
+    return made
 
 
 @lru_cache
@@ -206,35 +226,3 @@ def _float8_heads(name: str) -> np.ndarray:
     heads = np.zeros(1 << 12, "u1")
     heads[_float8_table(name) >> 20] = np.arange(256)
     return heads
-
-
-def _to_float8(name: str, array: np.ndarray) -> np.ndarray:
-    """Return the 8-bit patterns of float32 numbers, shape (n,): equal bits where possible, else the nearest number."""
-    table, bits = _float8_table(name), array.view("u4")
-    found: np.ndarray = _float8_heads(name)[bits >> 20]
-    other = table[found] != bits
-    if other.any():
-        found[other] = _nearest_float8(table, array[other])
-    return found
-
-
-def _nearest_float8(table: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """Do the work of `_to_float8` for numbers of which most are not exact."""
-    order = np.argsort(table, kind="stable")
-    patterns, bits = table[order], array.view("u4")
-    above = np.minimum(np.searchsorted(patterns, bits), 255)
-    found = order[above].astype("u1")
-    other = patterns[above] != bits
-    if not other.any():
-        return found
-    with np.errstate(invalid="ignore"):
-        values, wanted = table.view("f4").astype("f8"), array[other].astype("f8")
-        # Magnitudes grow with the bits on either side of the sign: the nearest is a neighbour in bits, or pattern 0.
-        high, low = order[above[other]], order[np.maximum(above[other], 1) - 1]
-        up, down = np.abs(values[high] - wanted), np.abs(wanted - values[low])
-        nearest = np.where((up < down) | ((up == down) & (high % 2 == 0)) | np.isnan(values[low]), high, low)
-        nearest = np.where(np.abs(values[0] - wanted) < np.abs(values[nearest] - wanted), 0, nearest)
-    nans = np.flatnonzero(np.isnan(values))
-    nearest = np.where(np.isnan(wanted), nans[0], nearest)
-    found[other] = nearest.astype("u1")
-    return found

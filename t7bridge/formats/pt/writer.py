@@ -110,6 +110,11 @@ class ValueWriter:
         """Number of storages to write."""
         return len(self._keys.storages)
 
+    @property
+    def stored(self) -> list[Storage]:
+        """The storages to write; the key of each is its index."""
+        return self._keys.storages
+
     def _dumps(self, value: Any) -> bytes:
         return PickleWriter(self._keys.ref, old=self._old).dumps(value)
 

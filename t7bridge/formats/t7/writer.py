@@ -53,6 +53,8 @@ class T7Writer:
         self._referenced = referenced
         self._payloads = payloads
         self._numbers: dict[int, int] = {}
+        self.places: dict[int, Storage] = {}
+        """Each storage by the position of its elements in the output, in bytes."""
         self._kept: list[Any] = []
         """The objects whose identity numbers them, kept alive so that no identity is reused."""
         self._count = 0
@@ -333,4 +335,5 @@ class T7Writer:
         if self._payloads is not None:
             self._payloads.append(storage)
         else:
+            self.places[self._output.position] = storage
             self._stream.write_elements(storage)
