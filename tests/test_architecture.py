@@ -88,14 +88,13 @@ NUMPY_MODULES = {
     "formats/torchfile.py",
     "formats/torchfile_values.py",
     "formats/safetensors.py",
-    "formats/hdf5.py",
     "torchmodules",
     "tools/torch_oracle.py",
 }
 # Libraries of the extras, and their only importers.
 OPTIONAL = {
     "safetensors": "formats/safetensors.py",
-    "h5py": "formats/hdf5.py",
+    "h5py": "formats/hdf5/file.py",
     "fsspec": "zoo/places.py",
     "onnxruntime": "torchmodules/export.py",
     "onnxscript": "torchmodules/export.py",

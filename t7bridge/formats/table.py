@@ -200,7 +200,7 @@ _SPECS = (
         "hdf5",
         "an HDF5 file",
         (".h5", ".hdf5"),
-        "hdf5",
+        "hdf5.file",
         NAMED,
         (Signature("hdf5", "an HDF5 file, as Keras and torch-hdf5 write", re.escape(b"\x89HDF\r\n\x1a\n")),),
         links=True,

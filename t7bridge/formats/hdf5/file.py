@@ -1,4 +1,6 @@
-"""HDF5 files by h5py, whose only importer this is; elements bypass it and are copied from file to file.
+"""HDF5 files: read by `structure` and `elements`, laid out by h5py, whose only importer this is.
+
+Elements bypass h5py: those in one piece are copied from file to file.
 
 Dicts and lists are groups and tensors are data sets, `/model/0.weight`, as in torch-hdf5, whose `hdf5.open` reads and
 writes such files in Lua. Strings are attributes of the root group. Two names of one tensor are two links to one data
@@ -9,22 +11,23 @@ HDF5 cannot represent.
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import CorruptError, LimitError, T7BridgeError, UnsupportedError, WriteError
-from ..graph.dtypes import ELEMENT_TYPES, ElementType
-from ..graph.storage import Span, Storage
-from ..graph.tensor import Tensor
-from ..io.output import FileOutput
-from ..io.source import ByteSource, Readable
-from ..limits import DEFAULT_LIMITS, Limits
-from ..report import Note
-from .document import Document, Written
-from .named import METADATA_KEY, Name, NamedTensors, TensorView, extent, rows, tie
+from ...errors import CorruptError, LimitError, UnsupportedError, WriteError
+from ...graph.storage import Span, Storage
+from ...graph.tensor import Tensor
+from ...io.output import FileOutput
+from ...io.source import ByteSource, Readable
+from ...limits import DEFAULT_LIMITS, Limits
+from ...report import Note
+from ..document import Document, Written
+from ..named import METADATA_KEY, Name, NamedTensors, TensorView, extent, rows, tie
+from .elements import ChunkedSource, Inflation, fill_value, parse_layout
+from .filters import parse_filters
+from .structure import DATASPACE, DATATYPE, EXTERNAL, FILL, FILTERS, LAYOUT, OLD_FILL, Header, Structure
 
-_CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _MOST_ATTRIBUTE = 60_000
 _NAMED = 5
 """Maximum size of an attribute in an object's header, in bytes."""
@@ -47,60 +50,44 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     Data sets of text, records and references are left out, each with a note, and so are links to other files.
 
     Raises:
-        UnsupportedError: h5py is not installed.
         FormatError: the file is damaged.
+        UnsupportedError: the file has a version of HDF5, or a filter, that is not read.
     """
-    h5py = _h5py()
     opened, _ = ByteSource.open(source)
     notes: list[Note] = []
-    reader = _Reader(h5py, opened, limits, notes)
-    return Document("hdf5", opened, reader.roots, metadata=reader.metadata(), notes=notes)
+    reader = _Reader(opened, limits, notes)
+    return Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)
 
 
 class _Reader:
-    """Reader of the groups and data sets of a file."""
+    """Reader of the groups and data sets of a file.
 
-    def __init__(self, h5py: Any, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
-        self._h5py = h5py
+    Attributes:
+        metadata: the root group's text attributes.
+    """
+
+    def __init__(self, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
         self._source = source
         self._limits = limits
         self._notes = notes
         self._views: dict[Name, TensorView] = {}
         self._tensors: dict[Name, Tensor] = {}
         self._recorded: dict[Name, Name] = {}
-        self._by_address: dict[int, Tensor] = {}
+        self._by_address: dict[int, tuple[Tensor, dict[str, Name], TensorView | None]] = {}
         self._attributes = 0
         self._attribute_names: list[str] = []
-        try:
-            self._file = h5py.File(_Bytes(source), "r")
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> CorruptError:
-        return CorruptError(f"cannot be read as HDF5: {str(error)[:200]}", file=self._source.name)
-
-    def metadata(self) -> dict[str, str]:
-        """Return the root group's text attributes."""
-        try:
-            found = {}
-            for name in self._file.attrs:
-                value = self._file.attrs[name]
-                if isinstance(value, str):
-                    found[name] = value
-                elif isinstance(value, bytes):
-                    found[name] = value.decode("utf-8", "backslashreplace")
-            return found
-        except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
-            raise self._damaged(error) from error
+        self._file = Structure(source, limits)
+        self._inflation = Inflation(source.name, source.size, limits)
+        self._root = self._file.header(self._file.root)
+        if not self._root.is_group:
+            raise self._file.damaged("there is no root group", self._file.root)
+        attributes = list(self._file.attributes(self._root))
+        self.metadata = {name: text for name, text in attributes if text is not None}
+        self._count_attributes((), [name for name, text in attributes if text is None])
 
     def roots(self) -> list[Any]:
         """Return the tensors, in a dict for each group."""
-        try:
-            self._walk()
-        except T7BridgeError:
-            raise
-        except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
-            raise self._damaged(error) from error
+        self._walk()
         tied = dict(self._tensors)
         tie(tied, self._views, self._notes)
         made: dict[Any, Any] = {}
@@ -125,31 +112,28 @@ class _Reader:
 
     def _walk(self) -> None:
         """Find the data sets. A group that occurs again, for example inside itself, is left out there."""
-        h5py = self._h5py
-        seen = {_address(h5py, self._file)}
-        stack: list[tuple[Name, Any]] = [((), self._file)]
+        seen = {self._file.root}
+        stack: list[tuple[Name, Header]] = [((), self._root)]
         while stack:
             steps, group = stack.pop()
-            self._count_attributes(steps, group)
-            if len(seen) + len(self._tensors) > self._limits.archive_members:
-                raise LimitError("has too many groups and data sets", file=self._source.name, limit="archive_members",
-                                 value=self._limits.archive_members)  # fmt: skip
-            inner: list[tuple[Name, Any]] = []
-            for name in group:
+            if steps:
+                self._count_attributes(steps, [name for name, _ in self._file.attributes(group)])
+            inner: list[tuple[Name, Header]] = []
+            for name, link in self._file.links(group).items():
                 path = (*steps, name)
-                link = group.get(name, getlink=True)
-                if isinstance(link, h5py.ExternalLink):
-                    self._left_out(path, "a link to another file")
-                    continue
-                item = group.get(name)
-                if isinstance(item, h5py.Dataset):
-                    self._dataset(path, item)
-                elif isinstance(item, h5py.Group) and (address := _address(h5py, item)) not in seen:
-                    seen.add(address)
-                    inner.append((path, item))
+                self._file.budget.spend(len(path))
+                if len(seen) + len(self._tensors) > self._limits.archive_members:
+                    raise LimitError("has too many groups and data sets", file=self._source.name,
+                                     limit="archive_members", value=self._limits.archive_members)  # fmt: skip
+                address = self._file.follow(group, link) if isinstance(link, str) else link
+                if address is None:
+                    self._left_out(path, "a link to another file" if link is None else "a broken link")
+                elif address in self._by_address:
+                    self._dataset(path, *self._by_address[address])
+                elif address in seen:
+                    self._left_out(path, "a group under another name")
                 else:
-                    self._left_out(path, "a group under another name" if isinstance(item, h5py.Group) else "a broken "
-                                   "link" if item is None else type(item).__name__)  # fmt: skip
+                    self._object(path, self._file.header(address), seen, inner)
             stack += reversed(inner)
         if self._attributes:
             names = ", ".join(self._attribute_names) + (", …" if self._attributes > len(self._attribute_names) else "")
@@ -164,12 +148,22 @@ class _Reader:
                 )
             )
 
-    def _count_attributes(self, path: Name, item: Any) -> None:
-        """Count the attributes of a group or data set that are neither ours nor metadata of the file."""
-        if not len(item.attrs):
-            return
-        known = set(self.metadata()) if not path else {METADATA_KEY}
-        others = [name for name in item.attrs if name not in known]
+    def _object(self, path: Name, header: Header, seen: set[int], groups: list[tuple[Name, Header]]) -> None:
+        """Read an object that was not read before."""
+        if header.is_group:
+            seen.add(header.address)
+            groups.append((path, header))
+        elif not header.is_dataset:
+            self._left_out(path, "a named type")
+        else:
+            tensor = self._tensor(path, header)
+            if tensor is not None:
+                names, view = self._described(path, header)
+                self._by_address[header.address] = (tensor, names, view)
+                self._dataset(path, tensor, names, view)
+
+    def _count_attributes(self, path: Name, others: list[str]) -> None:
+        """Count attributes of a group or data set that are neither ours nor metadata of the file."""
         self._attributes += len(others)
         room = _NAMED - len(self._attribute_names)
         self._attribute_names += [f"{'.'.join(path)}@{name}"[:100] for name in others[:room]]
@@ -177,20 +171,23 @@ class _Reader:
     def _left_out(self, path: Name, what: str) -> None:
         self._notes.append(Note("warning", ".".join(path), f"{what} is left out", code="left-out"))
 
-    def _dataset(self, path: Name, data: Any) -> None:
-        address = _address(self._h5py, data)
-        tensor = self._by_address.get(address)
-        if tensor is None:
-            self._count_attributes(path, data)
-            element, order = _element(self._h5py, data)
-            if element is None:
-                self._left_out(path, f"a data set of {str(data.dtype)[:40]}")
-                return
-            if data.shape is None:
-                self._left_out(path, "a data set without a shape")
-                return
-            tensor = self._by_address[address] = self._tensor(path, data, element, order)
-        names, view = _attribute(data, self._source.name)
+    def _described(self, path: Name, header: Header) -> tuple[dict[str, Name], TensorView | None]:
+        """Read the attributes of a data set: from ours, names by path, and the view."""
+        attributes = dict(self._file.attributes(header))
+        self._count_attributes(path, [name for name in attributes if name != METADATA_KEY])
+        if METADATA_KEY not in attributes:
+            return {}, None
+        try:
+            found = json.loads(attributes[METADATA_KEY] or "")
+            names = {str(place): tuple(map(str, steps)) for place, steps in found.get("names", {}).items()}
+            if not all(names.values()):
+                raise ValueError("a name is empty")
+            return names, TensorView.from_list(found["view"]) if "view" in found else None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptError("our attribute of a data set cannot be read", file=self._source.name,
+                               path=".".join(path)) from error  # fmt: skip
+
+    def _dataset(self, path: Name, tensor: Tensor, names: dict[str, Name], view: TensorView | None) -> None:
         recorded = names.get("/".join(path))
         if recorded is not None:
             self._recorded[path] = recorded
@@ -198,137 +195,56 @@ class _Reader:
         if view is not None:
             self._views[path] = view
 
-    def _tensor(self, path: Name, data: Any, element: ElementType, order: str) -> Tensor:
-        shape = tuple(int(extent) for extent in data.shape)
-        numel = 1
+    def _tensor(self, path: Name, header: Header) -> Tensor | None:
+        """Return a data set as a tensor; `None` if it is left out."""
+        file, where = self._file, ".".join(path)
+        kind = file.kind(file.message(header, DATATYPE) or b"")
+        if kind.element is None:
+            self._left_out(path, f"a data set of {kind.title}")
+            return None
+        shape, most = file.shape(file.message(header, DATASPACE) or b"")
+        if shape is None:
+            self._left_out(path, "a data set without a shape")
+            return None
+        if len(shape) > self._limits.dimensions:
+            raise file.damaged("a data set has too many dimensions", path=where)
         stride: list[int] = []
+        numel = 1
         for length in reversed(shape):
             stride.insert(0, numel)
             numel *= max(length, 1)
         numel = 0 if 0 in shape else numel
-        nbytes = numel * element.itemsize
-        if data.is_virtual or data.external:
-            raise UnsupportedError("a data set's elements are in another file", file=self._source.name,
-                                   path=".".join(path))  # fmt: skip
-        offset = data.id.get_offset() if numel else None
-        if not numel:
-            storage = Storage.empty(element)
-        elif offset is not None:
-            if offset + nbytes > self._source.size or data.id.get_storage_size() < nbytes:
+        storage = Storage.empty(kind.element)
+        if numel:
+            nbytes, size = numel * kind.element.itemsize, kind.element.itemsize
+            source, offset = self._elements(header, shape, most, size, where)
+            if offset + nbytes > source.size:
                 raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
-                                   offset=offset, path=".".join(path))  # fmt: skip
-            storage = Storage(element, numel, Span(self._source, offset, element.itemsize, order))
-        else:
-            allowed = max(self._limits.inflate_bytes, self._limits.inflate_ratio * self._source.size)
-            if nbytes > allowed:
-                raise LimitError("a data set would grow too large when read", file=self._source.name,
-                                 path=".".join(path), found=f"{nbytes} bytes", limit="inflate_bytes",
-                                 value=self._limits.inflate_bytes)  # fmt: skip
-            # Chunked or compressed: read by h5py on demand, in the machine's byte order.
-            chunks = _DatasetSource(self._source.name, data, nbytes)
-            storage = Storage(element, numel, Span(chunks, 0, element.itemsize))
-        return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
+                                   offset=offset, path=where)  # fmt: skip
+            storage = Storage(kind.element, numel, Span(source, offset, size, kind.order))
+        return Tensor(kind.element, storage, shape, tuple(stride), is_scalar=not shape)
 
-
-def _address(h5py: Any, item: Any) -> int:
-    """Return the address of an object's header in the file: the same for all names of the object."""
-    return int(h5py.h5o.get_info(item.id).addr)
-
-
-def _element(h5py: Any, data: Any) -> tuple[ElementType | None, str]:
-    """Return element type and byte order of a data set; no type if tensors cannot have such elements."""
-    dtype = data.dtype
-    if h5py.check_string_dtype(dtype) or dtype.kind not in "biufc" or dtype.subdtype is not None:
-        return None, "little"
-    order = "big" if dtype.byteorder == ">" else "little"
-    if dtype.kind == "b" and (data.id.get_type().get_size() != 1):
-        return None, order
-    return _CODES.get(dtype.newbyteorder("=").str[1:]), order
-
-
-def _attribute(data: Any, file: str) -> tuple[dict[str, Name], TensorView | None]:
-    """Parse our attribute of a data set: names by path, and the view."""
-    if METADATA_KEY not in data.attrs:
-        return {}, None
-    try:
-        found = json.loads(data.attrs[METADATA_KEY])
-        names = {str(path): tuple(map(str, steps)) for path, steps in found.get("names", {}).items()}
-        if not all(names.values()):
-            raise ValueError("a name is empty")
-        return names, TensorView.from_list(found["view"]) if "view" in found else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptError("our attribute of a data set cannot be read", file=file, path=data.name) from error
-
-
-class _Bytes:
-    """A source as a file object for h5py: read by offset, never by file name."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self._position = 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._source.size - self._position)
-        data = self._source.read(self._position, left if size < 0 else min(size, left)) if left else b""
-        self._position += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        if self._position >= self._source.size:  # the library seeks to any offset in the file
-            return 0
-        got = self._source.read_into(self._position, memoryview(buffer).cast("B"))
-        self._position += got
-        return got
-
-    def truncate(self, size: int | None = None) -> int:
-        raise OSError("is open for reading only")
-
-    write = truncate
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
-class _DatasetSource(ByteSource):
-    """The elements of a data set that is not contiguous, as little-endian bytes."""
-
-    def __init__(self, name: str, data: Any, nbytes: int) -> None:
-        super().__init__(name, nbytes)
-        self._data = data
-        self._row = nbytes // data.shape[0] if data.ndim else nbytes
-        self._kept: tuple[int, bytes] = (0, b"")
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource.read`; whole rows are read, and the last ones cached."""
-        length = max(0, min(length, self.size - offset))
-        start, kept = self._kept
-        if not start <= offset <= offset + length <= start + len(kept):
-            first, end = offset // self._row, -(-(offset + length) // self._row)
-            try:
-                array = self._data[first:end] if self._data.ndim else self._data[()]
-            except (OSError, ValueError, RuntimeError) as error:
-                raise CorruptError(f"a data set cannot be read: {str(error)[:200]}", file=self.name) from error
-            start, kept = first * self._row, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-            self._kept = (start, kept)
-        return kept[offset - start : offset - start + length]
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`."""
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def mapped(self, offset: int, length: int) -> memoryview:
-        """Return the bytes, in memory."""
-        return memoryview(self.read_exact(offset, length, "a data set"))
+    def _elements(
+        self, header: Header, shape: tuple[int, ...], most: tuple[int | None, ...], itemsize: int, path: str
+    ) -> tuple[ByteSource, int]:
+        """Return where the elements of a data set are, and the offset of the first byte there."""
+        file = self._file
+        message = file.message(header, LAYOUT)
+        if message is None:
+            raise file.damaged("a data set has no layout", header.address, path=path)
+        layout = parse_layout(file, message)
+        if layout.kind == 3 or EXTERNAL in header.messages:
+            raise UnsupportedError("a data set's elements are in another file", file=self._source.name, path=path)
+        if layout.kind == 0:
+            return ByteSource.from_bytes(layout.data, self._source.name), 0
+        if layout.kind == 1 and layout.address is not None:
+            if 0 <= layout.nbytes < math.prod(shape) * itemsize:
+                raise CorruptError("a data set's elements are not all in the file", file=self._source.name,
+                                   offset=layout.address, path=path)  # fmt: skip
+            return self._source, layout.address
+        fill = fill_value(file, file.message(header, FILL), file.message(header, OLD_FILL), itemsize)
+        filters = parse_filters(file, file.message(header, FILTERS) or b"\2\0")
+        return ChunkedSource(file, shape, most, itemsize, layout, filters, fill, self._inflation, path), 0
 
 
 # Writing

@@ -1,0 +1,537 @@
+"""Elements of HDF5 data sets in chunks: where the chunks are, and what filters made of them.
+
+A data set is read in segments, runs of its elements in the order of memory that whole chunks make up; each chunk is
+inflated once when the elements are read in order.
+
+Source: HDF5 File Format Specification, version 3.0, IV.A.2.i (layouts), VII (indexes) and IV.A.2.l (filters).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from attrs import field
+
+from ...data import define
+from ...errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
+from ...io.source import ByteSource
+from ...limits import Limits
+from .blocks import Cursor
+from .filters import DECODERS, EXPANDING, FilterErrors, Filters
+from .structure import Structure
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SEGMENT_BYTES = 1 << 19
+_NO_CHUNKS, _TREE, _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _TREE_2 = range(-1, 6)
+
+
+class Inflation:
+    """How many bytes the data sets of a file may take when they are read, beyond its own.
+
+    Args:
+        name: of the file.
+        size: of the file, in bytes.
+        limits: resource limits.
+    """
+
+    def __init__(self, name: str, size: int, limits: Limits) -> None:
+        self._name = name
+        self._limit = limits.inflate_bytes
+        self._left = max(limits.inflate_bytes, limits.inflate_ratio * size)
+        self._at_once = max(limits.inflate_bytes >> 3, 3 * size)
+
+    def spend(self, nbytes: int, at_once: int = 0, path: str = "") -> None:
+        """Charge bytes that reading produces.
+
+        Args:
+            nbytes: all of them.
+            at_once: that are in memory together.
+            path: of the data set, for the error.
+
+        Raises:
+            LimitError: all data sets together, or one part of this one, exceed their limit.
+        """
+        self._left -= nbytes
+        if self._left < 0 or at_once > self._at_once:
+            raise LimitError(
+                "its data sets would grow too large when read" if self._left < 0 else "a chunk would grow too large "
+                "when read", file=self._name, path=path, found=f"{nbytes if self._left < 0 else at_once} bytes",
+                limit="inflate_bytes", value=self._limit,
+            )  # fmt: skip
+
+
+@define(eq=False)
+class Layout:
+    """How the elements of a data set are stored.
+
+    Attributes:
+        kind: 0 in the header, 1 in one piece, 2 in chunks, 3 in other files.
+        data: the elements, if they are in the header.
+        address: of the elements, or of the index of the chunks; `None` if there are none.
+        nbytes: of elements in one piece; -1 if the file does not say.
+        chunk: extents of a chunk.
+        index: how the chunks are found.
+        whole_only: whether chunks that reach beyond the data set have no filters.
+        numbers: what the index needs beside its address.
+    """
+
+    kind: int
+    data: bytes = b""
+    address: int | None = None
+    nbytes: int = -1
+    chunk: tuple[int, ...] = ()
+    index: int = _NO_CHUNKS
+    whole_only: bool = False
+    numbers: tuple[int, ...] = ()
+
+
+def parse_layout(file: Structure, data: bytes) -> Layout:
+    """Parse a layout message (IV.A.2.i).
+
+    Raises:
+        UnsupportedError: the version is unknown.
+        CorruptError: it is damaged.
+    """
+    cursor = Cursor(file, data, "a data set's layout")
+    version = cursor.number()
+    if version in (1, 2):
+        rank, kind = cursor.number(), cursor.number()
+        cursor.take(5)
+        address = cursor.address() if kind else None
+        extents = tuple(cursor.number(4) for _ in range(rank))
+        if kind == 0:
+            return Layout(0, data=cursor.take(cursor.number(4)))
+        return Layout(kind, address=address, chunk=extents[: rank - 1] if kind == 2 else (), index=_TREE)
+    if version not in (3, 4, 5):
+        raise UnsupportedError(f"a data set's layout of version {version}", file=file.source.name)
+    kind = cursor.number()
+    if kind == 0:
+        return Layout(0, data=cursor.take(cursor.number(2)))
+    if kind == 1:
+        return Layout(1, address=cursor.address(), nbytes=cursor.length())
+    if kind != 2:
+        return Layout(3)
+    if version == 3:
+        rank, address = cursor.number(), cursor.address()
+        return Layout(2, address=address, chunk=tuple(cursor.number(4) for _ in range(rank - 1)), index=_TREE)
+    flags, rank, width = cursor.number(), cursor.number(), cursor.number()
+    chunk = tuple(cursor.number(width) for _ in range(rank))[:-1]
+    index = cursor.number()
+    numbers: tuple[int, ...] = (version,)
+    if index == _SINGLE and flags & 2:
+        numbers += (cursor.length(), cursor.number(4))
+    elif index == _FIXED:
+        cursor.take(1)
+    elif index == _EXTENSIBLE:
+        cursor.take(5)
+    elif index == _TREE_2:
+        cursor.take(6)
+    elif index not in (_SINGLE, _IMPLICIT):
+        raise UnsupportedError(f"an unknown index of chunks, {index}", file=file.source.name)
+    return Layout(2, address=cursor.address(), chunk=chunk, index=index, whole_only=bool(flags & 1), numbers=numbers)
+
+
+@define(eq=False)
+class Chunks:
+    """The chunks that a data set has.
+
+    Attributes:
+        numbers: of each, in the order of memory and ascending.
+        places: for each address, size in bytes and the filters that were left out, as bits.
+    """
+
+    numbers: Any
+    places: Any = field(repr=False)
+
+
+class ChunkedSource(ByteSource):
+    """The elements of a data set that is not in one piece, in the byte order of the file.
+
+    Args:
+        file: the file.
+        shape: of the data set.
+        most: the extents that it may get, which number the chunks.
+        itemsize: of an element, in bytes.
+        layout: of its elements.
+        filters: of its chunks.
+        fill: bytes of the element that is where no chunk is; empty for zeros.
+        inflation: limit for the file.
+        path: of the data set, for errors.
+
+    Raises:
+        CorruptError: a chunk has another rank or no elements.
+        LimitError: the data set, or a part of it, would grow too large.
+    """
+
+    def __init__(
+        self,
+        file: Structure,
+        shape: tuple[int, ...],
+        most: tuple[int | None, ...],
+        itemsize: int,
+        layout: Layout,
+        filters: Filters,
+        fill: bytes,
+        inflation: Inflation,
+        path: str,
+    ) -> None:
+        nbytes = math.prod(shape) * itemsize
+        super().__init__(file.source.name, nbytes)
+        if layout.kind != 2:
+            shape, most, layout = (math.prod(shape),), (math.prod(shape),), Layout(2, chunk=(1,))
+        if len(layout.chunk) != len(shape) or not all(layout.chunk):
+            raise file.damaged("a data set's chunks have another rank or no elements", path=path)
+        self._file = file
+        self._shape = shape
+        self._most = most
+        self._itemsize = itemsize
+        self._layout = layout
+        self._filters = filters
+        self._fill = fill if fill.strip(b"\0") else b""
+        self._inflation = inflation
+        self._path = path
+        self._chunk_bytes = math.prod(layout.chunk) * itemsize
+        self._grid = tuple(-(-extent // part) for extent, part in zip(shape, layout.chunk))
+        # The first axis along which a chunk has several elements: a band is a row of chunks from there on.
+        self._axis = next((axis for axis, part in enumerate(layout.chunk) if part > 1), len(shape) - 1)
+        self._inner = math.prod(shape[self._axis + 1 :])
+        self._per_band = math.prod(self._grid[self._axis + 1 :])
+        band = min(layout.chunk[self._axis], shape[self._axis]) * self._inner * itemsize
+        self._bands = max(1, _SEGMENT_BYTES // band)
+        self._chunks: Chunks | None = None
+        self._kept: tuple[int, memoryview] = (0, memoryview(b""))
+        expanding = max(1, len([number for number, _ in filters if number in EXPANDING]))
+        inflation.spend(nbytes * expanding, max(band, self._chunk_bytes if layout.index != _NO_CHUNKS else 0), path)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `ByteSource.read`."""
+        parts = []
+        end = min(offset + length, self.size)
+        while offset < end:
+            start, kept = self._kept
+            if not start <= offset < start + len(kept):
+                start, kept = self._kept = self._segment(offset)
+            parts.append(kept[offset - start : end - start])
+            offset += len(parts[-1])
+        return b"".join(parts)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """See `ByteSource.read_into`."""
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def mapped(self, offset: int, length: int) -> memoryview:
+        """Return the bytes, in memory."""
+        return memoryview(self.read_exact(offset, length, "a data set"))
+
+    def _start(self, band: int) -> int:
+        """Return the first element of a band."""
+        outer, inside = divmod(band, self._grid[self._axis])
+        rows = min(inside * self._layout.chunk[self._axis], self._shape[self._axis])
+        return (outer * self._shape[self._axis] + rows) * self._inner
+
+    def _segment(self, offset: int) -> tuple[int, memoryview]:
+        """Read the segment that has a byte; return the offset of its first byte, and its bytes."""
+        outer, row = divmod(offset // self._itemsize // self._inner, self._shape[self._axis])
+        band = outer * self._grid[self._axis] + row // self._layout.chunk[self._axis]
+        first = band - band % self._bands
+        last = min(first + self._bands, math.prod(self._grid[: self._axis + 1]))
+        start, end = self._start(first), self._start(last)
+        size = self._itemsize
+        if self._layout.index == _NO_CHUNKS or self._layout.address is None:
+            return start * size, memoryview(bytes(self._fill * (end - start) or (end - start) * size))
+        import numpy as np
+
+        if self._chunks is None:
+            self._chunks = self._find_chunks()
+        numbers = self._chunks.numbers
+        begin, stop = (bisect_left(numbers, each * self._per_band) for each in (first, last))
+        if stop - begin == 1 and self._chunk_bytes == (end - start) * size and self._per_band == last - first == 1:
+            return start * size, memoryview(self._decoded(begin))
+        filled = bytearray(self._fill * (end - start) if self._fill else (end - start) * size)
+        segment = np.frombuffer(filled, f"V{size}")
+        for place in range(begin, stop):
+            number = int(numbers[place])
+            band = number // self._per_band
+            at = self._start(band) - start
+            target = segment[at : at + self._start(band + 1) - self._start(band)].reshape(
+                -1, *self._shape[self._axis + 1 :]
+            )
+            chunk = np.frombuffer(self._decoded(place), f"V{size}").reshape(self._layout.chunk[self._axis :])
+            corner = _coordinates(number % self._per_band, self._grid[self._axis + 1 :])
+            inside = [slice(None)]
+            for at_chunk, part, extent in zip(corner, self._layout.chunk[self._axis + 1 :], target.shape[1:]):
+                inside.append(slice(at_chunk * part, min((at_chunk + 1) * part, extent)))
+            hole = target[tuple(inside)]
+            hole[...] = chunk[tuple(map(slice, hole.shape))]
+        return start * size, memoryview(filled)
+
+    def _decoded(self, place: int) -> bytes | memoryview:
+        """Read a chunk and undo its filters."""
+        assert self._chunks is not None
+        address, size, left_out = (int(each) for each in self._chunks.places[place])
+        source = self._file.source
+        data: bytes = source.read_exact(address, size, "a chunk")
+        filters = self._filters
+        if self._layout.whole_only:
+            corner = _coordinates(int(self._chunks.numbers[place]), self._grid)
+            if any((at + 1) * part > extent for at, part, extent in zip(corner, self._layout.chunk, self._shape)):
+                filters = ()
+        for bit, (number, values) in reversed(list(enumerate(filters))):
+            if not left_out >> bit & 1:
+                try:
+                    data = DECODERS[number](data, values, self._itemsize, self._chunk_bytes)
+                except FilterErrors as error:
+                    raise CorruptError(f"a chunk cannot be read: {error}", file=self.name, offset=address,
+                                       path=self._path) from error  # fmt: skip
+        if len(data) < self._chunk_bytes:
+            raise CorruptError("a chunk is too short", file=self.name, offset=address, path=self._path,
+                               expected=f"{self._chunk_bytes} bytes", found=f"{len(data)}")  # fmt: skip
+        return memoryview(data)[: self._chunk_bytes]
+
+    # Indexes
+
+    def _find_chunks(self) -> Chunks:
+        """Read the index of the chunks.
+
+        Raises:
+            CorruptError: it is damaged, or names a chunk twice.
+            LimitError: the chunks reach so far beyond the data set that they would grow too large.
+        """
+        import numpy as np
+
+        rank, layout = len(self._shape), self._layout
+        if layout.index in (_TREE, _TREE_2):
+            corners, places = self._tree() if layout.index == _TREE else self._second_tree()
+        else:
+            numbered = {_SINGLE: self._single, _IMPLICIT: self._implicit, _FIXED: self._fixed}
+            counted, places = numbered.get(layout.index, self._extensible)()
+            corners = self._corners(counted)
+        inside = (corners < np.array(self._grid, "u8")).all(axis=1) & (places[:, 0] != _undefined(self._file))
+        corners, places = corners[inside].astype("i8"), places[inside]
+        strides = [math.prod(self._grid[axis + 1 :]) for axis in range(rank)]
+        numbers = (corners * np.array(strides, "i8")).sum(axis=1)
+        order = np.argsort(numbers, kind="stable")
+        numbers, places = numbers[order], places[order]
+        if (numbers[1:] == numbers[:-1]).any():
+            raise self._file.damaged("a data set has a chunk twice", path=self._path)
+        self._inflation.spend(max(0, len(numbers) * self._chunk_bytes - self.size), path=self._path)
+        return Chunks(numbers, places)
+
+    def _corners(self, counted: np.ndarray) -> np.ndarray:
+        """Return the positions of chunks from their numbers, which count those that the data set may get."""
+        import numpy as np
+
+        parts = [
+            1 if extent is None else max(1, -(-extent // part)) for extent, part in zip(self._most, self._layout.chunk)
+        ]
+        axes = list(range(len(parts)))
+        if self._layout.index == _EXTENSIBLE:  # the axis that grows is the first
+            growing = next((axis for axis, extent in enumerate(self._most) if extent is None), 0)
+            axes.insert(0, axes.pop(growing))
+        left = counted.astype("u8")
+        corners = np.zeros((len(left), len(parts)), "u8")
+        for place, axis in enumerate(axes):
+            stride = np.uint64(min(math.prod(parts[other] for other in axes[place + 1 :]), 1 << 63))
+            corners[:, axis], left = left // stride, left % stride
+        return corners
+
+    def _tree(self) -> tuple[Any, Any]:
+        """Read a B-tree of version 1 (III.A.1)."""
+        import numpy as np
+
+        rank = len(self._shape)
+        key = 8 + 8 * (rank + 1)
+        found = bytearray()
+        for child, before in self._file.tree(self._layout.address, 1, key):
+            found += before + (_undefined(self._file) if child is None else child).to_bytes(8, "little")
+        entries = np.frombuffer(
+            bytes(found), [("size", "<u4"), ("mask", "<u4"), ("at", "<u8", rank + 1), ("place", "<u8")]
+        )
+        corners = entries["at"][:, :rank] // np.array(self._layout.chunk, "u8")
+        return corners, np.stack([entries["place"], entries["size"], entries["mask"]], axis=1)
+
+    def _second_tree(self) -> tuple[Any, Any]:
+        """Read a B-tree of version 2 (III.A.2), of types 10 and 11."""
+        import numpy as np
+
+        rank = len(self._shape)
+        records = list(self._file.records(self._layout.address, 10, 11))
+        size = (len(records[0]) if records else 0) - 8 * rank
+        places = self._entries(b"".join(record[:size] for record in records), size)
+        corners = np.frombuffer(b"".join(record[size:] for record in records), "<u8").reshape(-1, rank)
+        return corners, places
+
+    def _entries(self, data: bytes, size: int) -> np.ndarray:
+        """Parse entries of an index: an address; with filters, size and mask of the chunk."""
+        import numpy as np
+
+        offsets = self._file.offset_size
+        if size < offsets or (size != offsets and not 5 <= size - offsets <= 12):
+            raise self._file.damaged("an index of chunks has entries of another size", path=self._path)
+        raw = np.frombuffer(data[: len(data) // size * size], "u1").reshape(-1, size)
+
+        def column(start: int, width: int) -> np.ndarray:
+            wide = np.zeros((len(raw), 8), "u1")
+            wide[:, :width] = raw[:, start : start + width]
+            return wide.view("<u8")[:, 0]
+
+        if size == offsets:
+            rest = [np.full(len(raw), self._chunk_bytes, "u8"), np.zeros(len(raw), "u8")]
+        else:
+            rest = [column(offsets, size - offsets - 4), column(size - 4, 4)]
+        return np.stack([column(0, offsets), *rest], axis=1)
+
+    def _single(self) -> tuple[Any, Any]:
+        import numpy as np
+
+        size, mask = self._layout.numbers[1:] or (self._chunk_bytes, 0)
+        return np.zeros(1, "u8"), np.array([[self._layout.address, size, mask]], "u8")
+
+    def _implicit(self) -> tuple[Any, Any]:
+        import numpy as np
+
+        parts = [-(-(extent or 0) // part) for extent, part in zip(self._most, self._layout.chunk)]
+        count = math.prod(parts)
+        address = self._layout.address or 0
+        if address + count * self._chunk_bytes > self._file.source.size:
+            raise self._file.damaged("a data set's chunks are not in the file", address, path=self._path)
+        counted = np.arange(count, dtype="u8")
+        places = np.uint64(address) + counted * np.uint64(self._chunk_bytes)
+        return counted, np.stack([places, np.full(count, self._chunk_bytes, "u8"), np.zeros(count, "u8")], axis=1)
+
+    def _fixed(self) -> tuple[Any, Any]:
+        """Read a fixed array (VII.C)."""
+        import numpy as np
+
+        file, what = self._file, "an index of chunks"
+        head = file.checked(self._layout.address, 12 + file.length_size + file.offset_size, what)
+        head.expect(b"FAHD", 0)
+        head.take(1)
+        size, bits, count, address = head.number(), head.number(), head.length(), head.address()
+        if address is None:
+            return np.zeros(0, "u8"), np.zeros((0, 3), "u8")
+        places = self._entries(self._paged(b"FADB", address, 6 + file.offset_size, count, size, 1 << bits, None), size)
+        return np.arange(len(places), dtype="u8"), places
+
+    def _paged(
+        self, signature: bytes, address: int, prefix: int, count: int, size: int, page: int, bitmap: bytes | None
+    ) -> bytes:
+        """Read the elements of a data block, which are in pages if they are many.
+
+        Args:
+            signature: of the block.
+            address: of the block.
+            prefix: size of what precedes the elements or the bits.
+            count: of the elements.
+            size: of an element, in bytes.
+            page: elements of a page.
+            bitmap: which pages were written; `None` if the block has the bits itself.
+        """
+        file, what = self._file, "an index of chunks"
+        missing = b"\xff" * size
+        if count * size > file.source.size or page > 1 << 32:
+            raise file.damaged(f"{what} is not in the file", address, path=self._path)
+        file.budget.spend(count * size)
+        if count <= page:
+            block = file.checked(address, prefix + count * size + 4, what)
+            block.expect(signature, 0)
+            block.position = prefix
+            return block.take(count * size)
+        pages = -(-count // page)
+        own = -(-pages // 8) if bitmap is None else 0
+        block = file.checked(address, prefix + own + 4, what)
+        block.expect(signature, 0)
+        block.position = prefix
+        bits = block.take(own) if bitmap is None else bitmap
+        found, place = [], address + prefix + own + 4
+        for number in range(pages):
+            here = min(page, count - number * page)
+            written = bits[number >> 3] & 128 >> (number & 7)
+            found.append(file.checked(place, here * size + 4, what).rest if written else missing * here)
+            place += page * size + 4
+        return b"".join(found)
+
+    def _extensible(self) -> tuple[Any, Any]:
+        """Read an extensible array (VII.D): an index block, and blocks of doubling sizes behind it."""
+        import numpy as np
+
+        file, what = self._file, "an index of chunks"
+        head = file.checked(self._layout.address, 16 + 6 * file.length_size + file.offset_size, what)
+        head.expect(b"EAHD", 0)
+        head.take(1)
+        size, most_bits, direct, least, pointers, page_bits = (head.number() for _ in range(6))
+        head.take(6 * file.length_size)
+        address = head.address()
+        if not all(each and not each & (each - 1) for each in (least, pointers)) or not size or most_bits > 64:
+            raise file.damaged(f"{what} has impossible sizes", self._layout.address, path=self._path)
+        supers = 1 + most_bits - (least.bit_length() - 1)
+        first = 2 * (pointers.bit_length() - 1)
+        blocks, many = 2 * (pointers - 1), max(0, supers - first)
+        prefix, page = 6 + file.offset_size, 1 << page_bits
+        behind = prefix + -(-most_bits // 8)
+        block = file.checked(
+            file.node(address, what), prefix + direct * size + (blocks + many) * file.offset_size + 4, what
+        )
+        block.expect(b"EAIB", 0)
+        block.position = prefix
+        found = [(0, block.take(direct * size))]
+        addresses = [block.address() for _ in range(blocks + many)]
+        start = direct
+        for level in range(supers):
+            number, count = 1 << level // 2, least << (level + 1) // 2
+            bitmaps = [b""] * number
+            if level < first:
+                places, addresses = addresses[:number], addresses[number:]
+            elif addresses and (place := addresses.pop(0)) is not None:
+                bits = -(-(count // page) // 8) if count > page else 0
+                inner = file.checked(file.node(place, what), behind + number * (bits + file.offset_size) + 4, what)
+                inner.expect(b"EASB", 0)
+                inner.position = behind
+                bitmaps = [inner.take(bits) for _ in range(number)]
+                places = [inner.address() for _ in range(number)]
+            else:
+                places = []
+            for nth, (at, bitmap) in enumerate(zip(places, bitmaps)):
+                if at is not None:
+                    data = self._paged(b"EADB", file.node(at, what), behind, count, size, page, bitmap)
+                    found.append((start + nth * count, data))
+            start += number * count
+        counted = [np.arange(at, at + len(data) // size, dtype="u8") for at, data in found]
+        return np.concatenate(counted), self._entries(b"".join(data for _, data in found), size)
+
+
+def _undefined(file: Structure) -> int:
+    return int((1 << 8 * file.offset_size) - 1)
+
+
+def _coordinates(number: int, grid: tuple[int, ...]) -> list[int]:
+    """Return the position of a chunk in a grid."""
+    found: list[int] = []
+    for extent in reversed(grid):
+        number, place = divmod(number, extent)
+        found.insert(0, place)
+    return found
+
+
+def fill_value(file: Structure, new: bytes | None, old: bytes | None, size: int) -> bytes:
+    """Return the bytes of the element that is where nothing was written; empty for zeros (IV.A.2.e, f)."""
+    cursor = Cursor(file, new if new is not None else old or bytes(4), "a fill value")
+    if new is not None:
+        version = cursor.number()
+        if version == 3:
+            if not cursor.number() & 32:
+                return b""
+        else:
+            cursor.take(2)
+            if not cursor.number():
+                return b""
+    found = cursor.take(cursor.number(4))
+    if found and len(found) != size:
+        raise T7BridgeError("a fill value has another size than an element", file=file.source.name)
+    return found
