@@ -1,0 +1,187 @@
+"""HDF5 files: h5py is the referee for what is in them, and none makes the reader work beyond its size."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
+from t7bridge.formats.hdf5.filters import DECODERS
+
+h5py = pytest.importorskip("h5py")
+VERSIONS = ("earliest", "v108", "v110", "latest")
+TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16", "?", ">f4", ">i8", ">c8", ">f2")
+CHUNKS: list[dict[str, Any]] = [
+    {}, {"compression": "gzip", "shuffle": True, "fletcher32": True}, {"compression": "lzf"}, {"scaleoffset": 3},
+    {"scaleoffset": 3, "fillvalue": 7},
+]  # fmt: skip
+
+
+def fill(file: Any) -> None:
+    """Every element type, layout, index of chunks and filter."""
+    numbers = np.random.default_rng(3)
+    for kind in TYPES:
+        file[f"types/{kind.replace('>', 'big ')}"] = (numbers.random((7, 5)) * 100).astype(kind)
+    for most in ((12, 9), (None, 9), (12, None), (None, None)):
+        for number, options in enumerate(CHUNKS):
+            data = (numbers.standard_normal((12, 9)) * 100).astype("i4" if number % 2 else "f4")
+            file.create_dataset(f"chunks/{most}{number}", data=data, chunks=(5, 4), maxshape=most, **options)
+    file.create_dataset("chunks/slow axis", data=np.arange(480).reshape(2, 3, 80), chunks=(1, 2, 33))
+    for name, options in (("fixed", {}), ("growing", {"maxshape": (None,)}), ("zipped", {"compression": "gzip"})):
+        file.create_dataset(f"many/{name}", data=np.arange(2200, dtype="i2"), chunks=(2,), **options)
+    sparse = file.create_dataset("sparse", (1000, 300), "f4", chunks=(10, 100), maxshape=(None, 300), fillvalue=7.5)
+    sparse[990:, 250:] = 3
+    file.create_dataset("nothing", (4, 5), "i4", fillvalue=6)
+    file["type"] = np.dtype("f4")
+    file.create_dataset("of a type", data=np.arange(5, dtype="f4"), dtype=file["type"])
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.COMPACT)
+    space = h5py.h5s.create_simple((6,))
+    h5py.Dataset(h5py.h5d.create(file.id, b"compact", h5py.h5t.IEEE_F32LE, space, plan))[:] = np.arange(6)
+    for number in numbers.permutation(100):
+        file[f"names/{number}"] = np.float32(number)
+        file["names"].attrs[f"a{number}"] = number
+    for number in range(20):
+        file.attrs[f"text {number}"] = "é" * 100 * number
+    file.attrs["bytes"] = np.bytes_(b"fixed")
+    file["soft"] = h5py.SoftLink("/types/f4")
+
+
+@pytest.mark.parametrize(("version", "ordered"), [*zip(VERSIONS, [False, True, False, True]), ("latest", False)])
+def test_h5py_reads_the_same(tmp_path, version, ordered) -> None:
+    """Elements, order, shapes and texts are those that h5py reads, from files of every version."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver=(version, "latest"), track_order=ordered) as file:
+        fill(file)
+    with t7bridge.open(path) as document, h5py.File(path) as file:
+        stack = [(document.roots[0], file)]
+        compared = 0
+        while stack:
+            found, group = stack.pop()
+            items = {name: group.get(name) for name in group}
+            sets = {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
+            assert [name for name in found if name in sets] == list(sets)
+            for name, item in sets.items():
+                want = np.asarray(item[()])
+                assert found[name].shape == want.shape
+                got = np.asarray(found[name])
+                assert np.array_equal(got.view("u1") if got.ndim else got, want.astype(got.dtype, copy=False).view("u1")
+                                      if got.ndim else want), name  # fmt: skip
+                assert got.dtype == want.dtype.newbyteorder("=")
+                compared += 1
+            stack += [(found[name], item) for name, item in items.items() if isinstance(item, h5py.Group)]
+        assert compared > 140
+        texts = {name: text.decode() if isinstance(text, bytes) else text for name, text in file.attrs.items()}
+        assert document.metadata == texts
+
+
+def test_bfloat16_of_others(tmp_path) -> None:
+    """Floating-point numbers with the bits of bfloat16 are bfloat16."""
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_size(2)
+    kind.set_precision(16)
+    kind.set_ebias(127)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        data = h5py.Dataset(h5py.h5d.create(file.id, b"a", kind, h5py.h5s.create_simple((3,))))
+        data[:] = [1.5, -2, 1e30]
+    found = t7bridge.load(tmp_path / "x.h5")["a"]
+    assert found.element.name == "bfloat16"
+    assert found.array.tolist()[:2] == [0x3FC0, 0xC000]
+
+
+def test_a_chunk_is_inflated_once(tmp_path, monkeypatch) -> None:
+    """Reading a data set of one large chunk, or of columns, inflates each chunk once."""
+    data = np.random.default_rng(1).integers(0, 9, (1000, 1000)).astype("f4")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("one", data=data, chunks=data.shape, compression="gzip", shuffle=True)
+        file.create_dataset("columns", data=data, chunks=(1000, 100), compression="gzip")
+    calls = []
+    inflate = DECODERS[1]
+    monkeypatch.setitem(DECODERS, 1, lambda *given: calls.append(0) or inflate(*given))
+    t7bridge.convert(tmp_path / "x.h5", tmp_path / "x.npz")
+    assert len(calls) == 11
+    with np.load(tmp_path / "x.npz") as file:
+        assert all(np.array_equal(file[name], data) for name in ("one", "columns"))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_limits_count_over_the_file(tmp_path, number) -> None:
+    """Data sets without chunks, of one chunk, and many of them: what they grow to is bounded for all together."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        if number == 0:
+            file.create_dataset("a", (1 << 30,), "f4")
+        elif number == 1:
+            file.create_dataset("a", (1 << 26,), "u1", chunks=(1 << 26,), compression="gzip")[:] = 0
+        for each in range(20 if number == 2 else 0):
+            file.create_dataset(f"a{each}", (1 << 24,), "u1", chunks=(1 << 20,))
+    with pytest.raises(LimitError, match="inflate_bytes"):
+        t7bridge.load(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("name", ["loop_chunks.h5", "loop_heap.h5", "fill_everywhere.h5"])
+def test_hostile_files(tmp_path, name) -> None:
+    """Files over which the HDF5 library loops, or which ask for much, are read or refused at once."""
+    shutil.copy(TESTFILES / "hostile" / name, tmp_path / name)
+    start = time.process_time()
+    with contextlib.suppress(T7BridgeError):
+        t7bridge.convert(tmp_path / name, tmp_path / "x.pt")
+    assert time.process_time() - start < 2
+
+
+def test_trees_that_hold_themselves(tmp_path) -> None:
+    """Pointers of trees, heaps and headers to any other block, and links to themselves: the reader comes to an end."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for number in range(20):
+            file.create_dataset(f"g/{number}", data=np.arange(32), chunks=(8,))
+        file["round"] = h5py.SoftLink("round")
+        file["inside"] = file["/"]
+    data = (tmp_path / "x.h5").read_bytes()
+    places = [at for mark in (b"TREE", b"SNOD", b"HEAP") for at in _places(data, mark)]
+    choose = random.Random(1)
+    outcomes = set()
+    for _ in range(80):
+        broken = bytearray(data)
+        where = choose.choice(places) + choose.choice([24, 32, 40, 48, 16])
+        broken[where : where + 8] = choose.choice(places).to_bytes(8, "little")
+        start = time.process_time()
+        try:
+            root = t7bridge.load(bytes(broken))
+            [each.tolist() for each in root.get("g", {}).values()]
+            outcomes.add("read")
+        except T7BridgeError as error:
+            outcomes.add(type(error).__name__)
+        assert time.process_time() - start < 2
+    assert {"read", "CorruptError"} <= outcomes
+
+
+def _places(data: bytes, mark: bytes) -> list[int]:
+    return [at for at in range(len(data)) if data[at : at + 4] == mark]
+
+
+def test_damage_is_found(tmp_path) -> None:
+    """Checksums of chunks and of metadata are compared; filters that are not read are named."""
+    with h5py.File(tmp_path / "x.h5", "w", libver="latest") as file:
+        data = file.create_dataset("a", data=np.arange(100), chunks=(100,), fletcher32=True)
+        place = data.id.get_chunk_info(0).byte_offset
+    content = bytearray((tmp_path / "x.h5").read_bytes())
+    for where, error in ((place + 5, "checksum"), (60, "checksum")):
+        content[where] ^= 1
+        with pytest.raises(CorruptError, match=error):
+            t7bridge.load(bytes(content))["a"].tolist()
+        content[where] ^= 1
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((100,))
+    plan.set_filter(h5py.h5z.FILTER_NBIT)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, h5py.h5s.create_simple((100,)), plan)
+    with pytest.raises(UnsupportedError, match="n-bit"):
+        t7bridge.load(tmp_path / "x.h5")
