@@ -1,8 +1,9 @@
-"""Differential fuzzing of the `.pt` readers: CPython's C unpickler, and PyTorch's own loader with `weights_only=True`.
+"""Differential fuzzing of the `.pt` readers: CPython's C unpickler, and PyTorch's own loader in both modes.
 
 `pickles` mutates data-only pickles and compares the results of `Unpickler` and `_pickle.Unpickler`, whose
-`find_class` and `persistent_load` return inert stand-ins. `archives` mutates whole files of `torch.save` and compares
-the results of `PtReader` and `torch.load(weights_only=True)`.
+`find_class` and `persistent_load` return inert stand-ins. `archives` (zip), `legacy` and `tar` mutate whole files of
+`torch.save`, and compare the results of `PtReader` and `torch.load` of a file on disk, with `weights_only=True`, and with
+`False` and an unpickler that knows nothing but the names of tensors, so that nothing can run.
 
 The rule: a file that both accept must have one value. Inputs that we refuse are
 not passed to the reference reader, which some of them would keep busy forever. Inputs that only we accept are harmless
@@ -11,6 +12,7 @@ reader takes the file, and is counted.
 
     python fuzz/differential.py pickles --count 300000
     python fuzz/differential.py archives --count 300000 --seed 7
+    TMPDIR=/dev/shm python fuzz/differential.py tar --count 100000
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ import hashlib
 import io
 import pickle
 import random
+import struct
 import sys
+import tarfile
+import tempfile
 import time
+import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -301,8 +307,31 @@ def _value_leaf(value: Any) -> list[Any] | None:
     return ["constant"] if isinstance(value, (PythonGlobal, PythonObject, python.TorchConstant)) else None
 
 
+_INERT = {
+    ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_parameter"),
+    ("collections", "OrderedDict"), ("torch", "Size"), ("builtins", "set"), ("builtins", "list"), ("builtins", "dict"),
+    ("torch.nn.parameter", "Parameter"), ("_codecs", "encode"), ("builtins", "bytearray"), ("builtins", "complex"),
+}  # fmt: skip
+
+
+class _OnlyTensors(pickle.Unpickler):
+    """CPython's unpickler with the names of tensors alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _INERT or (module == "torch" and name.endswith(("Storage", "Tensor")) and name[0].isupper()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not a name of tensors")
+
+
+def _only_tensors() -> types.ModuleType:
+    module = types.ModuleType("only_tensors")
+    module.Unpickler = _OnlyTensors  # type: ignore[attr-defined]
+    module.load = lambda file, **options: _OnlyTensors(file, **options).load()  # type: ignore[attr-defined]
+    return module
+
+
 def compare_archive(data: bytes) -> str:
-    """Read a file with both loaders.
+    """Read a file with both loaders, PyTorch's in both modes.
 
     Returns:
         `both` or `ours`: the readers that accept it; `refused` if we do not, without running the reference reader.
@@ -312,26 +341,32 @@ def compare_archive(data: bytes) -> str:
     """
     import torch
 
-    ours: Any = None
-    theirs: Any = None
     try:
-        reader = PtReader(data)
-        value = reader.read()
-        ours = (_Writer(_value_leaf).text(value),)
+        value = PtReader(data).read()
+        ours = _Writer(_value_leaf).text(value)
     except T7BridgeError:
         return "refused"
-    try:
-        loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-        theirs = (_Writer(_torch_leaf).text(loaded),)
-    except RecursionError:
-        raise
-    except Exception:  # PyTorch raises anything for damaged files
-        pass
-    if theirs is None:
-        return "ours"
-    if ours[0] != theirs[0] and "complex" not in ours[0]:
-        raise Difference(f"ours {ours[0][:400]}\ntheirs {theirs[0][:400]}")
-    return "both"
+    accepted = False
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:  # only of a file on disk, PyTorch tries to read a tar archive
+        file.write(data)
+        file.flush()
+        for weights_only in (True, False):
+            module = None if weights_only else _only_tensors()
+            try:
+                loaded = torch.load(file.name, weights_only=weights_only, map_location="cpu", pickle_module=module)
+                if isinstance(loaded, torch.jit.ScriptModule):
+                    state = loaded.state_dict(keep_vars=True)
+                    value = {name: value.get(name) for name in state}
+                    loaded, ours = dict(state), _Writer(_value_leaf).text(value)
+                theirs = _Writer(_torch_leaf).text(loaded)
+            except RecursionError:
+                raise
+            except Exception:  # PyTorch raises anything for damaged files
+                continue
+            accepted = True
+            if ours != theirs and "complex" not in ours:
+                raise Difference(f"weights_only={weights_only}\nours {ours[:400]}\ntheirs {theirs[:400]}")
+    return "both" if accepted else "ours"
 
 
 # Inputs
@@ -364,13 +399,106 @@ def pickle_seeds() -> Iterator[bytes]:
 def archive_seeds() -> Iterator[bytes]:
     """Return files of `torch.save` that the safe loader accepts."""
     for path in sorted(TESTFILES.glob("pt/*.pt")):
-        if path.stat().st_size < _LARGEST and "torchscript" not in path.name and "tar" not in path.name:
+        data = path.read_bytes()
+        if len(data) < _LARGEST and "torchscript" not in path.name and data[:2] == b"PK":
+            yield data
+
+
+def legacy_seeds() -> Iterator[bytes]:
+    """Return files of PyTorch 0.2 to 1.5."""
+    for path in sorted(TESTFILES.glob("pt/*.legacy.pt")):
+        if path.stat().st_size < _LARGEST:
             yield path.read_bytes()
+
+
+def tar_seeds() -> Iterator[bytes]:
+    """Return files of PyTorch 0.1."""
+    for path in sorted(TESTFILES.glob("pt/tar_*.pt")):
+        yield path.read_bytes()
+
+
+def change_tar(data: bytes, choose: random.Random) -> bytes:
+    """Change members of a tar archive, insert what other readers obey, and correct the checksums mostly."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = [[bytearray(info.tobuf()[-512:]), bytearray(archive.extractfile(info).read())] for info in archive]  # type: ignore[union-attr]
+    if choose.random() < 0.5:  # also in the order of names
+        choose.shuffle(members)
+    names = [b"pickle", b"tensors", b"storages", b"sys_info", b"./pickle", b"a/pickle", b"/pickle", b"pickle/", b""]
+    for _ in range(choose.choice((1, 1, 2, 3))):
+        place = choose.randrange(len(members))
+        header, body = members[place]
+        what = choose.randrange(9)
+        if what == 0:  # an extended header
+            name = choose.choice(names)
+            key, value = choose.choice(((b"path", name), (b"size", b"%d" % choose.randrange(600)), (b"mtime", b"1.5"),
+                                        (b"GNU.sparse.name", name), (b"linkpath", name), (b"hdrcharset", b"BINARY")))  # fmt: skip
+            record = b" %b=%b\n" % (key, value)
+            record = b"%d" % (len(record) + 2 + choose.choice((0, 0, 0, 1, -1))) + record
+            members.insert(place, [_tar_header(b"././@PaxHeader", len(record), choose.choice(b"xxxgX")), bytearray(record)])
+        elif what == 1:
+            name = choose.choice(names) + b"\0"
+            members.insert(place, [_tar_header(b"././@LongLink", len(name), choose.choice(b"LLK")), bytearray(name)])
+        elif what == 2:
+            header[156] = choose.choice(b"0\x0001234567LKSxgXANVM")
+        elif what == 3:
+            header[:100] = choose.choice(names).ljust(100, b"\0")
+        elif what == 4:
+            header[345:500] = choose.choice((b"a", b".", b"", b"pickle")).ljust(155, b"\0")
+        elif what == 5:
+            size = choose.choice((len(body), 0, len(body) + 512, choose.randrange(2000)))
+            header[124:136] = choose.choice(
+                (b"%011o\0" % size, b"\x80" + size.to_bytes(11, "big"), b"%o\0garbage"[:12] % size, b" %10o " % size)
+            ).ljust(12, b"\0")[:12]
+        elif what == 6:
+            members.insert(choose.randrange(len(members) + 1), [bytearray(header), bytearray(overwrite(bytes(body), choose))])
+        elif what == 7 and body:
+            members[place][1] = bytearray(overwrite(bytes(body), choose))
+        else:
+            header[choose.randrange(512)] = choose.randrange(256)
+    parts = []
+    for header, body in members:
+        if choose.random() < 0.95:
+            header[148:156] = b" " * 8
+            header[148:156] = b"%06o\0 " % sum(header)
+        parts += [bytes(header), bytes(body), bytes(-len(body) % 512)]
+    return b"".join(parts) + bytes(choose.choice((1024, 1024, 512, 0)))
+
+
+def _tar_header(name: bytes, size: int, kind: int) -> bytearray:
+    header = bytearray(512)
+    header[: len(name)] = name
+    header[124:136] = b"%011o\0" % size
+    header[156] = kind
+    header[257:265] = b"ustar\x0000"
+    return header
+
+
+def two_in_one(data: bytes, tar: bytes) -> bytes:
+    """Return a file of PyTorch 0.2 to 1.5 whose value is behind a string that is a tar archive."""
+    file = io.BytesIO(data)
+    for _ in range(3):
+        pickle.load(file)
+    start = file.tell() + 2
+    text = bytearray(data[:start] + b"T\0\0\0\0").ljust(512, b"\0")
+    text[start + 1 : start + 5] = struct.pack("<I", 512 + len(tar) - start - 5)
+    text[124:136], text[257:265] = b"%011o\0" % 0, b"ustar\x0000"
+    text[148:156] = b" " * 8
+    text[148:156] = b"%06o\0 " % sum(text)
+    return bytes(text) + tar + b"0" + data[start:]
+
+
+def change_case(data: bytes, choose: random.Random) -> bytes:
+    """Change letters of one name, in one place or in all."""
+    name = choose.choice((b"data.pkl", b"data/", b"byteorder", b"archive/", b"constants.pkl"))
+    changed = bytes(byte ^ 0x20 if 97 <= byte <= 122 and choose.random() < 0.5 else byte for byte in name)
+    return data.replace(name, changed, choose.choice((-1, 1, 2)))
 
 
 TARGETS: dict[str, tuple[Callable[[bytes], str], Callable[[], Iterator[bytes]]]] = {
     "pickles": (compare_pickle, pickle_seeds),
     "archives": (compare_archive, archive_seeds),
+    "legacy": (compare_archive, legacy_seeds),
+    "tar": (compare_archive, tar_seeds),
 }
 
 
@@ -391,10 +519,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     files = list(seeds())
     compare(files[0])  # so that no child loads PyTorch
+    tars = list(tar_seeds())
 
     def made(number: int) -> bytes:
         choose = random.Random(f"{options.target} {options.seed} {number}")
         data, other = choose.choice(files), choose.choice(files)
+        if options.target == "tar" and choose.random() < 0.8:
+            return change_tar(data, choose)
+        if options.target == "legacy" and choose.random() < 0.1:
+            data = two_in_one(data, change_tar(choose.choice(tars), choose))
+            return data if choose.random() < 0.5 else overwrite(data, choose)
+        if options.target == "archives" and choose.random() < 0.1:
+            return change_case(data, choose)
         if data[:2] != b"PK" and choose.random() < 0.3:  # a file that is usually still readable
             return overwrite(data, choose)
         return mutate(data, other, choose)

@@ -15,7 +15,7 @@ from attrs import asdict, evolve
 from ..data import define
 from ..errors import CorruptError
 from ..formats.pt.layout import RECORD_MEMBER
-from ..formats.signatures import ZIP_TAIL_BYTES, ends_as_zip
+from ..formats.signatures import ends_as_zip
 from ..formats.t7.file import T7File
 from ..formats.t7.layout import T7Layout
 from ..formats.t7.reader import T7Reader
@@ -23,6 +23,7 @@ from ..formats.t7.writer import T7Writer
 from ..graph.lua import Value
 from ..graph.storage import Storage
 from ..io.output import Output
+from ..io.source import ByteSource
 from ..limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7Fi
     if content != reader.content_id:
         return None, True
     restored = read_skeleton(skeleton, reader.storage, limits)
-    if ends_as_zip(restored.trailing[-ZIP_TAIL_BYTES:]):
+    if ends_as_zip(ByteSource.from_bytes(restored.trailing)):
         raise _unreadable()
     return restored, True
 

@@ -82,7 +82,7 @@ class _Reader:
     def _array(self, member: str, name: str) -> Tensor | None:
         source, start = self._archive.span(member)
         end = start + self._archive.members[member].size
-        descr, fortran, shape, start = _read_header(source, start, end, name)
+        descr, fortran, shape, start = read_header(source, start, end, name)
         element, order = _element(descr)
         if element is None:
             kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
@@ -104,7 +104,7 @@ class _Reader:
         return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
 
 
-def _read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
+def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
     """Return element type, order, shape, and the offset of the elements."""
 
     def wrong(found: str) -> CorruptError:

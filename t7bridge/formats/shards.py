@@ -58,7 +58,7 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
     places = _weight_map(index)
     folder = os.path.dirname(index.name)
     values: dict[str, Any] = {}
-    for file in dict.fromkeys(places.values()):
+    for file in files_of(index):
         value = open_file(os.path.join(folder, file), limits=limits).value
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=os.path.join(folder, file))
@@ -84,6 +84,15 @@ def _tensors(index: ByteSource, limits: Limits, notes: list[Note]) -> dict[str, 
                 )
             )
     return found
+
+
+def files_of(index: ByteSource) -> list[str]:
+    """Return the names of the files that an index refers to, in its folder.
+
+    Raises:
+        FormatError: the index is damaged.
+    """
+    return list(dict.fromkeys(_weight_map(index).values()))
 
 
 def _weight_map(index: ByteSource) -> dict[str, str]:

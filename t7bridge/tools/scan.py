@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from attrs import asdict, field
+from attrs import asdict, evolve, field
 
 from .. import formats
 from ..data import define
-from ..errors import T7BridgeError
-from ..formats.pt.pickle.names import FORBIDDEN, is_torch, standing
+from ..errors import CorruptError, T7BridgeError, UnknownFormatError
+from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
+from ..formats.pt.objects import judge_array
+from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
+from ..formats.pt.zip.archive_reader import ZipArchive
+from ..formats.shards import files_of
+from ..formats.signatures import HEAD_BYTES, identify, is_tar, refuse_two
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
 from ..graph.lua import LuaFunction, TorchObject
@@ -19,6 +25,8 @@ from ..limits import DEFAULT_LIMITS, Limits
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
+_LOADED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".pt2", ".t7", ".distcp", ".npz", ".npy", ".h5", ".safetensors")
+"""Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
 _OBJECTS = {
     *("graph.Graph", "graph.Edge", "graph.Node", "nngraph.Node"),
     *("torch.AliasMultinomial", "torch.Timer", "torch.CmdLine", "torch.Logger", "torch.Tester"),
@@ -32,7 +40,9 @@ class Finding:
 
     Attributes:
         kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
-            that is not data; `foreign global`, one of another package, which would be imported and called; `function`,
+            that is not data; `foreign global`, one of another package, which would be imported and called; `called
+            class`, a harmless class whose constructor or methods the pickle calls; `script operation`, of TorchScript on
+            files; `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`,
             Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
             whose own code would read it; `unread`, bytes after the value and members that nothing refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
@@ -80,11 +90,13 @@ class ScanReport:
 def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     """Report what a file would import or execute in a reader that trusts it, without doing so.
 
-    Of a `.pt`: the globals that are not part of PyTorch's data. Of a `.t7`: functions, and classes that no known
-    package has. Of both: the same in the record of the original that t7bridge stores next to a value.
+    Of a `.pt`: the globals that are not part of PyTorch's data, in nested files too, and programs that reach beyond
+    tensors. Of a `.t7`: functions, and classes that no known package has. Of both: the same in the record of the original
+    that t7bridge stores next to a value. Of `.npz` and `.npy`: pickled arrays. Of the index of a checkpoint in several
+    files: the files too.
 
     Args:
-        path: a `.t7` or `.pt` file.
+        path: a file; or a folder, whose files are all read: the findings have its path before their own.
         limits: resource limits.
 
     Returns:
@@ -93,30 +105,131 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     Raises:
         T7BridgeError: the file cannot be opened.
     """
+    if os.path.isdir(path):
+        return _scan_folder(os.fspath(path), limits)
     with ByteSource.from_path(path) as source:
         report = ScanReport(source.name)
         try:
-            spec = formats.format_of(source, limits)
-            report.format = spec.name
-            if spec.values == formats.NAMED:
-                formats.open(source, limits=limits).roots  # noqa: B018  runs nothing; what is damaged has an error
-            else:
-                (_scan_t7 if spec.values == formats.LUA else _scan_pt)(source, limits, report)
+            _scan_source(source, limits, report)
         except T7BridgeError as error:
             report.error = str(error)
     return report
 
 
+def _scan_folder(folder: str, limits: Limits) -> ScanReport:
+    """Scan every file of a folder; those of a distributed checkpoint by the parts that its metadata name."""
+    report = ScanReport(folder, "folder")
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        parts = _distributed_parts(place, limits, report) if METADATA_MEMBER in names else {}
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if not os.path.isfile(path):  # a pipe or a device
+                continue
+            one = ScanReport(path)
+            try:
+                with ByteSource.from_path(path) as source:
+                    _scan_parts(source, parts[path], limits, one) if path in parts else _scan_loose(source, limits, one)
+            except T7BridgeError as error:
+                one.error = str(error)
+            inside = os.path.relpath(path, folder)
+            report.findings += [evolve(each, path=f"{inside}: {each.path}".removesuffix(": ")) for each in one.findings]
+            if one.error and not report.error:
+                report.error = one.error if inside in one.error else f"{inside}: {one.error}"
+    return report
+
+
+def _scan_loose(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    """Scan a file of a folder, which may be no model: text and pictures are passed over."""
+    try:
+        _scan_source(source, limits, report)
+    except UnknownFormatError:
+        if source.name.lower().endswith(_LOADED) and not source.name.endswith(".json"):
+            raise
+    except T7BridgeError:
+        head = source.read(0, HEAD_BYTES)
+        if identify(head) is not None or source.name.lower().endswith(_LOADED) or is_tar(head):
+            raise  # a `.t7` has no signature
+
+
+def _distributed_parts(folder: str, limits: Limits, report: ScanReport) -> dict[str, list[tuple[int, int]]]:
+    """Return the first byte and length of the files of `torch.save` in each file of a distributed checkpoint."""
+    parts: dict[str, set[tuple[int, int]]] = {}
+    try:
+        with DistributedReader(folder, limits=limits) as reader:
+            for place in reader.places():
+                parts.setdefault(os.path.join(folder, place.file), set()).add((place.offset, place.length))
+    except T7BridgeError as error:
+        report.error = report.error or str(error)
+    return {path: sorted(spans) for path, spans in parts.items()}
+
+
+def _scan_parts(source: ByteSource, spans: list[tuple[int, int]], limits: Limits, report: ScanReport) -> None:
+    end = 0
+    for offset, length in spans:
+        if offset < end:
+            raise CorruptError("two parts of a distributed checkpoint overlap", file=source.name, offset=offset)
+        if offset > end:
+            report.findings.append(Finding("unread", f"{offset - end} bytes at {end} that the metadata do not name"))
+        end = offset + length
+        _scan_pt(source.window(offset, length), limits, report)
+    if end < source.size:
+        report.findings.append(Finding("unread", f"{source.size - end} bytes at {end} that the metadata do not name"))
+
+
+def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
+    signature = identify(source.read(0, HEAD_BYTES))
+    if signature is None or signature.kind not in ("zip", "tar"):
+        refuse_two(source, title=signature.title if signature else "")
+    if signature is not None and signature.kind == "npy":
+        report.format = "npy"
+        _add_globals(judge_array(source, 0, source.size, limits), report)
+        return
+    spec = formats.format_of(source, limits)
+    report.format = spec.name
+    if spec.values == formats.LUA:
+        _scan_t7(source, limits, report)
+    elif spec.values == formats.PYTHON:
+        _scan_pt(source, limits, report)
+    elif spec.name == "shards":
+        for file in files_of(source):
+            path = os.path.join(os.path.dirname(source.name), file)
+            with ByteSource.from_path(path) as shard:
+                _scan_source(shard, limits, report)
+        report.format = spec.name
+    else:
+        document = formats.open(source, limits=limits)
+        document.roots  # noqa: B018  runs nothing; what is damaged has an error
+        archive = document.content
+        if isinstance(archive, ZipArchive):
+            _scan_members(archive, limits, report)
+
+
+def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
+    """Scan the members of a numpy archive: numpy recognizes arrays by their first bytes, whatever their names."""
+    for name, member in archive.members.items():
+        source, start = archive.span(name)
+        head = source.read(start, min(HEAD_BYTES, member.size))
+        if head.startswith(b"\x93NUMPY"):
+            _add_globals(judge_array(source, start, member.size, limits), report)
+        elif identify(head) is not None:
+            _scan_pt(ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}"), limits, report)
+
+
 def _scan_pt(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     from ..conversion.t7_record import original_t7
+    from ..formats.pt.programs import effects
     from ..formats.pt.reader import PtReader
 
     reader = PtReader(source, limits=limits, forbid=False)
     try:
         try:
+            if reader.archive is not None:
+                report.findings += [Finding(kind, name[:_SHOWN_LETTERS]) for kind, name in effects(reader.archive)]
             reader.read()
         finally:  # pickles that other readers would load, even if the value failed
-            reader.read_others()
+            unread = reader.read_others()
+            report.findings += [Finding("unread", f"{name:.200} cannot be read") for name in unread]
     finally:  # names in a damaged pickle before the damage would have been called
         _add_globals(reader.judged, report)
         report.findings += [Finding("unread", note.message) for note in reader.notes if note.level == "warning"]
@@ -166,8 +279,8 @@ def judge(names: list[str]) -> dict[str, str]:
 
 def _add_globals(judged: dict[str, str], report: ScanReport) -> None:
     for name, found in judged.items():
-        kind = "foreign" if not is_torch(name) else "torch"
-        report.findings.append(Finding(f"{FORBIDDEN if found == FORBIDDEN else kind} global", name[:_SHOWN_LETTERS]))
+        kind = f"{FORBIDDEN if found == FORBIDDEN else 'torch' if is_torch(name) else 'foreign'} global"
+        report.findings.append(Finding("called class" if found == CALLED else kind, name[:_SHOWN_LETTERS]))
 
 
 def _add_lua(roots: list[Any], report: ScanReport) -> None:

@@ -15,6 +15,7 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
+from .objects import judge_array
 from .layout import ALIGNMENT_MEMBER, BYTEORDER_MEMBER, DATA_MEMBER, FORMAT_MEMBER, STORAGE_FOLDER
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
@@ -25,6 +26,8 @@ from .zip.archive_reader import STORED, Member, ZipArchive
 MODEL_MEMBER = "model.json"
 CONSTANTS_MEMBER = "constants.pkl"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_FILES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
+"""Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000
 PT2_MEMBERS = ("archive_format", "serialized_exported_program.json")
 """Members of archives of torch.export: of 2.7 and newer, and of older releases."""
@@ -78,6 +81,9 @@ class PtArchive:
         names = list(self.zip.members)
         first = self.zip.first.partition("/")
         roots = [first[0] + "/" if first[1] else ""]
+        lower = {name.lower() for name in names}
+        if any((roots[0] + name).lower() in lower for name in _ROOT_MEMBERS):
+            return roots[0]  # as PyTorch's reader finds it, which ignores case; `_check_names` refuses other letters
         for name in _ROOT_MEMBERS:  # other writers may add members before it
             roots += sorted(
                 (found[: -len(name)] for found in names if found.endswith("/" + name) or found == name),
@@ -101,7 +107,7 @@ class PtArchive:
         Raises:
             CorruptError: there is one.
         """
-        known = {DATA_MEMBER, BYTEORDER_MEMBER, CONSTANTS_MEMBER, MODEL_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER}
+        known = {BYTEORDER_MEMBER, CONSTANTS_MEMBER, FORMAT_MEMBER, ALIGNMENT_MEMBER, *_ROOT_MEMBERS}
         root = len(self.root)
         for name, member in self.zip.members.items():
             below, lower = name[root:], name[root:].lower()
@@ -172,21 +178,33 @@ class PtArchive:
         self.meaning(folder).storages.finish()
         return value
 
-    def read_others(self) -> None:
-        """Read the pickles that are not part of the value, for the names in them: a program may load any member.
+    def read_others(self) -> list[str]:
+        """Read the pickles and files that are not part of the value, for the names in them: a program may load any member.
 
         A member that is only partly a pickle is read up to the end of the pickle.
+
+        Returns:
+            The members that are files by their names, but cannot be read.
         """
         read = {self.root + name for name in self.rests}
+        failed: list[str] = []
         for name, member in self.zip.members.items():
             if name in read or not member.size:
                 continue
+            is_file = name.lower().endswith(_FILES)
             try:
                 source, start = self.zip.span(name)
-                if name.endswith((".pkl", ".pickle")) or _PICKLE.match(source.read(start, 2)):
+                head = source.read(start, min(6, member.size))
+                if head.startswith(b"\x93NUMPY"):
+                    self.foreign.update(judge_array(source, start, member.size, self._limits))
+                elif head.startswith(b"PK") and self._nested is not None:
+                    self._nested(self.zip.read(name))
+                elif is_file or _PICKLE.match(head):
                     self._unpickle(member, STORAGE_FOLDER)
             except T7BridgeError:
-                continue
+                if is_file:
+                    failed.append(name)
+        return failed
 
     def _unpickle(self, member: Member, folder: str) -> Any:
         """Read a pickle, and the bytes after it in its member."""

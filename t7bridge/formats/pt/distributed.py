@@ -110,6 +110,15 @@ class DistributedReader:
             _put(root, _keys_of(keys, name), value, path, len(entries))
         return root
 
+    def places(self) -> list[_Place]:
+        """Return the location of each chunk and value: a whole file of `torch.save`.
+
+        Raises:
+            FormatError: the metadata are damaged.
+        """
+        data = _dict(_field(self._metadata.read(), "storage_data"), "storage_data")
+        return list(self._places(data).values())
+
     def _places(self, data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], _Place]:
         """Return the location of each chunk, by name and first index."""
         places = {}

@@ -24,7 +24,7 @@ from ...errors import (
     UnknownFormatError,
 )
 from ...graph.dtypes import ElementType
-from ...graph.python import PythonGlobal
+from ...graph.python import PythonGlobal, PythonObject
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
@@ -66,6 +66,9 @@ class _NoNames:
 
     def build(self, value: Any, state: Any) -> Any:
         raise CorruptError("a state where a number is expected")
+
+    def fill(self, value: PythonObject) -> None:
+        raise CorruptError("items where a number is expected")
 
     def persistent(self, saved_id: Any) -> Any:
         raise CorruptError("a persistent id where a number is expected")

@@ -11,7 +11,7 @@ from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note
-from ..signatures import HEAD_BYTES, ZIP_TAIL_BYTES, ends_as_zip, identify
+from ..signatures import HEAD_BYTES, ends_as_zip, identify, refuse_two
 from .checkpoint import CONSTANTS_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, PtArchive
 from .identity import content_id
 from .layout import DATA_MEMBER
@@ -19,7 +19,7 @@ from .pickle.globals import PtMeaning
 from .rest import note_rest
 from .storages import StorageTable
 from .unread import check_storages
-from .zip.archive_reader import Member
+from .zip.archive_reader import Member, ZipArchive
 
 _UNSET = object()
 _OLD_PICKLES = b"(]}c"
@@ -93,21 +93,14 @@ class PtReader:
         if kind == "zip":
             self._archive = PtArchive(self.source, self._limits, self._nested, self._forbid)
             return self._kind_of_zip(self._archive)
-        tail = max(self._start, self.source.size - ZIP_TAIL_BYTES)
-        if signature and kind in ("tar", "pickle") and ends_as_zip(self.source.read(tail, ZIP_TAIL_BYTES)):
-            raise CorruptError(
-                f"is {signature.title} by its first bytes, and a zip archive by its last",
-                file=self.source.name,
-                offset=tail,
-                expected="one file",
-                found="two files in one; readers disagree about which",
-                hint="Do not trust it: such files are made to deceive.",
-            )
         if kind == "tar":
+            if ends_as_zip(self.source):
+                refuse_two(self.source, title=signature.title if signature else "")
             return "tar"
         if kind == "pickle" or (not kind and head[:1] and head[:1] in _OLD_PICKLES):
             from .legacy import is_legacy
 
+            refuse_two(self.source, self._start, "a pickle")
             return "legacy" if is_legacy(self.source, self._start, self._limits) else "pickle"
         raise UnknownFormatError(
             f"is {signature.title}" if signature else "is not a file of PyTorch",
@@ -200,10 +193,18 @@ class PtReader:
         self.notes += found.notes
         return found.with_attributes() if self.kind == "cpp" else found.state_dict
 
-    def read_others(self) -> None:
-        """Read the pickles of an archive that `read` ignores, for `foreign`; other files have none."""
-        if self._archive is not None:
-            self._archive.read_others()
+    @property
+    def archive(self) -> ZipArchive | None:
+        """The members of a zip archive; `None` for other files."""
+        return self._archive.zip if self._archive is not None else None
+
+    def read_others(self) -> list[str]:
+        """Read the pickles of an archive that `read` ignores, for `foreign`; other files have none.
+
+        Returns:
+            The members that are pickles by their names, but cannot be read.
+        """
+        return self._archive.read_others() if self._archive is not None else []
 
     def _new_meaning(self, table: StorageTable, persistent: Callable[[Any], Any] | None) -> PtMeaning:
         self._meaning = PtMeaning(table, persistent, self._nested, self._limits, self.source.size, self._forbid)
@@ -311,4 +312,6 @@ class _Nested:
         try:
             return inner.read()
         finally:
+            if not self._forbid:
+                inner.read_others()
             self.foreign.update(inner.judged)

@@ -30,18 +30,23 @@ from .rest import Rest, read_rest
 from .storages import StorageTable, is_count, shown, storage_element, text
 
 _BLOCK = 512
-_PAX_RECORD = re.compile(rb"(\d{1,20}) (path|size)=")
 _MAX_PAX_BYTES = 1 << 20
+_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+_DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
+_PAX_RECORD = re.compile(rb"([1-9]\d{0,6}) (?:[amc]time|[ug]id|[ug]name|comment)=")
+"""The records that change neither name nor size of a member: Python 3 writes times that are not whole."""
 
 
 def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str, tuple[int, int]]:
     """Return the members of a tar archive: name → offset and length in bytes.
 
+    What PyTorch never writes is refused where the archive may be one of PyTorch: readers disagree about such names and
+    sizes.
+
     Raises:
         FormatError: it is damaged, or ends early.
     """
     members: dict[str, tuple[int, int]] = {}
-    pax: dict[str, str] = {}
     doubt: CorruptError | None = None
     place = 0
     while place + _BLOCK <= source.size:
@@ -49,6 +54,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         if not header.strip(b"\0"):
             break
         name, size, kind = _header(source, place, header)
+        doubt = doubt or _doubt(source, place, header, name, members)
         place += _BLOCK
         if place + size > source.size:
             raise TruncatedError(
@@ -59,7 +65,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                 expected=f"{size} bytes",
                 found=f"{source.size - place}",
             )
-        if kind in b"xg":
+        if kind == b"x":
             if size > _MAX_PAX_BYTES:
                 raise LimitError(
                     "the archive has an extended header of too many bytes",
@@ -68,17 +74,10 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
                     expected=f"at most {_MAX_PAX_BYTES}, which is fixed",
                     found=f"{size}",
                 )
-            pax = _pax(source.read_exact(place, size, "an extended header"))
-        else:
-            if "size" in pax and int(pax["size"]) != size:
-                size = int(pax["size"])
-                if place + size > source.size:
-                    raise TruncatedError("ends inside a member of the archive", file=source.name, offset=place)
-            name = pax.get("path", name).removeprefix("./")
-            doubt = doubt or _doubt(source, place, name, kind, members)
-            if kind in b"0\0":
-                members[name] = (place, size)
-            pax = {}
+            if not _is_plain_pax(source.read_exact(place, size, "an extended header")):
+                doubt = doubt or _fault(source, place, name, "an extended header that PyTorch does not write")
+        elif kind in b"0\0":
+            members[name] = (place, size)
         place += -(-size // _BLOCK) * _BLOCK
         if len(members) > limits.archive_members:
             raise LimitError(
@@ -97,24 +96,32 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
 
 
 def _doubt(
-    source: ByteSource, place: int, name: str, kind: bytes, members: dict[str, tuple[int, int]]
+    source: ByteSource, place: int, header: bytes, name: str, members: dict[str, tuple[int, int]]
 ) -> CorruptError | None:
-    """Return an error for a member that PyTorch does not write; `None` if it could have written it."""
+    """Return an error for a header that PyTorch does not write; `None` if it could have written it."""
+    kind = header[156:157]
     reason = ""
     if name.startswith("/") or ".." in name.split("/"):
         reason = "a member that would be unpacked elsewhere"
     elif kind in b"12":
         reason = "a link, which PyTorch never writes"
-    elif kind in b"346":
+    elif kind == b"x":
+        if header[:1] not in (b".", b"P"):  # `././@PaxHeader`: no pickle begins so
+            reason = "an extended header of an unusual name"
+    elif kind not in b"0\0":
         reason = "a member that is not a file"
     elif name in members:
         reason = "a duplicate member"
-    if not reason:
-        return None
+    elif name not in _MEMBERS or header[345:500].strip(b"\0"):
+        reason = "a member that PyTorch does not write"
+    return _fault(source, place, name, reason) if reason else None
+
+
+def _fault(source: ByteSource, place: int, name: str, reason: str) -> CorruptError:
     return CorruptError(
         f"has {reason}",
         file=source.name,
-        offset=place - _BLOCK,
+        offset=place,
         path=name,
         expected="sys_info, pickle, tensors and storages",
         hint="Do not unpack it: such archives are made to deceive.",
@@ -126,37 +133,28 @@ def _header(source: ByteSource, place: int, header: bytes) -> tuple[str, int, by
     if _number(header[148:156]) != total:
         raise CorruptError("the archive has a damaged header", file=source.name, offset=place)
     size = _number(header[124:136])
-    if size is None or size < 0:
+    if size is None:
         raise CorruptError("a member of the archive has no size", file=source.name, offset=place)
     name = header[:100].partition(b"\0")[0].decode("utf-8", "replace")
-    return name, size, header[156:157]
+    return name.removeprefix("./"), size, header[156:157]
 
 
 def _number(field: bytes) -> int | None:
-    """Parse a number of a tar header: octal digits, or base 256 where those do not suffice."""
-    if field[0] & 0x80:
-        return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-    digits = field.strip(b" \0")
-    if not digits or digits.strip(b"01234567"):
-        return None
-    return int(digits, 8)
+    """Parse a number of a tar header: octal digits. Sizes in base 256 are of files that PyTorch 0.1 did not write."""
+    digits = _DIGITS.fullmatch(field)
+    return int(digits[1], 8) if digits else None
 
 
-def _pax(data: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _is_plain_pax(data: bytes) -> bool:
+    """Return whether an extended header has only records that change neither name nor size."""
     place = 0
     while place < len(data):
-        length = data[place : place + 20].partition(b" ")[0]
-        if not length.isdigit() or int(length) <= len(length) + 1:
-            break
-        record = data[place : place + int(length)]
-        match = _PAX_RECORD.match(record)
-        if match:
-            value = record[match.end() :].removesuffix(b"\n").decode("utf-8", "replace")
-            if match[2] != b"size" or (value.isdecimal() and len(value) < 20):
-                found[match[2].decode()] = value
-        place += int(length)
-    return found
+        match = _PAX_RECORD.match(data, place)
+        length = int(match[1]) if match else 0
+        if not match or place + length <= match.end() or data[place + length - 1 : place + length] != b"\n":
+            return False
+        place += length
+    return True
 
 
 class _Tar:

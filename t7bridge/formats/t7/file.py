@@ -20,7 +20,7 @@ from ...io.source import ByteSource, Readable
 from ...limits import DEFAULT_LIMITS, Limits
 from ...text import printable_lines
 from ..document import Document, Written
-from ..signatures import ZIP_TAIL_BYTES, ends_as_zip
+from ..signatures import refuse_two
 from .layout import T7Layout
 from .reader import T7Reader
 
@@ -269,16 +269,7 @@ def refuse_zip_behind(source: ByteSource, position: int) -> None:
     Raises:
         CorruptError: it is one.
     """
-    tail = max(position, source.size - ZIP_TAIL_BYTES)
-    if ends_as_zip(source.read(tail, ZIP_TAIL_BYTES)):
-        raise CorruptError(
-            "is a .t7 by its first bytes, and a zip archive by its last",
-            file=source.name,
-            offset=position,
-            expected="one file",
-            found="two files in one; readers disagree about which",
-            hint="Do not trust it: such files are made to deceive.",
-        )
+    refuse_two(source, position, "a .t7")
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:

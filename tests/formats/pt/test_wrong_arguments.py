@@ -305,12 +305,59 @@ def test_rare_tars():
     def members(data: bytes, **limits: int) -> dict[str, tuple[int, int]]:
         return tar_members(ByteSource.from_bytes(data), Limits(**limits))
 
-    named = tar_member("pax", b"18 path=other.txt\nrubbish", b"x") + tar_member("short", b"abc")
-    assert list(members(named)) == ["other.txt"]
+    timed = tar_member("././@PaxHeader", b"20 mtime=1479600.25\n", b"x") + tar_file()
+    assert list(members(timed)) == ["pickle", "tensors", "storages"]
     with pytest.raises(LimitError, match="an extended header of too many bytes"):
-        members(tar_member("pax", bytes(2 << 20), b"x"))
+        members(tar_member("././@PaxHeader", bytes(2 << 20), b"x"))
     with pytest.raises(LimitError, match="the limit archive_members"):
         members(tar_file(), archive_members=2)
+
+
+def _prefixed(name: str) -> bytes:
+    """A header of an empty member whose name has a prefix."""
+    header = bytearray(tar_member(name, b""))
+    header[345:346] = b"a"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+TAR_DECEIVES = {
+    "pax path": tar_member("././@PaxHeader", b"15 path=pickle\n", b"x") + tar_member("sys_info", b"N."),
+    "pax size": tar_member("././@PaxHeader", b"10 size=9\n", b"x") + tar_member("sys_info", b"N."),
+    "pax with an unknown length": tar_member("././@PaxHeader", b"99 mtime=1\n", b"x") + tar_member("sys_info", b"N."),
+    "pax of all members": tar_member("././@PaxHeader", b"15 path=pickle\n", b"g"),
+    "sparse pax": tar_member("././@PaxHeader", b"22 GNU.sparse.major=1\n", b"x") + tar_member("sys_info", b"N."),
+    "GNU long name": tar_member("././@LongLink", b"pickle\0", b"L") + tar_member("sys_info", b"N."),
+    "GNU long link": tar_member("././@LongLink", b"pickle\0", b"K") + tar_member("sys_info", b"N."),
+    "sparse": tar_member("sys_info", b"", b"S"),
+    "hard link": tar_member("sys_info", b"", b"1"),
+    "contiguous": tar_member("sys_info", b"", b"7"),
+    "unknown kind": tar_member("sys_info", b"", b"A"),
+    "folder": tar_member("sys_info/", b"", b"0"),
+    "duplicate": tar_member("pickle", b"N."),
+    "prefix": _prefixed("sys_info"),
+    "other member": tar_member("data", b"N."),
+    "first bytes that are a pickle": tar_member("I1\n0cos\nsystem\n", b"N."),
+}
+
+
+@pytest.mark.parametrize("name", TAR_DECEIVES)
+def test_tars_that_other_readers_read_differently(name):
+    """What changes the name or size of a member in `tarfile`, and PyTorch never wrote, is refused, first or last."""
+    for data in (TAR_DECEIVES[name] + tar_file(), tar_file()[:-1024] + TAR_DECEIVES[name] + bytes(1024)):
+        with pytest.raises(FormatError):
+            PtReader(data).read()
+
+
+def test_sizes_in_base_256():
+    """They are refused: PyTorch 0.1 wrote octal numbers."""
+    data = bytearray(tar_file())
+    data[124:136] = b"\x80" + int(data[124:135], 8).to_bytes(11, "big")
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    with pytest.raises(FormatError, match="has no size"):
+        PtReader(bytes(data)).read()
 
 
 def test_legacy_files_of_other_parts():

@@ -32,7 +32,7 @@ from ....graph.tensor import Tensor
 from ....limits import DEFAULT_LIMITS, Limits
 from ..storages import StorageTable, element_named, storage_element
 from .context import Context, Handler
-from .names import FORBIDDEN, FOREIGN, standing
+from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, may_call, may_fill, standing
 
 _CANONICAL = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 _SAME = {
@@ -62,6 +62,15 @@ CONSTANTS: dict[str, TorchConstant] = {
     for name in names
 }
 
+_CLASS_ARGUMENTS = {
+    "copyreg.__newobj__": 0,
+    "copyreg.__newobj_ex__": 0,
+    "copyreg._reconstructor": 0,
+    "torch._tensor._rebuild_from_type": 1,
+    "torch._tensor._rebuild_from_type_v2": 1,
+}
+"""Functions that receive a class without constructing it, and the number of this argument, 0-based."""
+
 _FILLED_LATER = frozenset(
     {
         "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.list", "builtins.set",
@@ -85,7 +94,7 @@ class PtMeaning(Context):
 
     Attributes:
         foreign: globals that are neither PyTorch's data nor harmless classes, in the order of the file: path →
-            `FORBIDDEN` or `FOREIGN`.
+            `FORBIDDEN`, `FOREIGN`, or `CALLED`: harmless by itself, but not as it is used.
     """
 
     def __init__(
@@ -104,6 +113,7 @@ class PtMeaning(Context):
         self._script = script
         self._persistent = persistent
         self._globals: dict[tuple[str, str], Any] = {}
+        self._uncalled: dict[int, str] = {}  # kinds of the names that must not be called, by identity
 
     def find(self, module: str, name: str) -> Any:
         """Return the value of a global: a constant, or its name."""
@@ -136,6 +146,33 @@ class PtMeaning(Context):
             )
         if found in (FORBIDDEN, FOREIGN):
             self.foreign[value.path] = found
+        elif found in (STATE, VALUE):
+            self._uncalled[id(value)] = found
+
+    def _note_call(self, value: Any) -> None:
+        """Record a call beyond what the name may be used for."""
+        self.foreign.setdefault(getattr(value, "path", "") or f"a {type(value).__name__}", CALLED)
+
+    def _judge_call(self, constructor: PythonGlobal, args: Any, how: str) -> None:
+        """Record a call of a class of plain state: by the pickle, or by a function that receives the class."""
+        kind = self._uncalled.get(id(constructor))
+        if kind and not may_call(kind, how, args):
+            self._note_call(constructor)
+        if how in ("reduce", "inst") and isinstance(args, tuple):
+            module = _SAME.get(constructor.module, constructor.module)
+            passed = _CLASS_ARGUMENTS.get(f"{module}.{constructor.name}")
+            for number, value in enumerate(args):
+                if number != passed and self._uncalled.get(id(value)) == STATE:
+                    self._note_call(value)
+
+    def fill(self, value: PythonObject) -> None:
+        """Record items of an object: its own methods would receive them."""
+        cls = value.constructor
+        if isinstance(cls, PythonGlobal) and cls.module == "copyreg" and isinstance(value.args, tuple) and value.args:
+            cls = value.args[0]
+        if self._script or (isinstance(cls, PythonGlobal) and may_fill(cls.module, cls.name)):
+            return
+        self._note_call(cls)
 
     @staticmethod
     def _typed_handler(value: PythonGlobal) -> Handler | None:
@@ -150,6 +187,10 @@ class PtMeaning(Context):
 
     def make(self, constructor: Any, args: Any, how: str, kwargs: Any = None) -> Any:
         """Return the value of a call."""
+        if type(constructor) is not PythonGlobal:
+            self._note_call(constructor)
+        elif self._uncalled:
+            self._judge_call(constructor, args, how)
         handler = self.handlers.get(id(constructor))
         if handler is not None and not kwargs:
             if type(args) is not tuple:
@@ -169,6 +210,8 @@ class PtMeaning(Context):
 
     def build(self, value: Any, state: Any) -> Any:
         """Return the value after its state was set."""
+        if _replaces_method(state):
+            raise CorruptError("a state replaces the method that sets it")
         if isinstance(value, PythonObject):
             if value.state is not UNSET:
                 raise CorruptError("an object receives its state twice")
@@ -188,6 +231,12 @@ class PtMeaning(Context):
             named = value.path if isinstance(value, PythonGlobal) else f"a {type(value).__name__}"
             raise CorruptError(f"{named} receives a state, but has none")
         return value
+
+
+def _replaces_method(state: Any) -> bool:
+    """Return whether a state has the attribute that a second BUILD would call."""
+    parts = state if type(state) is tuple else (state,)
+    return any(isinstance(part, dict) and "__setstate__" in part for part in parts[:2])
 
 
 def _set_attributes(value: OrderedDict[Any, Any], state: Any) -> None:

@@ -1,8 +1,13 @@
 """Classification of the names in pickles by their effect in a reader that imports and calls them: one list for all
 verbs.
 
-`standing` is the single classification. Reading refuses forbidden names; `scan` reports these and foreign ones;
-writing uses only `safe`, `torch` and `data` names, unless more is requested.
+`standing` is the single classification: names are harmless by enumeration only, each for one kind of use. The names are
+those of `weights_only.py`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python. Reading
+refuses forbidden names; `scan` reports these, foreign ones and uses beyond the kind; writing uses the others only, unless
+more is requested.
+
+Everything listed is harmless whatever calls it, except constructors of classes of plain state. So it is enough to look for
+calls of these: by the pickle itself (`may_call`), or by a function that receives the class as an argument.
 
 Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`, `_blocklisted_modules`), CPython 3.11
 `Lib/_compat_pickle.py`; the names that published exploits use. The list of the forbidden cannot be complete, and
@@ -11,50 +16,18 @@ nothing depends on it: pickles are never executed here.
 
 from __future__ import annotations
 
-import re
+from functools import cache
+from pathlib import Path
 
 from .weights_only import WEIGHTS_ONLY, words
 
-SAFE, DATA, TORCH, FORBIDDEN, FOREIGN = "safe", "data", "torch", "forbidden", "foreign"
-"""Read by `torch.load(weights_only=True)`; a harmless class of Python or numpy; PyTorch's own; runs code or reaches the
-system; anything else."""
-
-
-_DATA = (
-    words("bool bytes dict float frozenset int list object range slice str tuple", "builtins.")
-    | words("ChainMap UserDict UserList UserString defaultdict deque", "collections.")
-    | words("date datetime time timedelta timezone", "datetime.")
-    | words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib.")
-    | words("Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath", "pathlib._local.")
-    | words("MT19937 PCG64 PCG64DXSM Philox SFC64", "numpy.random._bit_generator.")
-    | words("__bit_generator_ctor __generator_ctor __randomstate_ctor", "numpy.random._pickle.")
-    | words("_reconstruct scalar", "numpy.core.multiarray.")
-    | words("_reconstruct scalar", "numpy._core.multiarray.")
-    | words("numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer numpy.ma.core.MaskedArray")
-    | words("numpy.ma.core._mareconstruct numpy.matrix numpy.recarray numpy.rec.recarray numpy.record")
-    | words("numpy.random.mtrand.RandomState numpy.random._mt19937.MT19937 numpy.random._pcg64.PCG64")
-    | words("argparse.Namespace types.SimpleNamespace decimal.Decimal fractions.Fraction uuid.UUID uuid.SafeUUID")
-    | words("copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__ zoneinfo.ZoneInfo")
-)
-_NUMPY = (
-    r"numpy\.(?:ndarray|dtype|bool_?|str_|bytes_|void|object_|u?int(?:8|16|32|64|p|c)?_?|float(?:16|32|64|96|128)?_?"
-    r"|complex(?:64|128|192|256)?_?|longlong|ulonglong|longdouble|clongdouble|half|single|double|datetime64"
-    r"|timedelta64|dtypes\.\w+DType)\Z"
-)
-"""Scalars, arrays and dtypes, by the names of all releases."""
-
-# PyTorch's classes: an object of them is its attributes. `torch.nn.functional` and its like are pure functions.
-_TORCH_CLASS = (
-    r"torch\.(?:(?:nn|optim|autograd|distributions|ao\.nn|legacy|cuda|utils\.data)\.(?:[a-z_]\w*\.)*_?[A-Z]\w*"
-    r"|(?:ao\.)?quantization\.(?:[a-z_]\w*\.)*\w*(?:Observer|FakeQuantize\w*|Stub|QConfig)"
-    r"|(?:nn\.modules\.)?\w*Tensor|storage\._?(?:Typed|Untyped)Storage|nn\.quantized\.(?:[a-z_]\w*\.)*[A-Z]\w*"
-    r"|_tensor\.Tensor|tensor\.Tensor|_tensor\._rebuild_from_type|tensor\._rebuild_from_type|Generator|Parameter"
-    r"|_utils\._rebuild_\w+|jit\._pickle\.\w+|nn\.backends\.\w+\._get_thnn_function_backend"
-    r"|(?:nn\.functional|_C\._nn|_C\._VariableFunctions)?\.?(?:relu6?|r?relu_?|gelu|tanh|sigmoid|silu|mish|elu|selu|celu"
-    r"|softmax|log_softmax|logsigmoid|softplus|softsign|tanhshrink|hardtanh|hardsigmoid|hardswish|hardshrink"
-    r"|softshrink|leaky_relu|prelu|glu|threshold|dropout|normalize)"
-    r"|strided|sparse_(?:coo|csr|csc|bsr|bsc)|_mkldnn|jagged|contiguous_format|preserve_format|channels_last(?:_3d)?)\Z"
-)
+SAFE, STATE, CALL, FILL, VALUE = "safe", "state", "call", "fill", "value"
+"""Kinds of harmless names. Read by `torch.load(weights_only=True)`, however used; a class without code at construction,
+whose objects are made by NEWOBJ and BUILD; may be called; may be called, and the result filled; may only be named."""
+FORBIDDEN, FOREIGN = "forbidden", "foreign"
+"""Runs code or reaches the system; anything else."""
+CALLED = "called"
+"""A use beyond the kind."""
 
 _MODULES = words(
     """
@@ -77,6 +50,7 @@ _PREFIXES = (
     | words("types.CodeType types.FunctionType types.ModuleType")
     | words("load hub ops classes save _ops _classes package _inductor", "torch.")
     | words("serialization.load serialization.save jit.load jit.save jit.unsupported_tensor_ops", "torch.")
+    | words("cuda.CUDAPluggableAllocator cuda.memory.CUDAPluggableAllocator cuda.gds utils.data.datapipes", "torch.")
     | words("utils.cpp_extension utils.bottleneck utils.collect_env utils._config_module", "torch.")
     | words("fx.graph_module.reduce_graph_module fx.graph_module._exec_with_source", "torch.")
     | words("numpy.testing numpy.f2py numpy.load numpy.save numpy.fromfile numpy.memmap numpy.distutils")
@@ -85,8 +59,20 @@ _PREFIXES = (
 _DEEPEST = max(prefix.count(".") + 1 for prefix in _PREFIXES)
 
 
+@cache
+def _table() -> dict[str, str]:
+    """Return the kind of each name in `names.txt`, which is read when a file first holds a name beyond tensors."""
+    kinds: dict[str, str] = {}
+    text = Path(__file__).with_name("names.txt").read_text("ascii")
+    for line in text.replace("\n  ", " ").splitlines():
+        if not line.startswith("#"):
+            kind, prefix, *listed = line.split(" ")
+            kinds.update((prefix.replace("*", f"{word}.") + word, kind) for word in listed)
+    return kinds
+
+
 def standing(module: str, name: str) -> str:
-    """Classify a global as `SAFE`, `DATA`, `TORCH`, `FORBIDDEN` or `FOREIGN`.
+    """Classify a global as one of the kinds above.
 
     Args:
         module: the module to import, `numpy.f2py.crackfortran`.
@@ -95,14 +81,31 @@ def standing(module: str, name: str) -> str:
     path = f"{module}.{name}"
     if path in WEIGHTS_ONLY:
         return SAFE
-    if path in _DATA or re.match(_NUMPY, path):
-        return DATA
+    if "." not in name and path in _table():
+        return _table()[path]
     if _is_forbidden(module, name):
         return FORBIDDEN
     python3 = _renamed(module, name)
-    if python3 != (module, name):
-        return standing(*python3)
-    return TORCH if "." not in name and re.match(_TORCH_CLASS, path) else FOREIGN
+    return FOREIGN if python3 == (module, name) else standing(*python3)
+
+
+def may_call(kind: str, how: str, args: object) -> bool:
+    """Return whether an object may be made of a name.
+
+    Args:
+        kind: of the name.
+        how: as in `PythonObject`.
+        args: the arguments.
+    """
+    if kind == STATE:  # INST and OBJ without arguments construct nothing either
+        return how.startswith("newobj") or (how == "inst" and not args)
+    return kind in (SAFE, CALL, FILL)
+
+
+def may_fill(module: str, name: str) -> bool:
+    """Return whether objects of a class may receive items; of foreign classes, which are named anyway, they may."""
+    found = standing(module, name)
+    return found in (FORBIDDEN, FOREIGN) or _table().get(f"{module}.{name}") == FILL
 
 
 def _is_forbidden(module: str, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....graph.paths import key_text
 from ....graph.python import UNSET, PythonGlobal, PythonObject
-from .names import DATA, FORBIDDEN, SAFE, TORCH, standing
+from .names import FORBIDDEN, FOREIGN, may_call, standing
 
 _COPYREG = ("copyreg", "copy_reg")
 _OURS = frozenset(("__class__", "__args__", "__kwargs__", "__state__", "__items__", "__pairs__"))
@@ -24,19 +24,19 @@ def may_name(value: Any, allow_foreign: bool) -> bool:
         value: a `PythonGlobal` or `PythonObject`.
         allow_foreign: whether names of other packages may be written too. Forbidden ones never are.
     """
-    names = [value]
+    how, args, names = "", (), [value]
     if isinstance(value, PythonObject):
-        names = [value.constructor]
+        names, how, args = [value.constructor], value.how, value.args
         if isinstance(value.constructor, PythonGlobal) and value.constructor.module in _COPYREG:
             names += value.args[:1] if isinstance(value.args, tuple) else []
-    allowed = (SAFE, DATA, TORCH)
     for name in names:
         if not isinstance(name, PythonGlobal):  # a class returned by a call: the names in it are judged separately
             if not allow_foreign:
                 return False
             continue
         found = standing(name.module, name.name)
-        if found == FORBIDDEN or (found not in allowed and not allow_foreign):
+        wrong = found == FOREIGN or (how != "" and name is names[0] and not may_call(found, how, args))
+        if found == FORBIDDEN or (wrong and not allow_foreign):
             return False
     return True
 

@@ -54,6 +54,9 @@ class Meaning(Protocol):
     def build(self, value: Any, state: Any) -> Any:
         """Return the value after its state was set."""
 
+    def fill(self, value: PythonObject) -> None:
+        """Learn that an object receives items."""
+
     def persistent(self, saved_id: Any) -> Any:
         """Return the value of a persistent id."""
 
@@ -329,6 +332,7 @@ class Unpickler:
         if type(target) is list:
             target.extend(items)
         elif isinstance(target, PythonObject):
+            self._meaning.fill(target)
             target.items.extend(items)
         else:
             raise CorruptError(f"the pickle appends to a {type(target).__name__}")
@@ -337,6 +341,7 @@ class Unpickler:
         if len(items) % 2:
             raise CorruptError("the pickle has a key without a value")
         if isinstance(target, PythonObject):
+            self._meaning.fill(target)
             target.pairs.extend(zip(items[::2], items[1::2]))
         elif isinstance(target, dict):
             keys = self._checked(target, items[::2])
@@ -476,6 +481,7 @@ class Unpickler:
         if type(target) is set:
             target.update(self._checked(target, items))
         elif isinstance(target, PythonObject):
+            self._meaning.fill(target)
             target.items.extend(items)
         else:
             raise CorruptError(f"the pickle adds to a {type(target).__name__}")
