@@ -1,8 +1,9 @@
 """Write `t7bridge/formats/pt/pickle/names.txt`: the names that a pickle may hold, and how each may be used.
 
 Names are collected from the installed PyTorch and numpy; what only old releases have, and what is Python's, is listed
-here by hand. A class of PyTorch is one of plain state if loading an object of it runs no code but `REVIEWED`, which people
-have read: it has no `__new__`, `__del__`, `__getattr__` or `__setstate__` of its own. A new one appears on the terminal.
+here by hand. A class of PyTorch is one of plain state if loading an object of it runs no code but `REVIEWED`, which
+people have read: it has no `__new__`, `__del__`, `__getattr__` or `__setstate__` of its own. What is left out appears
+on the terminal.
 
 Run: python docs/generate_names.py
 """
@@ -33,18 +34,30 @@ HEAD = """\
 # A line is: kind, prefix, words. A star in a prefix is the word itself: each class is in a module of its own name.
 """
 
-STATE_PACKAGES = """
-torch.nn.modules torch.nn.parallel torch.nn.utils.weight_norm torch.nn.utils.spectral_norm
-torch.nn.utils.parametrizations torch.nn.utils.prune torch.nn.parameter torch.ao.nn torch.ao.quantization.observer
-torch.ao.quantization.fake_quantize torch.ao.quantization.stubs torch.ao.quantization.qconfig torch.optim
-torch.distributions torch.utils.data.dataset torch.utils.data.sampler torch.amp.grad_scaler torch.cuda.amp.grad_scaler
-torch.nn.utils.rnn torch.utils.hooks torch.distributed.checkpoint.metadata torch.distributed.checkpoint.filesystem
-""".split()
-SHIMS = """
-torch.nn.quantized torch.nn.quantizable torch.nn.intrinsic torch.nn.qat torch.quantization.observer
-torch.quantization.fake_quantize torch.quantization.stubs torch.quantization.qconfig torch.ao.nn.quantized.modules
-torch.ao.nn.quantized.dynamic.modules torch.ao.nn.intrinsic.modules torch.ao.nn.intrinsic.quantized.modules torch.optim
-""".split()
+
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
+
+
+STATE_PACKAGES = words(
+    """
+    torch.nn.modules torch.nn.parallel torch.nn.utils.weight_norm torch.nn.utils.spectral_norm
+    torch.nn.utils.parametrizations torch.nn.utils.prune torch.nn.parameter torch.ao.nn
+    torch.ao.quantization.observer torch.ao.quantization.fake_quantize torch.ao.quantization.stubs
+    torch.ao.quantization.qconfig torch.optim torch.distributions torch.utils.data.dataset torch.utils.data.sampler
+    torch.amp.grad_scaler torch.cuda.amp.grad_scaler torch.nn.utils.rnn torch.utils.hooks
+    torch.distributed.checkpoint.metadata torch.distributed.checkpoint.filesystem
+    """
+)
+SHIMS = words(
+    """
+    torch.nn.quantized torch.nn.quantizable torch.nn.intrinsic torch.nn.qat torch.quantization.observer
+    torch.quantization.fake_quantize torch.quantization.stubs torch.quantization.qconfig
+    torch.ao.nn.quantized.modules torch.ao.nn.quantized.dynamic.modules torch.ao.nn.intrinsic.modules
+    torch.ao.nn.intrinsic.quantized.modules torch.optim
+    """
+)
 """Packages whose members are also known by the name of the package: old homes of classes."""
 
 REVIEWED = {
@@ -68,7 +81,7 @@ REVIEWED = {
         torch.ao.quantization.qconfig.QConfigDynamic torch.nn.modules.loss.NLLLoss2d
         """,
 }
-"""Methods that loading an object runs, by the class that has them: they set attributes from the state and run nothing else."""
+"""Methods that loading an object runs, by the class that has them: they set attributes from the state."""
 OWN_CODE = ("__new__", "__del__", "__getattr__", "__getattribute__", "__setattr__", "__setstate__")
 NOT_STATE = re.compile(
     r"torch\.(nn\.parallel\.distributed|utils\.data\.dataset\.(Iterable|Chain|DFIter)|utils\.hooks\.(?!RemovableHandle$)"
@@ -78,7 +91,7 @@ NOT_STATE = re.compile(
 
 BY_HAND: list[tuple[str, str, str]] = [
     # Python's own
-    ("call", "builtins.", "bool bytes complex float frozenset int range slice str tuple"),
+    ("call", "builtins.", "bool bytes complex float frozenset int long range slice str tuple unicode xrange"),
     ("fill", "builtins.", "bytearray dict list set"),
     ("value", "builtins.", "object Ellipsis NotImplemented"),
     ("fill", "collections.", "Counter OrderedDict defaultdict deque"),
@@ -127,8 +140,8 @@ BY_HAND: list[tuple[str, str, str]] = [
         "numpy.",
         "bool bool8 bool_ bytes_ cdouble clongdouble complex128 complex192 complex256 complex64 complex_ csingle "
         "datetime64 double float float128 float16 float32 float64 float96 float_ half int int16 int32 int64 int8 int_ "
-        "intc intp long longdouble longlong object_ short single str_ timedelta64 ubyte uint uint16 uint32 uint64 uint8 "
-        "uintc uintp ulong ulonglong unicode_ ushort void byte",
+        "intc intp long longdouble longlong object_ short single str_ timedelta64 ubyte uint uint16 uint32 uint64 "
+        "uint8 uintc uintp ulong ulonglong unicode_ ushort void byte",
     ),
     # PyTorch's functions of data, of all releases
     ("call", "torch._C.", "Generator"),
@@ -154,34 +167,41 @@ BY_HAND: list[tuple[str, str, str]] = [
     ("state", "torch.nn.modules.conv.", "_ConvTransposeMixin"),
     ("state", "torch.nn.utils.rnn.", "PackedSequence_"),
 ]
-LEGACY = """
-Abs AbsCriterion Add AddConstant BCECriterion BatchNormalization Bilinear CAddTable CDivTable CMul CMulTable CSubTable Clamp
-ClassNLLCriterion ClassSimplexCriterion Concat ConcatTable Container Contiguous Copy Cosine CosineDistance
-CosineEmbeddingCriterion Criterion CriterionTable CrossEntropyCriterion DepthConcat DistKLDivCriterion DotProduct Dropout ELU
-Euclidean Exp FlattenTable GradientReversal HardShrink HardTanh HingeEmbeddingCriterion Identity Index JoinTable L1Cost
-L1HingeEmbeddingCriterion L1Penalty LeakyReLU Linear Log LogSigmoid LogSoftMax LookupTable MM MSECriterion MV
-MarginCriterion MarginRankingCriterion MaskedSelect Max Mean Min MixtureTable Module Mul MulConstant MultiCriterion
-MultiLabelMarginCriterion MultiLabelSoftMarginCriterion MultiMarginCriterion Narrow NarrowTable Normalize PReLU Padding
-PairwiseDistance Parallel ParallelCriterion ParallelTable PartialLinear Power RReLU ReLU ReLU6 Replicate Reshape Select
-SelectTable Sequential Sigmoid SmoothL1Criterion SoftMarginCriterion SoftMax SoftMin SoftPlus SoftShrink SoftSign
-SpatialAdaptiveMaxPooling SpatialAveragePooling SpatialBatchNormalization SpatialClassNLLCriterion
-SpatialContrastiveNormalization SpatialConvolution SpatialConvolutionLocal SpatialConvolutionMap SpatialCrossMapLRN
-SpatialDilatedConvolution SpatialDivisiveNormalization SpatialDropout SpatialFractionalMaxPooling SpatialFullConvolution
-SpatialFullConvolutionMap SpatialLPPooling SpatialMaxPooling SpatialMaxUnpooling SpatialReflectionPadding
-SpatialReplicationPadding SpatialSoftMax SpatialSubSampling SpatialSubtractiveNormalization SpatialUpSamplingNearest
-SpatialZeroPadding SplitTable Sqrt Square Squeeze Sum Tanh TanhShrink TemporalConvolution TemporalMaxPooling
-TemporalSubSampling Threshold Transpose Unsqueeze View VolumetricAveragePooling VolumetricBatchNormalization
-VolumetricConvolution VolumetricDropout VolumetricFullConvolution VolumetricMaxPooling VolumetricMaxUnpooling
-VolumetricReplicationPadding WeightedEuclidean WeightedMSECriterion
-""".split()
+LEGACY = words(
+    """
+    Abs AbsCriterion Add AddConstant BCECriterion BatchNormalization Bilinear CAddTable CDivTable CMul CMulTable
+    CSubTable Clamp ClassNLLCriterion ClassSimplexCriterion Concat ConcatTable Container Contiguous Copy Cosine
+    CosineDistance CosineEmbeddingCriterion Criterion CriterionTable CrossEntropyCriterion DepthConcat
+    DistKLDivCriterion DotProduct Dropout ELU Euclidean Exp FlattenTable GradientReversal HardShrink HardTanh
+    HingeEmbeddingCriterion Identity Index JoinTable L1Cost L1HingeEmbeddingCriterion L1Penalty LeakyReLU Linear Log
+    LogSigmoid LogSoftMax LookupTable MM MSECriterion MV MarginCriterion MarginRankingCriterion MaskedSelect Max
+    Mean Min MixtureTable Module Mul MulConstant MultiCriterion MultiLabelMarginCriterion
+    MultiLabelSoftMarginCriterion MultiMarginCriterion Narrow NarrowTable Normalize PReLU Padding PairwiseDistance
+    Parallel ParallelCriterion ParallelTable PartialLinear Power RReLU ReLU ReLU6 Replicate Reshape Select
+    SelectTable Sequential Sigmoid SmoothL1Criterion SoftMarginCriterion SoftMax SoftMin SoftPlus SoftShrink
+    SoftSign SpatialAdaptiveMaxPooling SpatialAveragePooling SpatialBatchNormalization SpatialClassNLLCriterion
+    SpatialContrastiveNormalization SpatialConvolution SpatialConvolutionLocal SpatialConvolutionMap
+    SpatialCrossMapLRN SpatialDilatedConvolution SpatialDivisiveNormalization SpatialDropout
+    SpatialFractionalMaxPooling SpatialFullConvolution SpatialFullConvolutionMap SpatialLPPooling SpatialMaxPooling
+    SpatialMaxUnpooling SpatialReflectionPadding SpatialReplicationPadding SpatialSoftMax SpatialSubSampling
+    SpatialSubtractiveNormalization SpatialUpSamplingNearest SpatialZeroPadding SplitTable Sqrt Square Squeeze Sum
+    Tanh TanhShrink TemporalConvolution TemporalMaxPooling TemporalSubSampling Threshold Transpose Unsqueeze View
+    VolumetricAveragePooling VolumetricBatchNormalization VolumetricConvolution VolumetricDropout
+    VolumetricFullConvolution VolumetricMaxPooling VolumetricMaxUnpooling VolumetricReplicationPadding
+    WeightedEuclidean WeightedMSECriterion
+    """
+)
 """Classes of `torch.legacy.nn` up to PyTorch 0.4, each in a module of its own name."""
-ACTIVATIONS = """
-relu relu_ relu6 rrelu rrelu_ gelu tanh sigmoid silu mish elu elu_ selu selu_ celu celu_ softmax softmin log_softmax
-logsigmoid softplus softsign tanhshrink hardtanh hardtanh_ hardsigmoid hardswish hardshrink softshrink leaky_relu leaky_relu_
-prelu glu threshold threshold_ dropout normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss
-binary_cross_entropy binary_cross_entropy_with_logits kl_div huber_loss max_pool2d avg_pool2d interpolate pad
-adaptive_avg_pool2d adaptive_max_pool2d layer_norm batch_norm pairwise_distance cosine_similarity
-""".split()
+ACTIVATIONS = words(
+    """
+    relu relu_ relu6 rrelu rrelu_ gelu tanh sigmoid silu mish elu elu_ selu selu_ celu celu_ softmax softmin
+    log_softmax logsigmoid softplus softsign tanhshrink hardtanh hardtanh_ hardsigmoid hardswish hardshrink
+    softshrink leaky_relu leaky_relu_ prelu glu threshold threshold_ dropout normalize cross_entropy nll_loss
+    mse_loss l1_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div huber_loss
+    max_pool2d avg_pool2d interpolate pad adaptive_avg_pool2d adaptive_max_pool2d layer_norm batch_norm
+    pairwise_distance cosine_similarity
+    """
+)
 FUNCTION_HOMES = ("torch.nn.functional", "torch._C._nn", "torch._C._VariableFunctions", "torch")
 
 Table = dict[str, str]
@@ -283,7 +303,9 @@ def text(table: Table) -> str:
             prefix = f"{prefix.removesuffix(word)}*"
         groups[prefix, kind].append(word)
     lines = [
-        textwrap.fill(f"{kind} {prefix}. {' '.join(sorted(words))}", 120, subsequent_indent="  ", break_on_hyphens=False)
+        textwrap.fill(
+            f"{kind} {prefix}. {' '.join(sorted(words))}", 120, subsequent_indent="  ", break_on_hyphens=False
+        )
         for (prefix, kind), words in sorted(groups.items())
     ]
     return HEAD + "\n".join(lines) + "\n"

@@ -2,8 +2,8 @@
 
 `pickles` mutates data-only pickles and compares the results of `Unpickler` and `_pickle.Unpickler`, whose
 `find_class` and `persistent_load` return inert stand-ins. `archives` (zip), `legacy` and `tar` mutate whole files of
-`torch.save`, and compare the results of `PtReader` and `torch.load` of a file on disk, with `weights_only=True`, and with
-`False` and an unpickler that knows nothing but the names of tensors, so that nothing can run.
+`torch.save`, and compare the results of `PtReader` and `torch.load` of a file on disk, with `weights_only=True`, and
+with `False` and an unpickler that knows nothing but the names of tensors, so that nothing can run.
 
 The rule: a file that both accept must have one value. Inputs that we refuse are
 not passed to the reference reader, which some of them would keep busy forever. Inputs that only we accept are harmless
@@ -50,6 +50,7 @@ _DEEPEST = 200
 _LARGEST = 8_000
 _MOST_VALUES = 50_000
 _SKETCHED = 60
+_MOST_ELEMENTS = 1 << 20
 _REFEREE_BYTES = 1 << 28
 
 
@@ -269,6 +270,8 @@ def _torch_leaf(value: Any) -> list[Any] | None:
     if isinstance(value, torch.Tensor):
         dense = value.detach()
         kind = str(dense.dtype)[6:]
+        if dense.numel() > _MOST_ELEMENTS:  # of stride 0
+            return ["tensor", kind, list(dense.shape), None, bool(value.requires_grad)]
         if dense.layout != torch.strided or dense.is_quantized:
             return ["special", kind]
         data = bytes(dense.contiguous().view(torch.uint8).flatten().tolist()) if dense.numel() and dense.dim() else b""
@@ -294,7 +297,11 @@ def _value_leaf(value: Any) -> list[Any] | None:
         return ["special", values.element.name]
     if isinstance(value, Tensor):
         extras = value.extras
-        if value.element.name.startswith(("complex", "q")) or (extras and (extras.conj or extras.neg)):
+        if (
+            value.numel > _MOST_ELEMENTS
+            or value.element.name.startswith(("complex", "q"))
+            or (extras and (extras.conj or extras.neg))
+        ):
             return ["tensor", value.element.name, list(value.shape), None, value.requires_grad]
         data = value.numpy().tobytes() if value.size or value.is_scalar else b""
         return ["tensor", value.element.name, list(value.shape), data, value.requires_grad]
@@ -318,7 +325,9 @@ class _OnlyTensors(pickle.Unpickler):
     """CPython's unpickler with the names of tensors alone."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _INERT or (module == "torch" and name.endswith(("Storage", "Tensor")) and name[0].isupper()):
+        if (module, name) in _INERT or (
+            module == "torch" and name.endswith(("Storage", "Tensor")) and name[0].isupper()
+        ):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not a name of tensors")
 
@@ -347,7 +356,9 @@ def compare_archive(data: bytes) -> str:
     except T7BridgeError:
         return "refused"
     accepted = False
-    with tempfile.NamedTemporaryFile(suffix=".pt") as file:  # only of a file on disk, PyTorch tries to read a tar archive
+    with tempfile.NamedTemporaryFile(
+        suffix=".pt"
+    ) as file:  # only of a file on disk, PyTorch tries to read a tar archive
         file.write(data)
         file.flush()
         for weights_only in (True, False):
@@ -355,7 +366,7 @@ def compare_archive(data: bytes) -> str:
             try:
                 loaded = torch.load(file.name, weights_only=weights_only, map_location="cpu", pickle_module=module)
                 if isinstance(loaded, torch.jit.ScriptModule):
-                    state = loaded.state_dict(keep_vars=True)
+                    state = loaded.state_dict()
                     value = {name: value.get(name) for name in state}
                     loaded, ours = dict(state), _Writer(_value_leaf).text(value)
                 theirs = _Writer(_torch_leaf).text(loaded)
@@ -430,11 +441,13 @@ def change_tar(data: bytes, choose: random.Random) -> bytes:
         what = choose.randrange(9)
         if what == 0:  # an extended header
             name = choose.choice(names)
-            key, value = choose.choice(((b"path", name), (b"size", b"%d" % choose.randrange(600)), (b"mtime", b"1.5"),
-                                        (b"GNU.sparse.name", name), (b"linkpath", name), (b"hdrcharset", b"BINARY")))  # fmt: skip
+            key = choose.choice((b"path", b"size", b"mtime", b"GNU.sparse.name", b"linkpath", b"hdrcharset"))
+            value = {b"size": b"%d" % choose.randrange(600), b"mtime": b"1.5", b"hdrcharset": b"BINARY"}.get(key, name)
             record = b" %b=%b\n" % (key, value)
             record = b"%d" % (len(record) + 2 + choose.choice((0, 0, 0, 1, -1))) + record
-            members.insert(place, [_tar_header(b"././@PaxHeader", len(record), choose.choice(b"xxxgX")), bytearray(record)])
+            members.insert(
+                place, [_tar_header(b"././@PaxHeader", len(record), choose.choice(b"xxxgX")), bytearray(record)]
+            )
         elif what == 1:
             name = choose.choice(names) + b"\0"
             members.insert(place, [_tar_header(b"././@LongLink", len(name), choose.choice(b"LLK")), bytearray(name)])
@@ -450,7 +463,9 @@ def change_tar(data: bytes, choose: random.Random) -> bytes:
                 (b"%011o\0" % size, b"\x80" + size.to_bytes(11, "big"), b"%o\0garbage"[:12] % size, b" %10o " % size)
             ).ljust(12, b"\0")[:12]
         elif what == 6:
-            members.insert(choose.randrange(len(members) + 1), [bytearray(header), bytearray(overwrite(bytes(body), choose))])
+            members.insert(
+                choose.randrange(len(members) + 1), [bytearray(header), bytearray(overwrite(bytes(body), choose))]
+            )
         elif what == 7 and body:
             members[place][1] = bytearray(overwrite(bytes(body), choose))
         else:

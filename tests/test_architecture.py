@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/shards": GRAPH | LEAVES | {"formats"},  # its parts may be of any format
     "formats/table": {"data"},
     "formats/document": {"data", "io", "report", "formats/table"},
-    "formats/signatures": {"formats/table"},
+    "formats/signatures": {"errors", "io", "formats/table"},
     "formats/named": GRAPH,
     "formats/t7": GRAPH | LEAVES,
     "formats/pt": GRAPH | LEAVES,

@@ -9,7 +9,6 @@ Sharing of memory and strings are in the archive's comment, which numpy ignores:
 
 from __future__ import annotations
 
-import ast
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,12 +24,10 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Note
 from .document import Document, Written
 from .named import NamedTensors, dotted, extent, format_views, parse_views, rows, tie, write_order
+from .pt.npy import MAGIC, read_header
 from .pt.zip.archive_reader import ZipArchive
 from .pt.zip.archive_writer import Headed, ZipWriter
 
-_MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 10_000
-"""numpy's own limit for headers of untrusted files."""
 _CODES = {("b1" if each.code == "?" else each.code): each for each in ELEMENT_TYPES.values() if each.native}
 _ALIGNMENT = 64
 _LONGEST_NAME = 0xFFFF - len(".npy")
@@ -104,33 +101,6 @@ class _Reader:
         return Tensor(element, storage, shape, tuple(stride), is_scalar=not shape)
 
 
-def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[Any, bool, tuple[int, ...], int]:
-    """Return element type, order, shape, and the offset of the elements."""
-
-    def wrong(found: str) -> CorruptError:
-        return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
-
-    head = source.read(start, min(12, end - start))
-    if head[:6] != _MAGIC or len(head) < 10:
-        raise wrong(repr(head[:6])[1:])
-    wide = head[6] >= 2
-    place = start + (12 if wide else 10)
-    length = int.from_bytes(head[8 : 12 if wide else 10], "little")
-    if length > min(_LONGEST_HEADER, end - place) or head[6] not in (1, 2, 3):
-        raise wrong(f"version {head[6]}, a header of {length} bytes")
-    text = source.read_exact(place, length, "the header of an array")
-    try:
-        header = ast.literal_eval(text.decode("utf-8" if head[6] == 3 else "latin-1").strip())
-        descr, fortran, shape = header["descr"], header["fortran_order"], header["shape"]
-        if set(header) != {"descr", "fortran_order", "shape"} or type(fortran) is not bool or type(shape) is not tuple:
-            raise ValueError("is not a header")
-        if any(type(extent) is not int or not 0 <= extent < 1 << 62 for extent in shape):
-            raise ValueError("is not a shape")
-    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise wrong(f"the header {text[:60]!r}") from error
-    return descr, fortran, shape, place + length
-
-
 def _element(descr: Any) -> tuple[ElementType | None, str]:
     """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
     if not isinstance(descr, str) or descr[:1] not in "<>|=":
@@ -199,7 +169,7 @@ def _npy_header(tensor: Tensor) -> bytes:
     order = "|" if tensor.element.itemsize == 1 else "<"
     text = f"{{'descr': '{order}{code}', 'fortran_order': False, 'shape': {tuple(tensor.shape)!r}, }}".encode()
     text += b" " * (-(10 + len(text) + 1) % _ALIGNMENT) + b"\n"
-    return _MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
+    return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 def _comment(named: NamedTensors) -> bytes:

@@ -127,7 +127,7 @@ def ends_as_zip(source: ByteSource, start: int = 0) -> bool:
             ends = place + 22 + int.from_bytes(record[20:], "little") == len(tail)
             size, offset = int.from_bytes(record[12:16], "little"), int.from_bytes(record[16:20], "little")
             directories = {base + place - size, offset} - {base + place}
-            if any(0 <= each and source.read(each, 4) == b"PK\x01\x02" for each in directories):
+            if any(each >= 0 and source.read(each, 4) == b"PK\x01\x02" for each in directories):
                 return True
             if tail[max(0, place - 20) : place][:4] == b"PK\x06\x07" or (ends and base + place < size):
                 return True

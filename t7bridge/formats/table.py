@@ -159,7 +159,7 @@ _SPECS = (
             Signature(
                 "pickle",
                 "a Python pickle of an old protocol",
-                rb"[(\]}]{0,9}(?:c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)|L119547037146038801333356L\n\.",
+                rb"[(\]}]{0,9}(?:c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|[dl]p\d+\n)|[\]})]q\x00|L119547037146038801333356L\n\.",
             ),
             Signature("tar", "a tar archive", rb".{257}ustar", late=True),
         ),

@@ -11,7 +11,7 @@ from .. import formats
 from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
-from ..formats.pt.objects import judge_array
+from ..formats.pt.npy import judge_array
 from ..formats.pt.pickle.names import CALLED, FORBIDDEN, is_torch, standing
 from ..formats.pt.zip.archive_reader import ZipArchive
 from ..formats.shards import files_of
@@ -25,7 +25,10 @@ from ..limits import DEFAULT_LIMITS, Limits
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
-_LOADED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".pt2", ".t7", ".distcp", ".npz", ".npy", ".h5", ".safetensors")
+_LOADED = (
+    *(".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".pt2", ".t7", ".distcp"),
+    *(".npz", ".npy", ".h5", ".safetensors"),
+)
 """Suffixes of files that programs load, so that what cannot be read is an error in a folder too."""
 _OBJECTS = {
     *("graph.Graph", "graph.Edge", "graph.Node", "nngraph.Node"),
@@ -41,10 +44,11 @@ class Finding:
     Attributes:
         kind: `forbidden global`, which runs code or reaches the system; `torch global`, a class or function of PyTorch
             that is not data; `foreign global`, one of another package, which would be imported and called; `called
-            class`, a harmless class whose constructor or methods the pickle calls; `script operation`, of TorchScript on
-            files; `operator` and `expression` of torch.export, which reach beyond tensors; `compiled code`; `function`,
-            Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no known package has,
-            whose own code would read it; `unread`, bytes after the value and members that nothing refers to.
+            class`, a harmless class whose constructor or methods the pickle calls; `script operation`, of
+            TorchScript on files; `operator` and `expression` of torch.export, which reach beyond tensors; `compiled
+            code`; `function`, Lua bytecode, which `torch.load` makes callable; `foreign class`, a Lua class that no
+            known package has, whose own code would read it; `unread`, bytes after the value and members that nothing
+            refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
         path: path inside the value, if known.
         upvalues: names of a function's upvalues.
@@ -91,9 +95,9 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     """Report what a file would import or execute in a reader that trusts it, without doing so.
 
     Of a `.pt`: the globals that are not part of PyTorch's data, in nested files too, and programs that reach beyond
-    tensors. Of a `.t7`: functions, and classes that no known package has. Of both: the same in the record of the original
-    that t7bridge stores next to a value. Of `.npz` and `.npy`: pickled arrays. Of the index of a checkpoint in several
-    files: the files too.
+    tensors. Of a `.t7`: functions, and classes that no known package has. Of both: the same in the record of the
+    original that t7bridge stores next to a value. Of `.npz` and `.npy`: pickled arrays. Of the index of a checkpoint
+    in several files: the files too.
 
     Args:
         path: a file; or a folder, whose files are all read: the findings have its path before their own.

@@ -33,6 +33,39 @@ def test_sound_files_have_no_findings(tmp_path):
     assert t7bridge.scan(tmp_path / "x.pt").clean
 
 
+@for_each("path", sorted((TESTFILES / "scan/runs").iterdir()))
+def test_what_loaders_execute_is_named_or_refused(path):
+    """A loader executes something in each of these, or reads other values from it."""
+    report = scan(path)
+    assert not report.clean
+    assert "internal error" not in report.error
+
+
+@for_each("path", sorted((TESTFILES / "scan/harmless").iterdir()))
+def test_ordinary_files_are_clean(path):
+    """Values of Python, numpy and PyTorch of every protocol, and programs that only compute."""
+    report = scan(path)
+    assert report.clean, report
+
+
+@pytest.mark.parametrize("name", ["called_class", "called_append", "called_reconstructor", "called_setstate"])
+def test_calls_of_harmless_classes(name):
+    """A class of plain state is named if the pickle calls it, in whatever way; its state alone is clean."""
+    report = scan(TESTFILES / f"scan/runs/{name}.pt")
+    assert report.error or [found.kind for found in report.findings] == ["called class"]
+
+
+def test_folders_and_their_files(tmp_path):
+    """Findings in a folder have the path of their file; files that are no models are passed over."""
+    report = scan(TESTFILES / "scan/runs/plain_folder")
+    assert [str(found) for found in report.findings] == ["forbidden global: builtins.print at inside/weights.bin"] or [
+        str(found) for found in report.findings
+    ] == ["foreign global: builtins.print at inside/weights.bin"]
+    assert report.error == ""
+    (tmp_path / "weights.pt").write_bytes(b"no model")
+    assert "weights.pt" in scan(tmp_path).error
+
+
 def test_globals(tmp_path):
     """Names that run code are distinguished from foreign ones, each is named once."""
     pickle = b"\x80\x02](cposix\nsystem\ncposix\nsystem\ncmy.models\nNet\n\x8c\x0ctorch._utils\x8c\tos.system\x93e."

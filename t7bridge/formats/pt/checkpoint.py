@@ -15,8 +15,8 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
-from .objects import judge_array
 from .layout import ALIGNMENT_MEMBER, BYTEORDER_MEMBER, DATA_MEMBER, FORMAT_MEMBER, STORAGE_FOLDER
+from .npy import judge_array
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
 from .rest import Rest, read_rest
@@ -179,7 +179,7 @@ class PtArchive:
         return value
 
     def read_others(self) -> list[str]:
-        """Read the pickles and files that are not part of the value, for the names in them: a program may load any member.
+        """Read the pickles and files outside the value, for the names in them: a program may load any member.
 
         A member that is only partly a pickle is read up to the end of the pickle.
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...errors import CorruptError
 from ...io.source import ByteSource
+from .pickle.weights_only import words
 from .zip.archive_reader import ZipArchive
 
 _SCRIPT_FILES = re.compile(rb"\b(?:torch|ops\.aten)\.(save|from_file)\s*\(|\baten::(save|from_file)\b")
@@ -31,15 +32,18 @@ _OPERATOR = re.compile(
 _QUOTED = re.compile(r"'[\w. -]*'|\"[\w. -]*\"")
 _NAME = re.compile(r"[^\W\d]\w*")
 _SYMBOL = re.compile(r"[a-z]{1,3}\d+\Z")
-_ALLOWED = frozenset(
+_ALLOWED = words(
     """
-    FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv IntTrueDiv FloatTrueDiv LShift RShift
-    IsNonOverlappingAndDenseIndicator TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat FloatPow PowByNatural Identity
-    Max Min Abs Eq Ne Gt Ge Lt Le And Or Not Pow Rational Integer Float ceiling floor sqrt log log2 exp sin cos tan oo int_oo
-    OpaqueUnaryFn_sqrt OpaqueUnaryFn_exp OpaqueUnaryFn_log OpaqueUnaryFn_log2 OpaqueUnaryFn_sin OpaqueUnaryFn_cos
-    OpaqueUnaryFn_tanh Piecewise True False zoo nan E I pi L args kwargs size stride storage_offset item dim math isnan inf
-    and or not is None dtype device requires_grad max min abs sym_not sym_max sym_min torch e
-    """.split()
+    Add Mul Symbol Dummy True False positive negative integer nonnegative nonpositive nonzero zero real finite even
+    odd commutative extended_real extended_positive extended_nonnegative evaluate FloorDiv ModularIndexing Where
+    PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv IntTrueDiv FloatTrueDiv LShift RShift
+    IsNonOverlappingAndDenseIndicator TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat FloatPow PowByNatural
+    Identity Max Min Abs Eq Ne Gt Ge Lt Le And Or Not Pow Rational Integer Float ceiling floor sqrt log log2 exp sin
+    cos tan oo int_oo OpaqueUnaryFn_sqrt OpaqueUnaryFn_exp OpaqueUnaryFn_log OpaqueUnaryFn_log2 OpaqueUnaryFn_sin
+    OpaqueUnaryFn_cos OpaqueUnaryFn_tanh Piecewise True False zoo nan E I pi L args kwargs size stride
+    storage_offset item dim math isnan inf and or not is None dtype device requires_grad max min abs sym_not sym_max
+    sym_min torch e
+    """
 )
 """Functions of sizes, and what guards ask of inputs."""
 _PLAIN = re.compile(r"[\w\s+\-*/%(),.<>=!&|~\[\]^]*\Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import CorruptError, LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
+from ...errors import LimitError, T7BridgeError, UnknownFormatError, UnsupportedError
 from ...garbage import collector_paused
 from ...graph.storage import Storage
 from ...io.source import ByteSource, Readable

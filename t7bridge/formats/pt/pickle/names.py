@@ -2,12 +2,12 @@
 verbs.
 
 `standing` is the single classification: names are harmless by enumeration only, each for one kind of use. The names are
-those of `weights_only.py`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python. Reading
-refuses forbidden names; `scan` reports these, foreign ones and uses beyond the kind; writing uses the others only, unless
-more is requested.
+those of `weights_only.py`, and of `names.txt`, made by `docs/generate_names.py` from PyTorch, numpy and Python.
+Reading refuses forbidden names; `scan` reports these, foreign ones and uses beyond the kind; writing uses the others
+only, unless more is requested.
 
-Everything listed is harmless whatever calls it, except constructors of classes of plain state. So it is enough to look for
-calls of these: by the pickle itself (`may_call`), or by a function that receives the class as an argument.
+Everything listed is harmless whatever calls it, except constructors of classes of plain state. So it is enough to look
+for calls of these: by the pickle itself (`may_call`), or by a function that receives the class as an argument.
 
 Sources: PyTorch 2.13 `torch/_weights_only_unpickler.py` (`_get_allowed_globals`, `_blocklisted_modules`), CPython 3.11
 `Lib/_compat_pickle.py`; the names that published exploits use. The list of the forbidden cannot be complete, and
@@ -67,7 +67,7 @@ def _table() -> dict[str, str]:
     for line in text.replace("\n  ", " ").splitlines():
         if not line.startswith("#"):
             kind, prefix, *listed = line.split(" ")
-            kinds.update((prefix.replace("*", f"{word}.") + word, kind) for word in listed)
+            kinds.update((prefix.replace("*", word) + word, kind) for word in listed)
     return kinds
 
 

@@ -149,7 +149,7 @@ class Unpickler:
         # Names of opcodes are locals, as cheap as numbers. They are ordered by frequency.
         (
             BINPUT, BININT1, BINGET, BINUNICODE, MARK, TUPLE, LONG_BINPUT, REDUCE, MEMOIZE, SHORT_BINUNICODE,
-            BINPERSID, EMPTY_TUPLE, LONG_BINGET, BINFLOAT, BININT2, BININT, NEWFALSE, TUPLE1, TUPLE2, NONE,
+            BINPERSID, EMPTY_TUPLE, LONG_BINGET, BINFLOAT, BININT2, BININT, NEWFALSE, NEWTRUE, TUPLE1, TUPLE2, NONE,
             EMPTY_LIST, APPENDS, EMPTY_DICT, SETITEMS, STOP,
         ) = _FREQUENT  # fmt: skip
         meaning, stack, marks, memo = self._meaning, self._stack, self._marks, self._memo
@@ -225,6 +225,8 @@ class Unpickler:
                 pos += 4
             elif op == NEWFALSE:
                 push(False)
+            elif op == NEWTRUE:
+                push(True)
             elif op == TUPLE1:
                 stack[-1] = (stack[-1],)
             elif op == TUPLE2:
@@ -311,8 +313,8 @@ class Unpickler:
             pos = self._need(pos, min(2 * have + _CHUNK_BYTES, left) if left > have else left + 1)
 
     def _too_many(self) -> LimitError:
-        value = getattr(self._limits, self._ceiling)
-        return LimitError("the pickle has too many operations", limit=self._ceiling, value=value)
+        text = "the pickle has too many operations"
+        return LimitError(text, limit=self._ceiling, value=getattr(self._limits, self._ceiling))
 
     def _too_long(self, length: int) -> LimitError:
         return LimitError(
@@ -378,10 +380,6 @@ class Unpickler:
         if type(name) is not str or type(module) is not str:
             raise CorruptError("the name of a global is not text")
         self._stack.append(self._meaning.find(module, name))
-        return pos
-
-    def _new_true(self, op: int, pos: int) -> int:
-        self._stack.append(True)
         return pos
 
     def _tuple3(self, op: int, pos: int) -> int:
@@ -504,10 +502,7 @@ class Unpickler:
         return pos
 
     def _pop(self, op: int, pos: int) -> int:
-        if self._marks and self._marks[-1] == len(self._stack):
-            self._marks.pop()
-        else:
-            self._stack.pop()
+        (self._marks if self._marks and self._marks[-1] == len(self._stack) else self._stack).pop()
         return pos
 
     def _pop_mark(self, op: int, pos: int) -> int:
@@ -556,7 +551,7 @@ _forms: Callable[[], Any] = cache(partial(import_module, f"{__package__}.text"))
 
 _NAMES = """
 BINPUT BININT1 BINGET BINUNICODE MARK TUPLE LONG_BINPUT REDUCE MEMOIZE SHORT_BINUNICODE BINPERSID EMPTY_TUPLE
-LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
+LONG_BINGET BINFLOAT BININT2 BININT NEWFALSE NEWTRUE TUPLE1 TUPLE2 NONE EMPTY_LIST APPENDS EMPTY_DICT SETITEMS STOP
 """
 _FREQUENT = tuple(getattr(opcodes, name)[0] for name in _NAMES.split())
 
@@ -575,7 +570,6 @@ _RARE: dict[int, Callable[[Unpickler, int, int], int]] = {
     for codes, handler in (
         ((opcodes.GLOBAL,), Unpickler._global),
         ((opcodes.STACK_GLOBAL,), Unpickler._stack_global),
-        ((opcodes.NEWTRUE,), Unpickler._new_true),
         ((opcodes.TUPLE3,), Unpickler._tuple3),
         ((opcodes.SETITEM,), Unpickler._set_item),
         ((opcodes.APPEND,), Unpickler._append),
