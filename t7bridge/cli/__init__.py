@@ -107,10 +107,16 @@ def _verb(arguments: Sequence[str]) -> int:
         return _fail(wrong) if wrong else WRONG_USAGE
     verb = importlib.import_module(f".{name}", __name__)
     options = parser_for(name, verb).parse_args(arguments[1:])
+    from ..io.inputs import inputs_protected
     from .shared import QUIET, spooled
 
     inputs = getattr(verb, "INPUTS", ())
-    with spooled(options, inputs), _progress(name, options, inputs):
+    # Each conversion of a zoo is a call of its own.
+    with (
+        nullcontext() if name == "zoo" else inputs_protected(),
+        spooled(options, inputs),
+        _progress(name, options, inputs),
+    ):
         if not options.quiet:
             return int(verb.run(options))
         before = QUIET.set(True)

@@ -57,9 +57,8 @@ def run(options: argparse.Namespace) -> int:
     )
     done = found.complete or (options.partial and not found.ambiguous)
     if done and options.out is not None:
-        inputs = (options.src, options.target)
         asked = {name: getattr(options, name) for name in ("partial", "compact", "force", "strict", "sync")}
-        write_match(found, options.out, inputs, **asked)
+        write_match(found, options.out, **asked)
     if options.prove:
         _prove(options, found.report, done and options.out is not None)
     if options.json:

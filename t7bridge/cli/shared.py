@@ -8,12 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields
 
+from ..io.inputs import add_input
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable
 
@@ -52,6 +53,8 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
 
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, "standard input")
+        with suppress(OSError, ValueError):  # a regular file, redirected
+            add_input(None, sys.stdin.fileno())
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
         for name in wanted:

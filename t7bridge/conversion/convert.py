@@ -16,6 +16,7 @@ from .. import formats
 from ..errors import ModelError, RecordError, about_file
 from ..formats import LUA, NAMED, FormatSpec
 from ..garbage import collector_paused
+from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..formats.pt.locations import MapLocation
 
 
+@inputs_protected()
 def convert(
     src: PathLike,
     dst: PathLike,
@@ -141,8 +143,7 @@ def convert(
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
-        inputs = (document.source,) if model is None else (document.source, model.source)
-        with FileOutput(dst, force=force, inputs=inputs, sync=sync) as output, collector_paused():
+        with FileOutput(dst, force=force, sync=sync) as output, collector_paused():
             report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
             note_ignored(given, report)
             try:

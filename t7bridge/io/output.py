@@ -13,7 +13,8 @@ from .changes import NO_CHANGE, WORTH_BYTES, Buffer, Change, Done, Extent
 from .checksums import crc32
 from .copy import CAN_TRANSFER, Transfers, changed, fill, write_at
 from .disk import flush, temporary_name
-from .source import ByteSource, PathLike
+from .inputs import check_target
+from .source import PathLike
 
 CHUNK_BYTES = 1 << 20
 _FLUSH_BYTES = 1 << 18
@@ -187,25 +188,22 @@ class FileOutput(Output):
     Args:
         path: the target.
         force: whether an existing file is replaced.
-        inputs: files that must never be the target.
         sync: whether to wait until everything is on the disk, so that it survives a power cut. Otherwise the system
             writes it in its own time, as for `cp`; except where a file is replaced: then the new one is fsynced before
             the rename, so that a power cut leaves one of the two.
 
     Raises:
-        TargetExistsError: the target exists and `force` is not set, or it is one of `inputs`.
+        TargetExistsError: the target exists and `force` is not set, or it is a file that the call reads.
         WriteError: the temporary file cannot be created.
     """
 
-    def __init__(
-        self, path: PathLike, *, force: bool = False, inputs: tuple[ByteSource, ...] = (), sync: bool = False
-    ) -> None:
+    def __init__(self, path: PathLike, *, force: bool = False, sync: bool = False) -> None:
         given = os.fspath(path)
         if "\0" in given:
             raise WriteError("cannot be written: its name holds a NUL character", file=given)
         self.path = os.path.realpath(given) if os.path.islink(given) else given
         self._force = force
-        replaced = self._check_target(inputs)
+        replaced = self._check_target()
         self._sync = sync or replaced is not None
         folder = os.path.dirname(self.path)
         self._temporary = os.path.join(folder, temporary_name())
@@ -251,15 +249,12 @@ class FileOutput(Output):
         if extent.check is not None:
             extent.check(crc)
 
-    def _check_target(self, inputs: tuple[ByteSource, ...]) -> os.stat_result | None:
+    def _check_target(self) -> os.stat_result | None:
         """Refuse a target that must not be replaced; return the status of one that will be."""
         if not os.path.lexists(self.path):
             return None
         status = os.lstat(self.path)
-        if any(source.same_file(self.path) for source in inputs):
-            raise TargetExistsError(
-                "is the input file itself", file=self.path, hint="Write to another name; a file is never rewritten."
-            )
+        check_target(self.path)
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise TargetExistsError(f"is {kind}", file=self.path, hint="Give the name of a file.")
@@ -297,6 +292,7 @@ class FileOutput(Output):
                 flush(os.path.dirname(self.path) or os.curdir)
 
     def _take_name(self) -> None:
+        check_target(self.path)  # files may have been read since this one was begun
         if not self._force:
             try:
                 os.link(self._temporary, self.path)  # unlike a rename, fails if the name is taken

@@ -10,6 +10,7 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import MissingFileError, T7BridgeError, TruncatedError
+from .inputs import add_input
 
 if TYPE_CHECKING:
     import mmap
@@ -64,6 +65,7 @@ class ByteSource:
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise T7BridgeError("is not a regular file", file=name, hint="Give the path of a file.")
+        add_input(name, fd)
         return cls(name, status.st_size, fd=fd)
 
     @classmethod
@@ -80,6 +82,8 @@ class ByteSource:
             The source, and the offset in bytes at which reading starts: 0, or the file object's position.
         """
         if isinstance(source, ByteSource):
+            if (fd := source.resolve(0)[0].fd) is not None:
+                add_input(None, fd)
             return source, 0
         if isinstance(source, (str, os.PathLike)):
             return cls.from_path(source), 0
@@ -102,6 +106,7 @@ class ByteSource:
             except (OSError, ValueError):  # a pipe has no position, a closed file nothing at all
                 pass
             else:
+                add_input(None, fd)
                 return cls(name, os.fstat(fd).st_size, fd=fd), start
         return cls._from_stream(file, name)
 
@@ -247,15 +252,6 @@ class ByteSource:
             )
         return _Window(self, offset, size, name or self.name)
 
-    def same_file(self, path: PathLike) -> bool:
-        """Return whether `path` is the file being read."""
-        if self._fd is None:
-            return False
-        try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(path))
-        except OSError:
-            return False
-
     def close(self) -> None:
         """Close the file. Storages whose bytes are still in it can no longer be read."""
         if self._fd is not None:
@@ -292,6 +288,3 @@ class _Window(ByteSource):
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
         return self._whole, self._start + offset
-
-    def same_file(self, path: PathLike) -> bool:
-        return self._whole.same_file(path)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import ModelError
+from ..io.inputs import add_input
 
 
 def make_module(name: str) -> nn.Module:
@@ -36,6 +37,7 @@ def make_module(name: str) -> nn.Module:
     sys.path.insert(0, here)
     try:
         value: Any = _file(home) if home.endswith(".py") else importlib.import_module(home)
+        add_input(getattr(value, "__file__", None) or os.devnull)
         for attribute in match["attribute"].split("."):
             value = getattr(value, attribute)
     except (ImportError, AttributeError, OSError, SyntaxError) as error:
@@ -50,6 +52,7 @@ def make_module(name: str) -> nn.Module:
 
 
 def _file(path: str) -> Any:
+    add_input(path)
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
     if spec is None or spec.loader is None:
         raise ImportError(path)

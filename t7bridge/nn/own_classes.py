@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 from ..errors import ModelError
+from ..io.inputs import add_input
 from ..io.source import PathLike
 
 _loaded: dict[str, ModuleType] = {}
@@ -27,6 +28,7 @@ def load_classes(path: PathLike) -> None:
     """
     name = os.fspath(path)
     real = os.path.realpath(name)
+    add_input(name)
     if real in _loaded:
         return
     stem = os.path.splitext(os.path.basename(name))[0]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from ..errors import ModelError, TargetExistsError
+from ..io.inputs import inputs_protected
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from .draw import FORMATS
@@ -17,6 +18,7 @@ NEAR = 1e-5
 _MARKS = {DIFFERS: "differs", STALE: "stale", NOT_CHECKABLE: "unchecked", NOT_RECORDED: "unchecked"}
 
 
+@inputs_protected()
 def draw_proof(
     src: PathLike,
     dst: PathLike,
@@ -51,7 +53,7 @@ def draw_proof(
         raise TargetExistsError("the picture exists", file=os.fspath(dst), hint="Replace it with --force.")
     drawing = draw(src, None, at, limits=limits)
     mark(drawing, {layer.path: layer for layer in proof.layers})
-    write_drawing(drawing, dst, suffix, force, ())
+    write_drawing(drawing, dst, suffix, force)
     return drawing
 
 

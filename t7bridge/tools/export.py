@@ -12,6 +12,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
+from ..io.inputs import check_target, inputs_protected
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from .example_inputs import parse_inputs
@@ -50,6 +51,7 @@ class ExportReport:
     files: list[str] = field(factory=list)
 
 
+@inputs_protected()
 def export(
     path: PathLike,
     dst: PathLike,
@@ -128,6 +130,8 @@ def export(
         taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not force]
         if taken:
             raise TargetExistsError("exists already", file=os.path.join(folder, taken[0]))
+        for name in names:
+            check_target(os.path.join(folder, name))
         for name in names:  # the file that refers to the others is renamed last
             os.replace(os.path.join(scratch, name), os.path.join(folder, name))
     finally:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from ..conversion.strictness import check_strict
 from ..errors import ModelError, WriteError
+from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -16,6 +17,7 @@ from ..report import Report
 from .load_module import one_module
 
 
+@inputs_protected()
 def write_module(
     src: PathLike,
     directory: PathLike,
@@ -82,8 +84,8 @@ def write_module(
         # The source is renamed last: a model.py never exists without its weights.
         with (
             new_folder(folder),
-            FileOutput(code, force=force, inputs=(source,), sync=sync) as text,
-            FileOutput(weights, force=force, inputs=(source,), sync=sync) as state,
+            FileOutput(code, force=force, sync=sync) as text,
+            FileOutput(weights, force=force, sync=sync) as state,
         ):
             writer = PtWriter(state)
             writer.write(OrderedDict(compacted(made.tensors)))

@@ -17,6 +17,7 @@ from ..errors import ModelError, UnsupportedError
 from ..formats.safetensors import write as write_safetensors
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
+from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
@@ -59,6 +60,7 @@ class HubReport:
     notes: list[Note]
 
 
+@inputs_protected()
 def export_hub(
     path: PathLike,
     directory: PathLike,
@@ -120,8 +122,7 @@ def export_hub(
         stack.enter_context(new_folder(folder))
         # Renamed in the opposite order: the source never exists without its weights.
         outputs = {
-            each: stack.enter_context(FileOutput(os.path.join(folder, each), force=force, inputs=(source,)))
-            for each in reversed(FILES)
+            each: stack.enter_context(FileOutput(os.path.join(folder, each), force=force)) for each in reversed(FILES)
         }
         write_safetensors(outputs[WEIGHTS], named)
         outputs[CONFIG].write((json.dumps(facts, indent=2) + "\n").encode())

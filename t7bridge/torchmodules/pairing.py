@@ -19,6 +19,7 @@ from torch import nn
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import TorchObject
+from ..io.inputs import add_input
 from ..limits import DEFAULT_LIMITS, Limits
 from .build import live_module
 from .judging import measure
@@ -69,6 +70,7 @@ def from_folder(path: str) -> nn.Module:
     spec = importlib.util.spec_from_file_location("t7bridge_model_of_folder", source)
     if spec is None or spec.loader is None or not os.path.exists(source):
         raise ModelError("the folder holds no model.py", file=path)
+    add_input(source)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return _as_module(module.load(), source)

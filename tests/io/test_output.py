@@ -152,19 +152,6 @@ def test_existing_target(tmp_path):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_input_is_never_the_output(force, tmp_path):
-    """The input file is not overwritten under any of its names, force or not."""
-    path, link = tmp_path / "in.t7", tmp_path / "link.t7"
-    path.write_bytes(b"data")
-    link.symlink_to(path)
-    source = ByteSource.from_path(path)
-    for target in (path, link):
-        with pytest.raises(TargetExistsError, match="is the input file itself"):
-            FileOutput(target, force=force, inputs=(source,))
-    assert path.read_bytes() == b"data"
-
-
-@pytest.mark.parametrize("force", [False, True])
 def test_folder_is_no_target(force, tmp_path):
     """A folder is not overwritten, force or not."""
     with pytest.raises(TargetExistsError, match="is a folder"):

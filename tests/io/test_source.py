@@ -123,7 +123,6 @@ def test_closed_source(path):
             with pytest.raises(T7BridgeError, match=r"data\.bin: byte 0: has been closed"):
                 use()
     assert source.fd is None
-    assert not source.same_file(path)
 
 
 def test_sources_close_themselves(path):
@@ -135,21 +134,6 @@ def test_sources_close_themselves(path):
     with ByteSource.from_path(path) as source:
         assert source.read(0, 1) == b"\0"
     assert len(os.listdir("/dev/fd")) == before
-
-
-def test_same_file(path, tmp_path):
-    """A source knows its own file under every name that it has."""
-    source = ByteSource.from_path(path)
-    link, hard, copy = tmp_path / "link", tmp_path / "hard", tmp_path / "copy"
-    link.symlink_to(path)
-    os.link(path, hard)
-    copy.write_bytes(DATA)
-    assert source.same_file(path)
-    assert source.same_file(link)
-    assert source.same_file(hard)
-    assert not source.same_file(copy)
-    assert not source.same_file(tmp_path / "missing")
-    assert not ByteSource.from_bytes(DATA).same_file(path)
 
 
 def test_open(path):

@@ -15,8 +15,9 @@ from ...formats.document import Document
 from ...graph.lua import Table, TorchObject
 from ...graph.show import clean
 from ...graph.walk import children
+from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
-from ...io.source import ByteSource, PathLike
+from ...io.source import PathLike
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.inside import module_at
 from ...nn.plan.places import find_models, is_module
@@ -121,6 +122,7 @@ class Drawing:
         return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
 
 
+@inputs_protected()
 def draw(
     src: PathLike | Any,
     dst: PathLike | None = None,
@@ -169,7 +171,7 @@ def draw(
 
         drawing = _drawn([adopt(src)], f"{type(src).__name__}", at, weights, input_shape, limits)
         if dst is not None:
-            write_drawing(drawing, dst, suffix, force, ())
+            write_drawing(drawing, dst, suffix, force)
         return drawing
     document = formats.open(src, limits=limits)  # open as long as the drawing may read weights
     document.warn()
@@ -177,10 +179,11 @@ def draw(
     with about_file(document.path):
         drawing = _drawn(document.roots, name, at, weights, input_shape, limits, document.path)
     if dst is not None:
-        write_drawing(drawing, dst, suffix, force, (document.source,))
+        write_drawing(drawing, dst, suffix, force)
     return drawing
 
 
+@inputs_protected()
 def draw_pair(
     first: Document, second: Document, dst: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
 ) -> dict[str, int]:
@@ -211,7 +214,7 @@ def draw_pair(
     pairing = Pairing(rtol, atol)
     pairing.run(sides[0].blocks, sides[1].blocks)
     one, two = ((side.blocks, side._source) for side in sides)
-    with FileOutput(dst, force=force, inputs=(first.source, second.source)) as output:
+    with FileOutput(dst, force=force) as output:
         output.write(pair_page(one, two, pairing).encode("utf-8", "replace"))
     return pairing.counts
 
@@ -289,8 +292,8 @@ def _prefix(value: Any, path: str) -> str:
     return prefix
 
 
-def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inputs: tuple[ByteSource, ...]) -> None:
-    """Write a drawing in the format of the path's suffix, to a file that is not one of the inputs."""
+def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool) -> None:
+    """Write a drawing in the format of the path's suffix."""
     if suffix == ".json":
         data = (json.dumps(drawing.graph(), indent=1) + "\n").encode()
     elif suffix == ".png":
@@ -301,5 +304,5 @@ def write_drawing(drawing: Drawing, dst: PathLike, suffix: str, force: bool, inp
     else:
         text = {".html": drawing.html, ".svg": drawing.svg, ".dot": drawing.dot}[suffix]()
         data = text.encode("utf-8", "replace")
-    with FileOutput(dst, force=force, inputs=inputs) as output:
+    with FileOutput(dst, force=force) as output:
         output.write(data)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from ...data import define
 from ...errors import FormatError, ModelError
+from ...io.inputs import add_input
 
 NOTHING = "-"
 
@@ -68,6 +69,7 @@ def read_mapping(settled: Settled | None) -> list[Line]:
 def _read_file(name: str) -> list[Line]:
     try:
         with open(name, "rb") as file:
+            add_input(name, file.fileno())
             data = file.read(_MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:

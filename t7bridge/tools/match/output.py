@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from ...conversion.strictness import check_strict
 from ...conversion.template import fill_template
 from ...errors import ModelError
 from ...formats import LUA, format_for
+from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
 from .parts import BATCHES
 from .result import Match
 
 
+@inputs_protected()
 def write_match(
     found: Match,
     path: PathLike,
-    inputs: tuple[PathLike, ...] = (),
     *,
     partial: bool = False,
     compact: bool = False,
@@ -32,7 +31,6 @@ def write_match(
     Args:
         found: the match.
         path: of the file to write.
-        inputs: files that must not be replaced.
         partial: see `Match.state_dict`.
         compact: whether to write only the used part of each storage.
         force: whether an existing file is replaced.
@@ -48,9 +46,12 @@ def write_match(
     from ...formats.pt.writer import PtWriter
     from ...nn.weights.compact import compacted, note_excess
 
+    for side in (found.source_side, found.target_side):
+        if side.document is not None:
+            ByteSource.open(side.document.source)
     goal = format_for(path)
     if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
-        _write_model(found, path, inputs, partial, force, strict, sync)
+        _write_model(found, path, partial, force, strict, sync)
         return
     if goal.name != "pt":
         raise ModelError(
@@ -64,9 +65,7 @@ def write_match(
     else:
         note_excess(state, found.report)
     check_strict(found.report, strict)
-    with ExitStack() as stack:
-        sources = tuple(stack.enter_context(ByteSource.from_path(each)) for each in inputs)
-        output = stack.enter_context(FileOutput(path, force=force, inputs=sources, sync=sync))
+    with FileOutput(path, force=force, sync=sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
@@ -77,7 +76,6 @@ def write_match(
 def _write_model(
     found: Match,
     path: PathLike,
-    inputs: tuple[PathLike, ...],
     partial: bool,
     force: bool,
     strict: bool,
@@ -93,9 +91,7 @@ def _write_model(
     report.target_format, report.mode = "t7", "template"
     check_strict(report, strict)
     content = side.document.content
-    with ExitStack() as stack:
-        sources = tuple(stack.enter_context(ByteSource.from_path(each)) for each in inputs)
-        output = stack.enter_context(FileOutput(path, force=force, inputs=sources, sync=sync))
+    with FileOutput(path, force=force, sync=sync) as output:
         writer = T7Writer(output, content.layout)
         for root in content.roots:
             writer.write_object(root)

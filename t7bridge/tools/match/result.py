@@ -77,6 +77,11 @@ class Match:
     _target: Side = field(factory=Side, repr=False)
 
     @property
+    def source_side(self) -> Side:
+        """The side that has the tensors."""
+        return self._source
+
+    @property
     def target_side(self) -> Side:
         """The side that receives the tensors."""
         return self._target
