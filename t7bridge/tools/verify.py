@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from attrs import asdict, field
+from attrs import asdict, evolve, field
 
 from .. import formats
 from ..data import define
@@ -83,9 +83,6 @@ class FileContent:
 @define(eq=False)
 class RowComparer(Comparer):
     """Compares tensors row by row: formats of named tensors have neither strides nor shared memory."""
-
-    def _met(self, path: Path, a: Value, b: Value) -> bool:
-        return not isinstance(a, Tensor) and super()._met(path, a, b)
 
     def _tensors(self, path: Path, a: Tensor, b: Tensor) -> None:
         same = (a.element.name, a.shape) == (b.element.name, b.shape)
@@ -174,6 +171,11 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
             form = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
             if len(form) < len(named.tensors):  # `a.b` beside `b` in the group `a`
                 form = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+        linked = all(goal.links for goal in goals)
+        views: dict[Any, Tensor] = {}
+        for name, each in form.items():
+            view = (id(each.storage), each.element.name, each.offset, each.size, each.stride)
+            form[name] = views.setdefault(view if linked and each.numel else name, evolve(each))
         strings = {name: text for name, text in metadata.items() if name not in ("format", ELEMENTS_KEY)}
         yield {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
 
