@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 import t7bridge
-from t7bridge.nn.mapping import extent, number
-from t7bridge.nn.registry import param
+from t7bridge.layers import extent, number, param
 
 
 @t7bridge.register_module(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import errors, torchfile
+    from . import errors, layers, torchfile
     from .conversion.convert import convert
     from .conversion.plain import to_python, to_torch
     from .errors import T7BridgeError
@@ -93,7 +93,7 @@ _HOMES = {
 }
 
 _OTHER_NAMES = {"Value": "LuaValue"}
-_MODULES = frozenset(("errors", "torchfile"))
+_MODULES = frozenset(("errors", "layers", "torchfile"))
 
 __all__ = [
     "Document",
@@ -124,6 +124,7 @@ __all__ = [
     "errors",
     "export",
     "inspect",
+    "layers",
     "load",
     "load_as_torchfile",
     "load_module",

@@ -10,6 +10,7 @@ from .data import define
 from .text import printable_lines
 
 CODES = {
+    "beside": "a table of a module's field is beside its state dict",
     "carried": "a tensor that state dicts have no name for is in it under another name",
     "cycle": "a module contains itself",
     "element-type": "elements have another type that holds the same values",
@@ -38,6 +39,7 @@ CODES = {
     "trailing": "bytes after the last value are not a value",
     "type": "a value has another type",
     "unmapped": "a class has no entry, and its tensors are named after its fields",
+    "unread-field": "a field of a layer has tensors or modules that its class does not use",
     "unshared": "tensors that shared memory no longer do",
     "vintage": "objects of an old release are written in today's form",
 }

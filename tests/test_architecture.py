@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats/torchfile_values": GRAPH,
     "torchfile": GRAPH | {"formats/t7", "formats/torchfile_values"},
     "nn": GRAPH | {"values"},
+    "layers": {"nn"},
     "torchmodules": GRAPH | {"nn"},
     "codegen": GRAPH | {"nn"},
     "lua": GRAPH,

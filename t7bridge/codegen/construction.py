@@ -21,10 +21,9 @@ from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec, Plan
+from ..nn.torch_nn import TORCH, Refused, Shape, constructed, shape
 from .copied import pieces
 from .keys import Owned, all_specs
-from .torch_classes import TORCH
-from .torch_constructors import Refused, Shape, constructed, shape
 
 
 @define(eq=False)

@@ -6,16 +6,12 @@ equal counts in memory order; PyTorch's `a + b` is the same only if both have on
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from attrs import field
 
 from ..data import define
-
-Extent: TypeAlias = object
-"""A number, or the expression it is computed from: equal expressions are equal numbers."""
-_DEEPEST = 12
-"""Maximum nesting of formulas; the extents of deeper ones are unknown."""
+from ..nn.output_shapes import Arguments, Extent, Mismatch, same
+from ..nn.torch_nn import SAME, TORCH
+from .code import Construction, Lit
 
 
 @define(eq=False)
@@ -64,7 +60,7 @@ class Form:
     def whole(self) -> tuple[int, ...] | None:
         """The extents of one example, if all are numbers."""
         found = tuple(_resolved(each) for each in self.extents)
-        return found if found and all(isinstance(each, int) for each in found) else None  # type: ignore[return-value]
+        return found if found and all(isinstance(each, int) for each in found) else None
 
 
 def _resolved(extent: Extent) -> Extent:
@@ -86,27 +82,24 @@ def alike(one: Form, other: Form) -> bool:
     return [*map(_resolved, first)] == [*map(_resolved, second)]
 
 
-def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
-    """Return the extent that remains when a window slides over another, rounded down."""
-    shift = 2 * padding - dilation * (kernel - 1)
-    if isinstance(extent, int):
-        return (extent + shift - 1) // stride + 1
-    if stride == 1:
-        return added(extent, shift)
-    return _formula("slid", extent, shift, stride)
+def form_after(call: Construction, form: Form) -> Form:
+    """Return the form of a module's output.
 
-
-def added(extent: Extent, more: int) -> Extent:
-    """Return the sum of an extent and a number."""
-    if not more:
-        return extent
-    if isinstance(extent, int):
-        return extent + more
-    if isinstance(extent, tuple) and extent[0] == "added":
-        return added(extent[2], more + extent[3])
-    return _formula("added", extent, more)
-
-
-def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
-    depth = 1 + extent[1] if isinstance(extent, tuple) and isinstance(extent[0], str) else 1
-    return (kind, depth, extent, *numbers) if depth <= _DEEPEST else BatchOrigin()
+    Args:
+        call: the construction of a module; outside of torch.nn nothing is known.
+        form: that of its input.
+    """
+    known = TORCH.get(call.name.removeprefix("nn.")) if call.name.startswith("nn.") else None
+    if known is None or known.rank is None:
+        return Form()
+    if known.rank == SAME:
+        return form if known.output is same else Form(form.rank)
+    if known.extent is None or known.output is None:
+        return Form(known.rank)
+    nodes = {**dict(zip(known.arguments, call.args)), **call.kwargs}
+    given = {key: node.value for key, node in nodes.items() if isinstance(node, Lit)}
+    taken = form.of_rank(known.rank, 0, given.get(known.extent))
+    try:
+        return Form(known.rank, taken.origin, known.output(Arguments((), given), taken.extents))
+    except (ArithmeticError, IndexError, Mismatch, TypeError, ValueError):
+        return Form(known.rank)

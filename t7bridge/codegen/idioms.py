@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeVar
 
+from ..nn.output_shapes import slid
 from ..nn.plan.spec import ModuleSpec
+from ..nn.torch_nn import SAME, TORCH
 from ..nn.traits import Traits, traits_of
 from .code import Attr, BinaryOperation, Construction, Lit, Node, apply, dotted, method
-from .forms import BatchOrigin, Form, slid
+from .forms import BatchOrigin, Form, form_after
 from .steps import Write
-from .torch_classes import SAME, TORCH, torch_call
-from .torch_forms import form_after
+from .torch_classes import torch_call
 
 Module = tuple[Construction, Form]
 Expression = tuple[Write, Form]

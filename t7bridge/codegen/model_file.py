@@ -7,6 +7,7 @@ import re
 
 from ..data import define
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.torch_nn import TORCH
 from ..version import __version__
 from .alike import calls_in, merge_alike
 from .code import WIDTH, Assign, Attr, Listed, Name, apply, bracketed, checked_name, laid_out, method
@@ -14,7 +15,6 @@ from .copied import import_lines, pieces
 from .flow import CodeBlock, SourceBuilder
 from .names import TAKEN
 from .statements import Writer, tidy
-from .torch_classes import TORCH
 
 _BASE_IMPORTS = {
     "Path": ("pathlib", "Path", ""),

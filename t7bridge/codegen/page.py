@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
+from ..nn.torch_nn import TORCH
 from .flow import CodeBlock, SourceBuilder
 from .model_file import FROM_PRETRAINED
-from .torch_classes import TORCH
 
 _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values() if known.function} | {
     *("cat", "maximum", "minimum", "load", "max_pool1d"),

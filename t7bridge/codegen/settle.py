@@ -9,9 +9,9 @@ from ..limits import Budget, Limits
 from ..nn.plan.copies import copy_as_lua
 from ..nn.plan.places import Places
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec, Plan
+from ..nn.torch_nn import SAME, TORCH
 from .idioms import traits
 from .keys import all_specs
-from .torch_classes import SAME, TORCH
 
 MOST_DEEP = 250
 """Maximum nesting of modules."""

@@ -1,135 +1,14 @@
-"""Facts about the classes of torch.nn: how to write a call of each, and its output."""
+"""Calls of classes of torch.nn in generated source."""
 
 from __future__ import annotations
 
 import re
-from ast import literal_eval
 from typing import Any
 
-from ..data import define
 from ..nn.plan.spec import ModuleSpec
+from ..nn.torch_nn import REQUIRED, TORCH
 from .code import Construction, Lit
 from .copied import Copied
-
-SAME = -1
-"""The rank of the output is that of the input."""
-
-
-@define(frozen=True)
-class TorchClass:
-    """A class of torch.nn.
-
-    Attributes:
-        base: base name of an attribute that holds one.
-        arguments: their names in order, with their defaults, if any.
-        rank: dimensions of one example of the output; `SAME` as the input's.
-        function: an equivalent without a module: `torch.relu`, or `.flatten` for a method.
-        given: the arguments of the constructor that the function has too, in order.
-        shape: of the input, for a docstring; `{0}` is the first argument.
-    """
-
-    base: str
-    arguments: dict[str, Any]
-    rank: int = SAME
-    function: str = ""
-    given: tuple[str, ...] = ()
-    shape: str = ""
-
-
-REQUIRED = object()
-"""The default of a required argument."""
-
-
-def _known(
-    base: str, arguments: str = "", rank: int = SAME, function: str = "", given: str = "", shape: str = ""
-) -> TorchClass:
-    named: dict[str, Any] = {}
-    for word in arguments.split():
-        name, has_default, default = word.partition("=")
-        named[name] = literal_eval(default) if has_default else REQUIRED
-    return TorchClass(base, named, rank, function, tuple(given.split()), shape)
-
-
-_CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 groups=1 bias=True"
-_DECONV = "in_channels out_channels kernel_size stride=1 padding=0 output_padding=0 groups=1 bias=True dilation=1"
-_NORM = "num_features eps=1e-05 momentum=0.1 affine=True track_running_stats=True"
-_MAX_POOL = "kernel_size stride=None padding=0 dilation=1 return_indices=False ceil_mode=False"
-_AVG_POOL = "kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
-_INPLACE = "inplace=False"
-_DROPOUT = "p=0.5 inplace=False"
-
-TORCH: dict[str, TorchClass] = {
-    "Identity": _known("identity"),
-    "Linear": _known("linear", "in_features out_features bias=True", 1, shape="(batch, {0})"),
-    "Conv1d": _known("conv", _CONV, 2),
-    "Conv2d": _known("conv", _CONV, 3, shape="(batch, {0}, height, width)"),
-    "Conv3d": _known("conv", _CONV, 4, shape="(batch, {0}, depth, height, width)"),
-    "ConvTranspose1d": _known("deconv", _DECONV, 2),
-    "ConvTranspose2d": _known("deconv", _DECONV, 3),
-    "ConvTranspose3d": _known("deconv", _DECONV, 4),
-    "BatchNorm1d": _known("norm", _NORM, 1),
-    "BatchNorm2d": _known("norm", _NORM, 3),
-    "BatchNorm3d": _known("norm", _NORM, 4),
-    "InstanceNorm2d": _known("norm", "num_features eps=1e-05 momentum=0.1 affine=False", 3),
-    "MaxPool1d": _known("pool", _MAX_POOL, 2),
-    "MaxPool2d": _known("pool", _MAX_POOL, 3),
-    "MaxPool3d": _known("pool", _MAX_POOL, 4),
-    "AvgPool2d": _known("pool", _AVG_POOL, 3),
-    "AvgPool3d": _known("pool", _AVG_POOL, 4),
-    "LPPool2d": _known("pool", "norm_type kernel_size stride=None ceil_mode=False", 3),
-    "AdaptiveAvgPool2d": _known("pool", "output_size", 3),
-    "AdaptiveMaxPool2d": _known("pool", "output_size", 3),
-    "Embedding": _known(
-        "embedding",
-        "num_embeddings embedding_dim padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False",
-    ),
-    "Flatten": _known("flatten", "start_dim=1 end_dim=-1", 1, ".flatten", "start_dim"),
-    "Unflatten": _known("unflatten", "dim unflattened_size", function=".unflatten", given="dim unflattened_size"),
-    "Dropout": _known("dropout", _DROPOUT),
-    "Dropout2d": _known("dropout", _DROPOUT),
-    "Dropout3d": _known("dropout", _DROPOUT),
-    "ReLU": _known("relu", _INPLACE, function="torch.relu"),
-    "ReLU6": _known("relu", _INPLACE, function="F.relu6"),
-    "Sigmoid": _known("sigmoid", function="torch.sigmoid"),
-    "Tanh": _known("tanh", function="torch.tanh"),
-    "LogSigmoid": _known("log_sigmoid", function="F.logsigmoid"),
-    "Softsign": _known("softsign", function="F.softsign"),
-    "Softmax": _known("softmax", "dim", function="F.softmax", given="dim"),
-    "Softmin": _known("softmin", "dim", function="F.softmin", given="dim"),
-    "LogSoftmax": _known("log_softmax", "dim", function="F.log_softmax", given="dim"),
-    "LeakyReLU": _known("relu", "negative_slope=0.01 inplace=False"),
-    "ELU": _known("elu", "alpha=1.0 inplace=False"),
-    "PReLU": _known("prelu", "num_parameters=1"),
-    "RReLU": _known("relu", "lower=0.125 upper=0.3333333333333333 inplace=False"),
-    "Hardtanh": _known("hardtanh", "min_val=-1.0 max_val=1.0 inplace=False"),
-    "Hardshrink": _known("shrink", "lambd=0.5"),
-    "Softshrink": _known("shrink", "lambd=0.5"),
-    "Tanhshrink": _known("shrink"),
-    "Softplus": _known("softplus", "beta=1.0 threshold=20.0"),
-    "Threshold": _known("threshold", "threshold value inplace=False"),
-    "GLU": _known("glu", "dim=-1"),
-    "Bilinear": _known("bilinear", "in1_features in2_features out_features bias=True", 1),
-    "LocalResponseNorm": _known("norm", "size alpha=0.0001 beta=0.75 k=1.0"),
-    "PixelShuffle": _known("shuffle", "upscale_factor", 3),
-    "ReflectionPad2d": _known("pad", "padding", 3),
-    "ReplicationPad2d": _known("pad", "padding", 3),
-    "ReplicationPad3d": _known("pad", "padding", 4),
-    "ZeroPad2d": _known("pad", "padding", 3),
-    "LSTM": _known(
-        "lstm",
-        "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False proj_size=0",
-    ),
-    "GRU": _known(
-        "gru",
-        "input_size hidden_size num_layers=1 bias=True batch_first=False dropout=0.0 bidirectional=False proj_size=0",
-    ),
-    "RNN": _known(
-        "rnn",
-        "input_size hidden_size num_layers=1 nonlinearity='tanh' bias=True batch_first=False "
-        "dropout=0.0 bidirectional=False proj_size=0",
-    ),
-}
-"""Classes whose arguments are known. Others are written with the arguments in the plan."""
 
 _UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
 """Arguments for which one number means the same for all directions."""

@@ -76,7 +76,7 @@ def _note_plain_nans(writer: T7Writer, report: Report) -> None:
 def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from ..formats.t7.layout import T7Layout
-    from .lua_tree import to_lua
+    from .lua_tree import note_nones, to_lua
     from .pt_record import write_pt_record
 
     value = value_of(document, options, report)
@@ -91,6 +91,8 @@ def _write_tables(document: Document, output: Output, options: Options, report: 
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
     if options.record:
         write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
+    else:
+        note_nones(tree, report)
 
 
 def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:

@@ -11,6 +11,7 @@ from ..io.output import FileOutput
 from ..limits import Limits
 from ..report import Report
 from .into_python import python_value
+from .left_out import note_texts
 from .named_tensors import name_tensors
 from .request import Options, value_of
 
@@ -27,6 +28,7 @@ def write_named_tensors(
     report.mode = "tensors"
     written = home(goal.name).write(output, named)
     report.tensors, report.storages = written.tensors, written.storages
+    note_texts(written, named, goal, report)
 
 
 def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
@@ -39,11 +41,13 @@ def plain_value(document: Document, options: Options, report: Report) -> Any:
     if document.spec.values == LUA:
         made = python_value(document.content, options, report)
         if made.modules is not None:
-            made.modules.note_rest(made.value, True)
+            value = made.modules.with_data(made.value)
+            made.modules.note_rest(value, True)
+            return value
         return made.value
-    from .pt_values import with_state_dicts
+    from .simplified import simplified
 
-    return with_state_dicts(value_of(document, options, report), report, options.limits)
+    return simplified(value_of(document, options, report), report, options.limits, with_data=True)
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:

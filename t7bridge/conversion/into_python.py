@@ -36,9 +36,9 @@ def write_python_values(document: Document, output: FileOutput, options: Options
         report.mode = "copy"
         value = value_of(document, options, report)
         if options.mode == "auto":
-            from .pt_values import with_state_dicts
+            from .simplified import simplified
 
-            value = with_state_dicts(value, report, options.limits)
+            value = simplified(value, report, options.limits, keep_classes=options.allow_foreign)
         _finish_pt(writer, value, report)
         return
     made = python_value(document.content, options, report)

@@ -20,7 +20,7 @@ Indices inside tensors are 0-based as in PyTorch, also those of sparse tensors.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field
 
@@ -42,10 +42,9 @@ from ..graph.python import (
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
-from ..report import Note
-
-if TYPE_CHECKING:
-    from .whole_modules import WholeModules
+from ..report import Note, Report
+from ..values.elements import parts_of
+from .pt_values import has_modules
 
 _NUMPY_ELEMENTS = {
     "b1" if element.code == "?" else element.code: element for element in ELEMENT_TYPES.values() if element.native
@@ -65,21 +64,21 @@ class LuaTree:
     Attributes:
         value: the Lua value.
         notes: the differences between the Lua value and the original.
+        nones: number of None in lists and dicts, which Lua's tables cannot hold.
         storages: for each original storage, by identity: it, the Lua storage, and whether Lua's can be turned back into
             it exactly.
     """
 
     value: Value = None
     notes: list[Note] = field(factory=list)
+    nones: int = 0
     storages: dict[int, tuple[Storage, Storage, bool]] = field(factory=dict)
 
 
 class _Builder:
     """Builds the Lua side with an explicit stack; tables are created before their content."""
 
-    def __init__(self, nested: bool, keep_device: bool, limits: Limits) -> None:
-        self._limits = limits
-        self._modules: WholeModules | None = None
+    def __init__(self, nested: bool, keep_device: bool) -> None:
         self.tree = LuaTree()
         self._alike: Counter[str] = Counter()
         self._nested = nested
@@ -100,8 +99,6 @@ class _Builder:
             target[place] = self._convert(value, path)
         self.tree.value = result[0]
         self._count_notes()
-        if self._modules is not None:
-            self.tree.notes += self._modules.left_out(root)
         return self.tree
 
     def _note(
@@ -177,8 +174,7 @@ class _Builder:
         if isinstance(value, QuantizedTensor):
             return self._quantized(value, path)
         if isinstance(value, SparseTensor):
-            names = ("layout", "indices", "plain_indices", "values", "size")
-            return self._dict({name: getattr(value, name) for name in names}, path)
+            return self._dict(parts_of(value), path)
         if isinstance(value, (NumpyArray, NumpyScalar)):
             return self._numpy(value, path)
         if isinstance(value, NAMED):
@@ -191,25 +187,17 @@ class _Builder:
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=path_text(path))
 
     def _quantized(self, value: QuantizedTensor, path: Location) -> Table:
-        tensor = value.tensor
-        parts = {
-            "values": tensor,
-            "scale": value.scale,
-            "zero_point": value.zero_point,
-            "scheme": value.scheme,
-        }
-        if tensor.element.name in PACKED and tensor.storage is not None:
-            self._note(
-                "info", path, f"{tensor.element.name} is written as its bytes, each with several numbers", loss="type"
-            )
-            parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
-            parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
+        if value.tensor.element.name in PACKED and value.tensor.storage is not None:
+            name = value.tensor.element.name
+            self._note("info", path, f"{name} is written as its bytes, each with several numbers", loss="type")
+        parts = parts_of(value)
         return self._dict(parts if value.axis is None else {**parts, "axis": value.axis + 1}, path)
 
     # Containers
 
     def _list(self, items: list[Any], path: Location) -> Table:
         present = [number for number, item in enumerate(items) if item is not None]  # nil ends a Lua list
+        self.tree.nones += len(items) - len(present)
         table = Table([float(number + 1) for number in present], [None] * len(present))
         self._later(table, [(items[number], inner(path, number)) for number in present])
         return table
@@ -230,6 +218,7 @@ class _Builder:
         inside: list[tuple[Any, Location]] = []
         for key, item in value.items():
             if item is None:
+                self.tree.nones += 1
                 continue
             step = inner(path, key)
             name = self._key(key, step)
@@ -261,12 +250,7 @@ class _Builder:
 
     def _python_object(self, value: PythonObject, path: Location) -> Value:
         from ..formats.pt.pickle.plain import plain_data
-        from .whole_modules import WholeModules
 
-        if value.is_module:
-            self._note("info", path, f"the {value.path} is written as its state dict", loss="type", code="state-dict")
-            self._modules = self._modules or WholeModules(self._limits)
-            return self._dict(self._modules.state_dict(value, path_text(path)), path)
         self._note(
             "warning", path, f"an object of class {value.path} is written as a table of its content", loss="type"
         )
@@ -389,6 +373,13 @@ class _Nested(dict[Any, Any]):
     """A dict created by splitting keys."""
 
 
+def note_nones(tree: LuaTree, report: Report) -> None:
+    """Note that a table has no entry for None, where no record restores it."""
+    if tree.nones:
+        message = f"None is no entry of a Lua table: {tree.nones} are left out, which a record would restore"
+        report.note("info", message, loss="type", code="left-out", count=tree.nones)
+
+
 def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limits: Limits = DEFAULT_LIMITS) -> LuaTree:
     """Convert a Python-side value; see the module's docstring.
 
@@ -401,4 +392,13 @@ def to_lua(value: Any, *, nested: bool = False, keep_device: bool = False, limit
     Raises:
         LimitError: modules are repeated too often.
     """
-    return _Builder(nested, keep_device, limits).run(value)
+    notes: list[Note] = []
+    if has_modules(value):
+        from .simplified import simplified
+
+        report = Report()
+        value = simplified(value, report, limits, keep_classes=True)
+        notes = report.notes
+    tree = _Builder(nested, keep_device).run(value)
+    tree.notes[:0] = notes
+    return tree

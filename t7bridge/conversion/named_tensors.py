@@ -17,14 +17,17 @@ from ..data import define
 from ..errors import LimitError, ModelError
 from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
-from ..graph.python import PythonObject
+from ..graph.order import in_order
+from ..graph.paths import NAMED, name_text
+from ..graph.python import PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
-from ..values.elements import ELEMENTS_KEY, pairs_of_numbers
+from ..values.elements import ELEMENTS_KEY, pairs_of_numbers, parts_of
 
 _SCALARS = 1_000
+"""Number of texts in the metadata from which on those of one table are one."""
 _SHOWN = 5
 _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
@@ -44,14 +47,14 @@ class Flat:
 
     Attributes:
         tensors: each tensor under its steps: `("model", "0.weight")`.
-        scalars: numbers, strings and booleans as JSON, likewise.
+        scalars: numbers, strings, truth values and None, likewise.
         left_out: paths of everything else, by kind.
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: tensors whose name was taken: the steps to them, and the name.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
-    scalars: dict[Name, str] = field(factory=dict)
+    scalars: dict[Name, Any] = field(factory=dict)
     left_out: dict[str, list[str]] = field(factory=dict)
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
@@ -69,19 +72,26 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
     """
     flat = Flat()
     seen: set[int] = set()
+    kept: list[Any] = []  # so that no other value gets its identity
     budget = Budget(limits, "naming deeply nested values")
     stack: list[tuple[_Place, int, Any]] = [(None, 0, value)]
     while stack:
         place, depth, item = stack.pop()
+        if isinstance(item, (QuantizedTensor, SparseTensor)):
+            item = parts_of(item)
+            kept.append(item)
+        elif isinstance(item, (set, frozenset)):
+            item = in_order(item)
+            kept.append(item)
         if isinstance(item, (dict, list, tuple)) and not _is_function(item) and id(item) not in seen:
             seen.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             stack += [((place, key), depth + 1, inner) for key, inner in reversed(list(pairs))]
             continue
-        if item is None:
-            continue
         budget.spend(max(0, depth - _DEPTH))
         steps = _steps_to(place)
+        if isinstance(item, UntypedStorage):
+            item = item.storage
         if isinstance(item, Storage):
             flat.storages.append(steps)
             item = Tensor(item.element, item, (item.count,), (1,))
@@ -92,8 +102,10 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
             flat.tensors[name] = item
         elif isinstance(item, (dict, list, tuple)) and not _is_function(item):
             flat.leave_out("container present under another name", steps)
-        elif isinstance(item, (bool, int, float, str)):
-            flat.scalars[steps or ("root",)] = json.dumps(item)
+        elif isinstance(item, (bool, int, float, str, type(None))):
+            flat.scalars[steps or ("root",)] = item
+        elif isinstance(item, NAMED):
+            flat.scalars[steps or ("root",)] = name_text(item)
         else:
             flat.leave_out(_kind(item), steps)
     return flat
@@ -176,14 +188,6 @@ def name_tensors(
             "warning", f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(made)}{others}",
             ".".join(name), code="renamed",
         )  # fmt: skip
-    if len(flat.scalars) > _SCALARS:
-        report.note(
-            "warning",
-            f"{len(flat.scalars)} numbers and strings exceed the metadata, and are left out",
-            code="left-out",
-            count=len(flat.scalars),
-        )
-        flat.scalars.clear()
     for kind, paths in flat.left_out.items():
         shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
         what = kind if len(paths) == 1 else f"{kind}: {len(paths)} of them"
@@ -196,13 +200,13 @@ def name_tensors(
             count=len(paths),
         )
     texts = {name: text for name, text in (metadata or {}).items() if name != ELEMENTS_KEY}
-    for steps, scalar in flat.scalars.items():
-        texts[_free((".".join(steps),), _RESERVED)[0]] = scalar
+    for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
+        texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
     with_elements = _with_elements(flat.tensors, goal, report)
     changed = {
         ".".join(name): flat.tensors[name].element.name
         for name, tensor in with_elements.items()
-        if tensor.element is not flat.tensors[name].element
+        if tensor.element is not flat.tensors[name].element and not flat.tensors[name].element.name.startswith("q")
     }
     if changed:
         texts[ELEMENTS_KEY] = json.dumps(changed)
@@ -210,6 +214,33 @@ def name_tensors(
     named.views, apart = plan_views(named.tensors)
     _note_sharing(named, apart, goal, report)
     return named
+
+
+def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
+    """Join what one table holds, the deepest first, until there are no more texts than files of this kind have.
+
+    Args:
+        scalars: numbers, strings and the like by their steps.
+        text_bytes: size of one text; what exceeds it begins another, `name~2`.
+    """
+    depth = max(map(len, scalars), default=0)
+    while len(scalars) > _SCALARS and depth:
+        joined: dict[Name, Any] = {}
+        open_: dict[Name, tuple[Name, int]] = {}
+        for steps, scalar in scalars.items():
+            if len(steps) < depth:
+                joined[steps] = scalar
+                continue
+            parent = steps[:-1] or ("values",)
+            size = len(json.dumps({steps[-1]: scalar}))
+            name, used = open_.get(parent, (parent, text_bytes))
+            if used + size > text_bytes:
+                name, used = _free(parent, joined), 0
+                joined[name] = {}
+            joined[name][steps[-1]] = scalar
+            open_[parent] = name, used + size
+        scalars, depth = joined, depth - 1
+    return scalars
 
 
 def fit_names(flat: Flat, goal: FormatSpec) -> None:
@@ -258,7 +289,7 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
     for name, tensor in tensors.items():
         storage, element = tensor.storage, tensor.element.name
         lacks = goal.elements and element not in goal.elements
-        if lacks and storage is not None and element.startswith(("bfloat16", "float8", "complex")):
+        if lacks and storage is not None and element.startswith(("bfloat16", "float8", "complex", "q")):
             from ..values.widened import resolved, widen
 
             conj, neg = (tensor.extras.conj, tensor.extras.neg) if tensor.extras is not None else (False, False)

@@ -33,7 +33,7 @@ from .tree import Tree
 _MISSING = object()
 
 
-class _Plain(Tree):
+class Plain(Tree):
     """Builds plain values with an explicit stack. Tuples and sets are made after their content."""
 
     def __init__(self, torch: bool) -> None:
@@ -60,7 +60,7 @@ class _Plain(Tree):
             self._open.append((None, None, _Finish(value, held, self._torch)))
             self._open.extend((held, number, part) for number, part in reversed(list(enumerate(parts))))
         else:
-            target[place] = self._convert(value)
+            super()._put(target, place, value)
 
     def _convert(self, value: Value) -> Any:
         if isinstance(value, (Tensor, Storage)):
@@ -122,7 +122,7 @@ class _Plain(Tree):
     def _parts(self, name: str, parts: dict[str, Any]) -> dict[Any, Any]:
         return self._entries({"__class__": name}, {key: part for key, part in parts.items() if part is not None})
 
-    def _python_object(self, value: python.PythonObject) -> dict[Any, Any]:
+    def _python_object(self, value: python.PythonObject) -> Any:
         parts: dict[Any, Any] = {} if value.args in ((), python.UNSET) else {"__args__": value.args}
         parts |= {"__kwargs__": value.kwargs} if value.kwargs else {}
         attributes = value.attributes
@@ -196,7 +196,7 @@ def to_python(value: Value) -> Any:
     Raises:
         UnsupportedError: numpy has no arrays of a tensor's type (bfloat16 and float8 need `ml_dtypes`).
     """
-    return _Plain(torch=False).run(value)
+    return Plain(torch=False).run(value)
 
 
 def to_torch(value: Value) -> Any:
@@ -212,4 +212,4 @@ def to_torch(value: Value) -> Any:
     Raises:
         ImportError: PyTorch is not installed.
     """
-    return _Plain(torch=True).run(value)
+    return Plain(torch=True).run(value)

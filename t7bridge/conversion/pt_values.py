@@ -1,11 +1,8 @@
-"""The values of a `.pt` during conversion: whole modules as state dicts, and notes about what was read and written.
-
-Source: PyTorch 2.13 `torch/nn/modules/module.py` `state_dict`; `torch/_weights_only_unpickler.py`.
-"""
+"""Notes about the values of a `.pt`: what was read, and what was written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..formats.pt.modules import is_module
@@ -13,9 +10,7 @@ from ..formats.pt.pickle.names import is_torch
 from ..graph.paths import ROOT, Location, inner, path_text
 from ..graph.python import PythonObject
 from ..graph.walk import objects
-from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from .whole_modules import WholeModules
 
 if TYPE_CHECKING:
     from ..formats.pt.legacy_writer import LegacyPtWriter
@@ -27,21 +22,17 @@ _SHOWN = 200
 
 def note_foreign(names: list[str], report: Report) -> None:
     """Note the classes and functions named by a pickle that are not data."""
-    for name in names[:_MOST_NOTES]:
-        whose = "is PyTorch's, and not data" if is_torch(name) else "is not part of PyTorch"
-        report.note(
-            "warning",
-            f"the pickle names {name[:_SHOWN]}, which {whose}; nothing was called",
-            code="foreign-name",
-            class_name=name[:_SHOWN],
-        )
-    if len(names) > _MOST_NOTES:
-        report.note(
-            "warning",
-            f"the pickle names {len(names) - _MOST_NOTES} more classes and functions that are not data",
-            code="foreign-name",
-            count=len(names) - _MOST_NOTES,
-        )
+    if not names:
+        return
+    listed = ", ".join(name[:_SHOWN] + " (PyTorch's, and not data)" * is_torch(name) for name in names[:_MOST_NOTES])
+    more = f", and {len(names) - _MOST_NOTES} more" if len(names) > _MOST_NOTES else ""
+    report.note(
+        "warning",
+        f"the pickle names what is not data; nothing was called: {listed}{more}",
+        code="foreign-name",
+        class_name=names[0][:_SHOWN],
+        count=len(names),
+    )
 
 
 def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -> None:
@@ -54,7 +45,7 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
     """
     wanted = {id(item) for items in writer.plain.values() for item in items[:1]}
     wanted |= {id(item) for item in writer.blocking.values()}
-    paths = _paths(value, wanted) if wanted else {}
+    paths = paths_of(value, wanted) if wanted else {}
     for name, items in list(writer.plain.items())[:_MOST_NOTES]:
         more = f", and {len(items) - 1} more" if len(items) > 1 else ""
         report.note(
@@ -76,7 +67,7 @@ def note_target(writer: PtWriter | LegacyPtWriter, value: Any, report: Report) -
         )
 
 
-def _paths(value: Any, wanted: set[int]) -> dict[int, str]:
+def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
     """Return the paths to values, by identity."""
     found: dict[int, str] = {}
     for path, item in _walk(value):
@@ -114,96 +105,4 @@ def _walk(value: Any) -> Iterator[tuple[Location, Any]]:
 
 def has_modules(value: Any) -> bool:
     """Return whether a value contains whole modules."""
-    return any(isinstance(item, PythonObject) and item.is_module for item in objects(value))
-
-
-def with_state_dicts(value: Any, report: Report, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Replace the whole modules in a value by their state dicts; containers are changed in place.
-
-    A shared module becomes one shared state dict, tied parameters stay tied, and non-persistent buffers are left out,
-    as in PyTorch.
-
-    Args:
-        value: the result of `PtReader.read`.
-        report: receives a note for each module.
-        limits: bound how often shared values are repeated.
-
-    Raises:
-        LimitError: modules contain one another endlessly.
-    """
-    modules = WholeModules(limits)
-    tuples: dict[int, Any] = {}
-
-    def replaced(item: Any, path: Location) -> Any:
-        if not is_module(item):
-            return item
-        if item not in modules:
-            report.note(
-                "info",
-                f"the {item.path[:_SHOWN]} is written as its state dict",
-                path_text(path),
-                "type",
-                code="state-dict",
-                class_name=item.path[:_SHOWN],
-            )
-        return modules.state_dict(item, path_text(path))
-
-    if is_module(value):
-        result = replaced(value, ROOT)
-        report.notes += modules.left_out(result)
-        return result
-    for path, item in list(_walk_outside(value)):
-        if isinstance(item, dict):
-            for key, part in item.items():
-                item[key] = _in_tuples(part, inner(path, key), replaced, tuples)
-        else:
-            item[:] = [_in_tuples(part, inner(path, number), replaced, tuples) for number, part in enumerate(item)]
-    result = _in_tuples(value, ROOT, replaced, tuples)
-    report.notes += modules.left_out(result)
-    return result
-
-
-def _walk_outside(value: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield the dicts and lists of a value that are outside of modules."""
-    stack: list[tuple[Location, Any]] = [(ROOT, value)]
-    seen: set[int] = set()
-    while stack:
-        path, item = stack.pop()
-        if id(item) in seen or is_module(item):
-            continue
-        seen.add(id(item))
-        if isinstance(item, dict):
-            yield path, item
-            stack += [(inner(path, key), part) for key, part in item.items()]
-        elif isinstance(item, (list, tuple)):
-            if isinstance(item, list):
-                yield path, item
-            stack += [(inner(path, number), part) for number, part in enumerate(item)]
-        elif isinstance(item, PythonObject):
-            stack += [(path, item.state), (path, item.items), (path, item.args)]
-
-
-def _in_tuples(value: Any, path: Location, replaced: Callable[[Any, Location], Any], made: dict[int, Any]) -> Any:
-    """Return a value with its modules replaced, also those in nested tuples; tuples without any stay the same.
-
-    Args:
-        value: anything.
-        path: of the value.
-        replaced: returns the replacement of a value that is not a tuple.
-        made: the replacement of each tuple so far, by `id`; a shared one is visited once.
-    """
-    if type(value) is not tuple:
-        return replaced(value, path)
-    stack = [(value, path)]
-    while stack:
-        item, place = stack[-1]
-        if id(item) not in made:
-            inside = [(part, inner(place, number)) for number, part in enumerate(item)]
-            missing = [each for each in inside if type(each[0]) is tuple and id(each[0]) not in made]
-            if missing:
-                stack += missing
-                continue
-            parts = [made[id(part)] if type(part) is tuple else replaced(part, where) for part, where in inside]
-            made[id(item)] = tuple(parts) if any(new is not old for new, old in zip(parts, item)) else item
-        stack.pop()
-    return made[id(value)]
+    return any(is_module(item) for item in objects(value))

@@ -17,13 +17,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attrs import field
+
+from ..data import define
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 
 _EXACT = 2.0**53
 
+
+@define(eq=False)
+class Replaced:
+    """What stands for an object, and what stands beside it.
+
+    Attributes:
+        value: in place of the object.
+        beside: values that go into the dict that holds the object, under `<its key>.<name>`.
+        placed: whether they did; not where the object is the root, or in a list.
+    """
+
+    value: Any
+    beside: dict[str, Any] = field(factory=dict)
+    placed: bool = False
+
+
 Replace = Callable[[TorchObject], Any]
+"""Returns what stands for an object, a `Replaced` where something stands beside it; `None` to use its fields."""
 
 
 def plain(value: Value) -> Any:
@@ -47,6 +67,8 @@ class Tree:
         self._replace = replace
         self._built: dict[int, Any] = {}
         self._kept: list[Value] = []
+        self._replaced: dict[int, Replaced] = {}
+        """What stands for objects that have something beside them, by the identity of each."""
         self._open: list[tuple[Any, Any, Value]] = []
         """Stack of work: a container, the key or index in it, the Lua value; the next one last."""
 
@@ -61,6 +83,21 @@ class Tree:
 
     def _put(self, target: Any, place: Any, value: Value) -> None:
         target[place] = self._convert(value)
+        replaced = self._replaced.get(id(value))
+        if replaced is not None and isinstance(target, dict) and isinstance(place, str):
+            for name, item in replaced.beside.items():
+                if f"{place}.{name}" not in target:
+                    target[f"{place}.{name}"] = None
+                    self._open.append((target, f"{place}.{name}", item))
+            replaced.placed = True
+
+    def _stand_in(self, value: Any, replaced: Any) -> Any:
+        """Return what stands for an object."""
+        if not isinstance(replaced, Replaced):
+            return replaced
+        if replaced.beside:
+            self._replaced[id(value)] = replaced
+        return replaced.value
 
     def _convert(self, value: Value) -> Any:
         if value is None or isinstance(value, (bool, float, int, bytes, str)):
@@ -83,7 +120,7 @@ class Tree:
             if self._replace is not None:
                 replaced = self._replace(value)
                 if replaced is not None:
-                    return replaced
+                    return self._stand_in(value, replaced)
             head: dict[str, Any] = {"__class__": value.class_name, "__version__": value.version}
             if value.payload is not None:
                 head["__payload__"] = None
@@ -127,7 +164,7 @@ def to_python(value: Value, replace: Replace | None = None) -> Any:
 
     Args:
         value: the result of `T7Reader.read_object`. Tensors and storages are reused, not copied.
-        replace: returns the replacement of a Torch object, or `None` to use its fields.
+        replace: returns what stands for a Torch object, or `None` to use its fields.
 
     Returns:
         Builtins with `Tensor` and `Storage` in them; shared objects are shared, cycles are cycles.

@@ -43,11 +43,12 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
     """
     report = Report(target=output.path, target_format=goal.name)
     if _mixed(value) or (goal.values == LUA and not isinstance(value, (*COMPOSITE, type(None), bool, float, bytes))):
-        from .lua_tree import to_lua
+        from .lua_tree import note_nones, to_lua
 
         tree = to_lua(value)
         value = tree.value
         report.notes += tree.notes
+        note_nones(tree, report)
     is_lua = isinstance(value, COMPOSITE)
     if goal.values == LUA:
         home(goal.name).write(output, value, layout)
@@ -59,8 +60,11 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
         replace = (lambda obj: state_dict_of(obj, report)) if goal.values == NAMED else None
         value = to_python(value, replace)
     if goal.values == NAMED:
+        from .left_out import note_texts
         from .named_tensors import name_tensors
 
         value = name_tensors(value, goal, report)
-    home(goal.name).write(output, value)
+        note_texts(home(goal.name).write(output, value), value, goal, report)
+    else:
+        home(goal.name).write(output, value)
     return report

@@ -142,7 +142,9 @@ class Written:
     Attributes:
         tensors: number of tensors.
         storages: number of storages.
+        left_out: names of texts of the metadata for which there was no room.
     """
 
     tensors: int = 0
     storages: int = 0
+    left_out: tuple[str, ...] = ()

@@ -144,9 +144,10 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
             raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
         _add(writer, f"{name}.npy", tensor)
-    writer.finish(_comment(named))
+    comment, left_out = _comment(named)
+    writer.finish(comment)
     output.flush()
-    return Written(len(order), named.storages)
+    return Written(len(order), named.storages, left_out)
 
 
 def _add(writer: ZipWriter, member: str, tensor: Tensor) -> None:
@@ -172,14 +173,24 @@ def _npy_header(tensor: Tensor) -> bytes:
     return MAGIC + b"\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-def _comment(named: NamedTensors) -> bytes:
-    """Return the archive's comment: strings, and shared memory; empty if there is nothing, or too much."""
+def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
+    """Return the archive's comment: shared memory and strings; and the names of strings for which there is no room."""
     if not named.metadata and not named.views:
-        return b""
+        return b"", ()
     views = json.loads(format_views({".".join(steps): view for steps, view in named.views.items()}))
-    text = json.dumps({"metadata": named.metadata, **views}, separators=(",", ":"))
-    comment = _COMMENT + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
-    return comment if len(comment) <= _MOST_COMMENT else b""
+    metadata = dict(named.metadata)
+    left_out: list[str] = []
+    largest = sorted(metadata, key=lambda name: (len(metadata[name]), name))
+    while True:
+        text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
+        comment = _COMMENT + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
+        if len(comment) <= _MOST_COMMENT or not (metadata or views):
+            return comment, tuple(left_out)
+        if not metadata:
+            views = {"views": {}}
+        for _ in range(max(1, len(largest) // 8) if largest else 0):
+            left_out.append(largest.pop())
+            del metadata[left_out[-1]]
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

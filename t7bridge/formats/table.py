@@ -58,6 +58,7 @@ class FormatSpec:
         options: names of the options of `convert` that apply to outputs of this format.
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
+        text_bytes: size of a text in its metadata, in bytes.
     """
 
     name: str
@@ -74,6 +75,7 @@ class FormatSpec:
     options: tuple[str, ...] = ()
     elements: frozenset[str] = frozenset()
     fit: Callable[[str], str] = str
+    text_bytes: int = 1 << 24
 
     @property
     def suffix(self) -> str:
@@ -206,6 +208,7 @@ _SPECS = (
         links=True,
         tree=True,
         elements=_NATIVE,
+        text_bytes=50_000,
     ),
     FormatSpec(
         "distributed",

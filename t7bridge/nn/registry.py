@@ -263,7 +263,7 @@ def register_module(
         names: full Lua class names.
         params: the tensors of its state dict, by their names in the class.
         args: the sources of the constructor's positional arguments: results of `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.nn.mapping`, or plain values. None if there are
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.layers`, or plain values. None if there are
             children, which come first.
         kwargs: arguments by keyword, likewise.
         children: see `register_layer`; the modules are passed to the constructor, those with names by keyword.
@@ -272,7 +272,7 @@ def register_module(
         kind: see `register_layer`.
         note: see `register_layer`.
         traits: facts that do not follow from the arguments: whether it accepts or returns a list, whether its output
-            may share memory with its input, the shapes of its tensors. See `t7bridge.nn.traits.Traits`.
+            may share memory with its input, the shapes of its tensors. See `t7bridge.layers.Traits`.
 
     Returns:
         A decorator for a subclass of `torch.nn.Module` at the top level of a module, so that generated source can

@@ -6,13 +6,14 @@ by name. May import errors. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..data import define
 from ..errors import ModelError
 from .mapping import LAYERS
-from .shapes import Shapes, ShapesOf
+from .output_shapes import Rule
+from .torch_nn import Shape, output_of, tensors_like
 
 
 @define(frozen=True)
@@ -36,7 +37,9 @@ class Traits:
         written: how generated source expresses it without the class: the name of a writer in `codegen/idioms.py` or
             `codegen/lists.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
-        shapes: the shapes of its tensors as a function of its arguments, if known. See `shapes`.
+        shapes: the shapes of its tensors by name, as a function of its arguments, if known.
+        like: the class of torch.nn whose tensors and output shape it has, by the same required arguments.
+        output: the shape of its output, if known otherwise: a rule of `output_shapes`.
         remembering: the class with the same arguments that remembers what a module referring to it needs.
         is_identity: it returns its input and does nothing else.
         is_graph: its arguments are the nodes of the graph of its children.
@@ -55,25 +58,12 @@ class Traits:
     plain_rank: int = 0
     written: tuple[Any, ...] = ()
     block: str = ""
-    shapes: ShapesOf | None = None
+    shapes: Callable[..., Mapping[str, Shape]] | None = None
+    like: str = ""
+    output: Rule | None = None
     remembering: str = ""
     is_identity: bool = False
     is_graph: bool = False
-
-    def shapes_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shapes:
-        """Return the shapes of the parameters and buffers of a module constructed with these arguments.
-
-        Args:
-            args: positional arguments.
-            kwargs: arguments by keyword.
-
-        Returns:
-            Shapes by name, of more tensors than a layer without bias or statistics has; none if they are unknown.
-        """
-        try:
-            return self.shapes(*args, **kwargs) if self.shapes else {}
-        except TypeError:
-            return {}
 
 
 _NONE = Traits()
@@ -83,6 +73,37 @@ _TRAITS: dict[str, Traits] = {}
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
     return _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+
+
+def like_of(target: str) -> str:
+    """Return the class of torch.nn that a class is, or is like; its own name otherwise."""
+    return traits_of(target).like or target.removeprefix("torch.nn.")
+
+
+def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the shapes of the parameters and buffers of a module constructed with these arguments, by name.
+
+    Args:
+        target: its class, by the dotted name.
+        args: positional arguments.
+        kwargs: arguments by keyword.
+
+    Returns:
+        Shapes by name; none if they are unknown.
+    """
+    facts = traits_of(target)
+    if facts.shapes is None:
+        return tensors_like(like_of(target), args, kwargs)
+    try:
+        return dict(facts.shapes(*args, **kwargs))
+    except TypeError:
+        return {}
+
+
+def output_rule(target: str) -> Rule | None:
+    """Return the shape of a class's output as a function of its input's, by the dotted name; `None` if unknown."""
+    facts = traits_of(target)
+    return facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
 
 
 def add_traits(traits: Mapping[str, Traits]) -> None:

@@ -182,11 +182,12 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
     """Replace the whole modules of one file by their state dicts, as `convert` does, if the other has none."""
-    from ..conversion.pt_values import has_modules, with_state_dicts
+    from ..conversion.pt_values import has_modules
+    from ..conversion.simplified import simplified
 
     sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
     if len(sides) == 1:
-        sides[0].value = with_state_dicts(sides[0].value, Report(), limits)
+        sides[0].value = simplified(sides[0].value, Report(), limits)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:

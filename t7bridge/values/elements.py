@@ -8,12 +8,25 @@ from typing import Any
 
 from attrs import evolve
 
-from ..graph.dtypes import ELEMENT_TYPES
+from ..graph.dtypes import ELEMENT_TYPES, PACKED
+from ..graph.python import QuantizedTensor, SparseTensor
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 
 ELEMENTS_KEY = "t7bridge.elements"
 """The name of the metadata's string with element types that a format lacks: a JSON object of tensors and types."""
+
+
+def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
+    """Return a quantized or sparse tensor as plain tensors and numbers by name."""
+    if isinstance(value, SparseTensor):
+        return {name: getattr(value, name) for name in ("layout", "indices", "plain_indices", "values", "size")}
+    tensor = value.tensor
+    parts = {"values": tensor, "scale": value.scale, "zero_point": value.zero_point, "scheme": value.scheme}
+    if tensor.element.name in PACKED and tensor.storage is not None:  # bytes that hold several numbers each
+        parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
+        parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
+    return parts if value.axis is None else {**parts, "axis": value.axis}
 
 
 def restore_elements(value: Any, metadata: Mapping[str, str], check: bool) -> tuple[Any, list[str]]:

@@ -1,5 +1,7 @@
 """safetensors, HDF5 and npz: their own libraries read what torchfile and PyTorch read from the source."""
 
+import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -157,17 +159,34 @@ def test_elements_that_are_shown_very_often(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
 
 
-@pytest.mark.parametrize(("count", "kept"), [(1000, True), (1001, False)])
-def test_numbers_beside_tensors(count: int, kept: bool, tmp_path: Path) -> None:
-    """A thousand numbers are metadata beside the tensors; more are left out, with their number."""
+@pytest.mark.parametrize(("count", "single"), [(1000, True), (1001, False)])
+def test_numbers_beside_tensors(count: int, single: bool, tmp_path: Path) -> None:
+    """A thousand numbers are metadata beside the tensors; of more those of one table are one text."""
     torch.save({"w": torch.ones(2), **{f"n{number}": number for number in range(count)}}, tmp_path / "x.pt")
     report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.safetensors")
     with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
         metadata = file.metadata() or {}
-    assert ("n999" in metadata) == kept
-    assert [(note.code, note.count) for note in report.notes if note.level == "warning"] == (
-        [] if kept else [("left-out", count)]
-    )
+    found = metadata if single else json.loads(metadata["values"])
+    assert {key: int(found[key]) for key in found if key.startswith("n")} == {f"n{n}": n for n in range(count)}
+    assert not report.notes
+
+
+@pytest.mark.parametrize("suffix", FLAT_FORMATS.values())
+def test_texts_that_metadata_have_no_room_for(suffix: str, tmp_path: Path) -> None:
+    """Every string of a large vocabulary is in the metadata or counted in a note, and nothing else is affected."""
+    words = {f"{number:x}" * 20: random.Random(number).random() for number in range(9000)}
+    value = {"w": torch.ones(2), "v": {"words": words}, "long": "".join(map(str, words.values())), "none": None}
+    torch.save(value, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / f"x{suffix}")
+    with t7bridge.open(tmp_path / f"x{suffix}") as document:
+        texts = {name: json.loads(text) for name, text in document.metadata.items() if name != "format"}
+    found = {word: number for text in texts.values() if isinstance(text, dict) for word, number in text.items()}
+    left = sum(note.count for note in report.notes if note.code == "left-out")
+    assert texts["none"] is None
+    assert found.items() <= words.items()
+    assert len(found) + ("long" in texts) + left == len(words) + 1
+    assert (left == 0) == (suffix == ".safetensors")
+    assert len(found) == len(words) or suffix == ".npz"
 
 
 def test_paths_in_notes_are_counted(tmp_path: Path) -> None:

@@ -61,11 +61,10 @@ def test_what_is_left_out_is_counted(tmp_path):
         {"a": layers[0], "b": TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list(layers[1:])}))}
     )
     t7bridge.save(value, source)
-    notes = [note for note in convert(source, tmp_path / "c.pt").notes if "left out" in note.message]
-    assert [note.level for note in notes] == ["info"]
+    notes = [note for note in convert(source, tmp_path / "c.pt").notes if note.code == "left-out"]
+    assert [(note.level, note.count) for note in notes] == [("info", 3)]
     assert notes[0].message == (
-        "3 tensors (64 bytes) are not part of a state dict and are left out: gradWeight 2, output 1; "
-        "--mode tree keeps them"
+        "not part of a state dict: gradients: 2 tensors; outputs: 1 tensor (64 bytes); --mode tree keeps them"
     )
 
 
@@ -79,6 +78,6 @@ def test_nothing_left_out_is_no_news(tmp_path):
 
 def test_the_corpus_says_what_it_leaves_out(tmp_path):
     """A trained model of the corpus names its gradients."""
-    notes = [note.message for note in convert(CHECKPOINT, tmp_path / "c.pt").notes if "left out" in note.message]
+    notes = [note.message for note in convert(CHECKPOINT, tmp_path / "c.pt").notes if note.code == "left-out"]
     assert len(notes) == 1
-    assert "gradWeight 2, gradBias 2" in notes[0]
+    assert "gradients: 4 tensors" in notes[0]

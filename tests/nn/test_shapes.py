@@ -10,8 +10,10 @@ from looping import for_each
 import t7bridge
 from t7bridge.errors import ModelError
 from t7bridge.graph.tensor import Tensor
+from t7bridge.nn.output_shapes import Arguments
 from t7bridge.nn.plan.build_spec import build_plan
-from t7bridge.nn.traits import traits_of
+from t7bridge.nn.torch_nn import TORCH
+from t7bridge.nn.traits import output_rule, tensor_shapes
 from t7bridge.torchmodules.build import construct
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
@@ -24,13 +26,69 @@ def test_declared_shapes_agree_with_pytorch(path):
     while stack:
         spec = stack.pop()
         stack += spec.children.values()
-        wanted = traits_of(spec.target).shapes_by(spec.args, spec.kwargs)
+        wanted = tensor_shapes(spec.target, spec.args, spec.kwargs)
         if not wanted:
             continue
         made = construct(spec)
         own = {**dict(made.named_parameters(recurse=False)), **dict(made.named_buffers(recurse=False))}
         for name, tensor in own.items():
             assert tuple(tensor.shape) == wanted.get(name, tuple(tensor.shape)), (spec.target, name)
+
+
+# The arguments and an input of each class of torch.nn whose output has another shape than its input.
+OUTPUTS = {
+    "Linear": ({"in_features": 5, "out_features": 4}, (3, 5)),
+    "Conv1d": ({"in_channels": 2, "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1}, (3, 2, 9)),
+    "Conv2d": ({"in_channels": 2, "out_channels": 4, "kernel_size": (3, 2), "dilation": 2}, (3, 2, 9, 8)),
+    "Conv3d": ({"in_channels": 2, "out_channels": 4, "kernel_size": 2, "groups": 2}, (2, 5, 6, 7)),
+    "ConvTranspose1d": ({"in_channels": 2, "out_channels": 4, "kernel_size": 3, "stride": 2}, (3, 2, 9)),
+    "ConvTranspose2d": (
+        {"in_channels": 2, "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+        (3, 2, 5, 6),
+    ),
+    "ConvTranspose3d": ({"in_channels": 2, "out_channels": 4, "kernel_size": 3, "dilation": 2}, (1, 2, 4, 5, 6)),
+    "MaxPool1d": ({"kernel_size": 3, "stride": 2}, (1, 2, 8)),
+    "MaxPool2d": ({"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2, "ceil_mode": True}, (1, 2, 12, 13)),
+    "MaxPool3d": ({"kernel_size": 2}, (1, 2, 5, 6, 7)),
+    "AvgPool2d": ({"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}, (1, 2, 7, 8)),
+    "AvgPool3d": ({"kernel_size": 2, "stride": 3}, (2, 5, 6, 7)),
+    "LPPool2d": ({"norm_type": 2, "kernel_size": 3, "stride": 2}, (1, 2, 7, 8)),
+    "AdaptiveAvgPool2d": ({"output_size": (3, None)}, (1, 2, 7, 8)),
+    "AdaptiveMaxPool2d": ({"output_size": 2}, (1, 2, 7, 8)),
+    "Embedding": ({"num_embeddings": 7, "embedding_dim": 3}, (2, 4)),
+    "Flatten": ({"start_dim": 1, "end_dim": 2}, (2, 3, 4, 5)),
+    "PixelShuffle": ({"upscale_factor": 2}, (1, 8, 3, 4)),
+    "ReflectionPad2d": ({"padding": (1, 2, 3, 0)}, (1, 2, 7, 8)),
+    "ReplicationPad2d": ({"padding": 2}, (1, 2, 7, 8)),
+    "ReplicationPad3d": ({"padding": (1, 0, 2, 3, 1, 1)}, (1, 2, 5, 6, 7)),
+    "ZeroPad2d": ({"padding": (0, 2, 3, 1)}, (2, 7, 8)),
+    "Bilinear": ({"in1_features": 2, "in2_features": 3, "out_features": 4}, None),
+    "GLU": ({}, None),
+    "GRU": ({}, None),
+    "LSTM": ({}, None),
+    "RNN": ({}, None),
+    "Unflatten": ({}, None),
+}
+SAME = {
+    "BatchNorm1d": ({"num_features": 3}, (2, 3)),
+    "BatchNorm2d": ({"num_features": 3}, (2, 3, 4, 5)),
+    "BatchNorm3d": ({"num_features": 3}, (2, 3, 4, 5, 6)),
+    "InstanceNorm2d": ({"num_features": 3}, (2, 3, 4, 5)),
+    "LocalResponseNorm": ({"size": 2}, (2, 3, 4, 5)),
+    "Threshold": ({"threshold": 0.5, "value": 1.0}, (2, 3)),
+    **dict.fromkeys(("Softmax", "Softmin", "LogSoftmax"), ({"dim": 1}, (2, 3))),
+}
+
+
+@for_each("name", TORCH)
+def test_declared_outputs_agree_with_pytorch(name):
+    """The rule of a class gives the shape that PyTorch's own module returns; one without a rule is named here."""
+    kwargs, given = OUTPUTS.get(name) or SAME.get(name, ({}, (2, 3, 4, 5)))
+    rule = output_rule(f"torch.nn.{name}")
+    assert (rule is None) == (given is None)
+    if rule is not None:
+        value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)
+        assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
 
 
 def damaged(name: str, field: str, size: int) -> bytes:

@@ -14,9 +14,20 @@ from t7bridge.codegen.generate import generate
 from t7bridge.errors import ModelError, UnsupportedLayerError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.mapping import Row, extent, integer, number
-from t7bridge.nn.registry import named_modules, param, register_layer, register_module, unregister_layer
-from t7bridge.nn.traits import Traits, traits_of
+from t7bridge.layers import (
+    Row,
+    Traits,
+    extent,
+    integer,
+    named_modules,
+    number,
+    param,
+    register_layer,
+    register_module,
+    same,
+    unregister_layer,
+)
+from t7bridge.nn.traits import traits_of
 from t7bridge.nn.weights.state_dict import state_dict
 
 
@@ -43,6 +54,14 @@ class Twice(torch.nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return what the module makes of its own output."""
         return self.inner(self.inner(input))
+
+
+class Flatten(torch.nn.Module):
+    """A class with the name of one of torch.nn, which does something else."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the shape of the input."""
+        return 2 * input
 
 
 @pytest.fixture
@@ -174,3 +193,19 @@ def test_documentation_runs():
         assert t7bridge.load_module(written(scale()))(torch.ones(1, 3)).tolist() == [[2.0, 4.0, 6.0]]
     finally:
         unregister_layer("my.Scale")
+
+
+@pytest.mark.parametrize(("traits", "output"), [(None, "?"), (Traits(output=same), "1×4×224×224")])
+def test_shapes_are_those_of_the_class_itself(traits, output):
+    """A class whose name is that of a known one has no shapes of that one, but those that its entry declares."""
+    zeros = Tensor.from_numpy(np.zeros((4, 3, 3, 3), "f4"))
+    fields = {"nInputPlane": 3, "nOutputPlane": 4, "kW": 3, "kH": 3, "dW": 1, "dH": 1, "padW": 1, "padH": 1}
+    convolution = TorchObject("nn.SpatialConvolution", 1, Table.of({**fields, "weight": zeros}))
+    register_module("my.Flatten", traits=traits)(Flatten)
+    try:
+        model = Table.from_list([convolution, TorchObject("my.Flatten", 1, Table())])
+        data = written(TorchObject("nn.Sequential", 1, Table.of({"modules": model})))
+        assert t7bridge.inspect(data).header.get("output") == output
+        assert t7bridge.load_module(data)(torch.zeros(2, 3, 6, 7)).shape == (2, 4, 6, 7)
+    finally:
+        unregister_layer("my.Flatten")

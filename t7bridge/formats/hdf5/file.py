@@ -271,22 +271,23 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     try:
         with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
             places = list(_lay_out(h5py, file, named))
-            for name, text in _texts(named.metadata):
-                file.attrs[name] = text
+            texts = dict(_texts(named.metadata))
+            for attribute, text in texts.values():
+                file.attrs[attribute] = text
     except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
         raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
     for offset, tensor in places:
         _put(output, offset, tensor)
     output.wait()
-    return Written(len(named.tensors), named.storages)
+    return Written(len(named.tensors), named.storages, tuple(name for name in named.metadata if name not in texts))
 
 
-def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Strings as attributes can have them: none but Unicode, under a name, and both of a size that HDF5 holds."""
+def _texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield names with strings as attributes can have them: Unicode, under a name, and both of a size of HDF5's."""
     for name, text in metadata.items():
         attribute, value = (each.encode("utf-8", "backslashreplace") for each in (name.replace("\0", "_"), text))
         if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
-            yield attribute.decode() or "_", value.replace(b"\0", b"_").decode()
+            yield name, (attribute.decode() or "_", value.replace(b"\0", b"_").decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:

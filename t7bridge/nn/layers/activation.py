@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..mapping import INPLACE, Call, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch
+from ..output_shapes import same
 from ..registry import modules, param, register_layer
-from ..shapes import prelu
 from ..traits import Traits
 
 # weight (planes), or (1) if all planes share it.
@@ -15,7 +15,7 @@ register_layer(
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
     traits={
-        "activation.PReLU": Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), shapes=prelu),
+        "activation.PReLU": Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), like="PReLU"),
     },
 )
 
@@ -105,15 +105,16 @@ register_layer(
         "cudnn.Pointwise": _pointwise,
     },
     traits={
-        "activation.Softmax": Traits(written=("softmax", "Softmax")),
-        "activation.LogSoftmax": Traits(written=("softmax", "LogSoftmax")),
-        "activation.Softmin": Traits(written=("softmax", "Softmin")),
-        "activation.ExampleSoftmax": Traits(written=("example_softmax",)),
-        "activation.Abs": Traits(written=("method", "abs")),
-        "activation.Exp": Traits(written=("method", "exp")),
-        "activation.Log": Traits(written=("method", "log")),
-        "activation.Square": Traits(written=("method", "square")),
-        "activation.Power": Traits(written=("power",)),
+        "activation.Softmax": Traits(written=("softmax", "Softmax"), output=same),
+        "activation.LogSoftmax": Traits(written=("softmax", "LogSoftmax"), output=same),
+        "activation.Softmin": Traits(written=("softmax", "Softmin"), output=same),
+        "activation.ExampleSoftmax": Traits(written=("example_softmax",), output=same),
+        "activation.Abs": Traits(written=("method", "abs"), output=same),
+        "activation.Exp": Traits(written=("method", "exp"), output=same),
+        "activation.Log": Traits(written=("method", "log"), output=same),
+        "activation.Square": Traits(written=("method", "square"), output=same),
+        "activation.Power": Traits(written=("power",), output=same),
+        "activation.Sqrt": Traits(output=same),
     },
 )
 # A Sequential that the runtime computes at once.
@@ -154,6 +155,7 @@ register_layer(
     traits={
         "torch.nn.Dropout": Traits(shares_memory=True, copying="t7bridge.torchmodules.layers.dropout.Dropout"),
         **{f"torch.nn.Dropout{dims}d": Traits(shares_memory=True) for dims in (2, 3)},
+        "dropout.Dropout": Traits(output=same),
     },
 )
 register_layer(
@@ -174,8 +176,10 @@ register_layer(
         "nn.ZeroGrad": of_runtime("gradient.ZeroGrad"),
     },
     traits={
-        "gradient.GradientReversal": Traits(shares_memory=True),
-        "gradient.L1Penalty": Traits(shares_memory=True),
-        "gradient.ZeroGrad": Traits(shares_memory=True),
+        "dropout.FeatureDropout": Traits(output=same),
+        "dropout.WhiteNoise": Traits(output=same),
+        "gradient.GradientReversal": Traits(shares_memory=True, output=same),
+        "gradient.L1Penalty": Traits(shares_memory=True, output=same),
+        "gradient.ZeroGrad": Traits(shares_memory=True, output=same),
     },
 )

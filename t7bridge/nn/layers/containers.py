@@ -70,7 +70,7 @@ _MODULES: dict[str, Mapped] = {
 register_layer(
     "nn.Container",
     children=modules,
-    scratch="inShape outShape module pool transfer squeeze expand timer",
+    scratch="inShape outShape module pool transfer squeeze expand timer kernelSize kernelStride outputSize reduceSize",
     module=_MODULES,
     traits={
         "containers.Concat": Traits(written=("concat",), block="Branches"),
@@ -99,7 +99,7 @@ register_layer(
     "nn.DataParallelTable",
     "nn.DataParallel",
     children=first_module,
-    scratch="flattenedParams inputGpu outputGpu impl",
+    scratch="flattenedParams inputGpu outputGpu impl sharedparams",
     module={
         "nn.MapTable": of_runtime("containers.MapTable"),
         "nn.DataParallelTable": of_torch("Sequential"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import shapes
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Choice, Lua, becomes, extent, integer, of_runtime, pair, shape
+from ..output_shapes import temporal
 from ..registry import Param, buffer, keeps, param, register_layer
 from ..traits import Traits
 from ..weights.layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
@@ -146,7 +146,7 @@ CONVOLUTION_2D = register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, convolution(2)),
-    traits=dict.fromkeys(("torch.nn.Conv2d", "conv.DilatedConv2d"), Traits(shapes=shapes.convolution(2))),
+    traits={"conv.DilatedConv2d": Traits(like="Conv2d")},
 )
 # cunn of 2013: kernels (in, kH, kW, out).
 register_layer(
@@ -194,7 +194,7 @@ register_layer(
         "conv.FullConvolution2d": Traits(
             may_take_list=True,
             written=("plain", "ConvTranspose2d"),
-            shapes=shapes.convolution(2, transposed=True),
+            like="ConvTranspose2d",
         )
     },
 )
@@ -220,7 +220,7 @@ register_layer(
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module=_temporal,
-    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",), shapes=shapes.convolution(1))},
+    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",), like="Conv1d", output=temporal)},
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -242,7 +242,7 @@ register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=convolution(3),
-    traits=dict.fromkeys(("torch.nn.Conv3d", "conv.DilatedConv3d"), Traits(shapes=shapes.convolution(3))),
+    traits={"conv.DilatedConv3d": Traits(like="Conv3d")},
 )
 # (in, out / groups, kT, kH, kW): torch.nn.ConvTranspose3d.
 register_layer(
@@ -255,7 +255,7 @@ register_layer(
         "conv.FullConvolution3d": Traits(
             may_take_list=True,
             written=("plain", "ConvTranspose3d"),
-            shapes=shapes.convolution(3, transposed=True),
+            like="ConvTranspose3d",
         )
     },
 )

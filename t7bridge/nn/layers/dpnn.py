@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from ...graph.lua import TorchObject
-from .. import shapes
 from ..fields import lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
@@ -106,7 +105,7 @@ register_layer(
     scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
     defaults=CONVOLUTION_2D.defaults,
     module=_binary_convolution,
-    traits={"dpnn.SpatialBinaryConvolution": Traits(shapes=shapes.convolution(2))},
+    traits={"dpnn.SpatialBinaryConvolution": Traits(like="Conv2d")},
 )
 register_layer(
     "nn.NCEModule",
@@ -129,7 +128,7 @@ register_layer(
     params=(param("weight"),),
     scratch="inputs",
     module=of_runtime("embedding.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
-    traits={"embedding.LookupTableMaskZero": Traits(shapes=shapes.embedding)},
+    traits={"embedding.LookupTableMaskZero": Traits(like="Embedding")},
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .. import shapes
 from ..mapping import LAYERS, Call, Lua, becomes
 from ..registry import param, register_layer
 from ..traits import Traits
@@ -41,7 +40,6 @@ register_layer(
     scratch="inputs size batchSize",
     module=_lookup_table,
     traits={
-        "embedding.LookupTable": Traits(written=("look_up",), shapes=shapes.embedding),
-        "torch.nn.Embedding": Traits(shapes=shapes.embedding),
+        "embedding.LookupTable": Traits(written=("look_up",), like="Embedding"),
     },
 )

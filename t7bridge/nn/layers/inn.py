@@ -65,7 +65,7 @@ def _pyramid(obj: TorchObject) -> Iterator[Child]:
 register_layer(
     "inn.SpatialPyramidPooling",
     children=_pyramid,
-    scratch="module",
+    scratch="module pyr",
     module=of_runtime("containers.Concat", dim=-1),
 )
 # A graph of nn's layers, in a Sequential under `modules` until 2015-12.

@@ -120,7 +120,7 @@ def _network(lua: Lua) -> Call:
 
 register_layer(
     children=_net,
-    scratch="modules rindexLinear",
+    scratch="modules rindexLinear args",
     module={
         **dict.fromkeys(_NETWORKS, _network),
         "onmt.Generator": of_runtime("language.Wrapper", first=True),

@@ -19,8 +19,8 @@ from ..mapping import (
     of_runtime,
     of_torch,
 )
+from ..output_shapes import same, unknown
 from ..registry import Param, buffer, param, register_layer
-from ..shapes import bilinear, linear
 from ..traits import Traits
 from ..weights.layouts import REST, Reshape, copied, elements
 
@@ -34,14 +34,13 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="addBuffer",
     module=of_torch("Linear", _COLUMNS, _ROWS, bias=has("bias")),
-    traits={"torch.nn.Linear": Traits(shapes=linear)},
 )
 register_layer(
     "nn.SparseLinear",
     params=(WEIGHT, BIAS),
     scratch="lastInput formatted_input shardBuffer",
     module=of_runtime("linear.SparseLinear", _COLUMNS, _ROWS, index_base=BASE),
-    traits={"linear.SparseLinear": Traits(shapes=linear)},
+    traits={"linear.SparseLinear": Traits(like="Linear", output=unknown)},
 )
 
 
@@ -84,7 +83,7 @@ register_layer(
     ),
     scratch="network allcolumns partition addBuffer buffer",
     module=_partial_linear,
-    traits={"linear.PartialLinear": Traits(shapes=linear)},
+    traits={"linear.PartialLinear": Traits(like="Linear")},
 )
 
 
@@ -125,11 +124,16 @@ register_layer(
     params=(WEIGHT, BIAS),
     scratch="buff1 buff2",
     module=of_runtime("linear.Bilinear", _COLUMNS, extent("weight", 2), _ROWS, bias=has("bias")),
-    traits={"linear.Bilinear": Traits(takes_list=True, shapes=bilinear)},
+    traits={"linear.Bilinear": Traits(takes_list=True, like="Bilinear")},
 )
 
 # bias (n), or (1) if one number is added to everything.
-register_layer("nn.Add", params=(BIAS,), module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")))
+register_layer(
+    "nn.Add",
+    params=(BIAS,),
+    module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")),
+    traits={"linear.Add": Traits(output=same)},
+)
 # With the sizes given to the layer, which broadcast as in PyTorch.
 
 
@@ -141,9 +145,10 @@ def _shaped(class_name: str, name: str) -> Choice:
     return module
 
 
-register_layer("nn.CAdd", params=(BIAS,), module=_shaped("linear.CAdd", "bias"))
-register_layer("nn.CMul", params=(WEIGHT,), module=_shaped("linear.CMul", "weight"))
-register_layer("nn.Mul", params=(WEIGHT,), module=of_runtime("linear.Mul"))
+_SAME = Traits(output=same)
+register_layer("nn.CAdd", params=(BIAS,), module=_shaped("linear.CAdd", "bias"), traits={"linear.CAdd": _SAME})
+register_layer("nn.CMul", params=(WEIGHT,), module=_shaped("linear.CMul", "weight"), traits={"linear.CMul": _SAME})
+register_layer("nn.Mul", params=(WEIGHT,), module=of_runtime("linear.Mul"), traits={"linear.Mul": _SAME})
 
 
 @becomes("shape.Constant")
@@ -169,8 +174,8 @@ register_layer(
         "nn.AddConstant": _add_constant,
     },
     traits={
-        "linear.MulConstant": Traits(written=("operator", "*")),
-        "linear.AddConstant": Traits(written=("operator", "+")),
+        "linear.MulConstant": Traits(written=("operator", "*"), output=same),
+        "linear.AddConstant": Traits(written=("operator", "+"), output=same),
     },
 )
 

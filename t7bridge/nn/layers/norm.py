@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...graph.dtypes import INT64
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from .. import shapes
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, Row, becomes, extent, has, integer, number, of_runtime, shape
+from ..output_shapes import same
 from ..registry import Param, Source, buffer, param, register_layer
 from ..traits import Traits
 from ..weights.layouts import REST, DeviationToVariance, Reshape
@@ -62,7 +62,7 @@ register_layer(
     traits={
         # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
         f"norm.BatchNorm{dims}d": Traits(
-            plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), shapes=shapes.norm
+            plain_rank=2 if dims == 1 else 0, written=("plain", f"BatchNorm{dims}d"), like=f"BatchNorm{dims}d"
         )
         for dims in (1, 2, 3)
     },
@@ -92,7 +92,7 @@ register_layer(
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
     module=_instance_norm,
-    traits={"torch.nn.InstanceNorm2d": Traits(shapes=shapes.norm)},
+    traits={"style.NoInstanceNorm2d": Traits(output=same)},
 )
 
 
@@ -110,6 +110,7 @@ register_layer(
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,
+    traits={"norm.LayerNormalization": Traits(output=same)},
 )
 _THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
@@ -129,6 +130,7 @@ register_layer(
             "norm.LocalNormalization", shape("kernel"), threshold=_THRESHOLD, value=_VALUE
         ),
     },
+    traits={"norm.LocalNormalization": Traits(output=same)},
 )
 register_layer(
     module={
@@ -143,4 +145,5 @@ register_layer(
         "nn.Normalize": of_runtime("norm.Normalize", number("p"), eps=number("eps", 1e-10)),
     },
     scratch="paddedRatio accumRatio scale cross norm normp buffer2",
+    traits={"norm.LocalResponseNorm": Traits(like="LocalResponseNorm"), "norm.Normalize": Traits(output=same)},
 )

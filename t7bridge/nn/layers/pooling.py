@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.lua import TorchObject
+from .. import output_shapes as out
 from ..fields import Fields
 from ..mapping import (
     LAYERS,
@@ -102,7 +103,10 @@ register_layer(
         "nn.VolumetricDilatedMaxPooling": _max_pool(3),
     },
     # Unpooling refers to them.
-    traits={f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
+    traits={
+        **{f"torch.nn.MaxPool{dims}d": Traits(remembering=f"pooling.IndexedMaxPool{dims}d") for dims in (2, 3)},
+        **{f"pooling.IndexedMaxPool{dims}d": Traits(like=f"MaxPool{dims}d") for dims in (2, 3)},
+    },
 )
 
 
@@ -146,6 +150,7 @@ register_layer(
         "cudnn.SpatialAveragePooling": _average_pool(2, cudnn=True),
         "cudnn.VolumetricAveragePooling": _average_pool(3, cudnn=True),
     },
+    traits={f"pooling.SumPool{dims}d": Traits(like=f"AvgPool{dims}d") for dims in (2, 3)},
 )
 
 
@@ -209,7 +214,7 @@ register_layer(
             "temporal.TemporalDynamicKMaxPool", integer("minK"), number("factor", 0.0)
         ),
     },
-    traits={"temporal.TemporalMaxPool": Traits(written=("pool_in_time",))},
+    traits={"temporal.TemporalMaxPool": Traits(written=("pool_in_time",), output=out.temporal_pool)},
 )
 
 
@@ -284,6 +289,9 @@ register_layer(
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
     traits={
+        "shape.Padding": Traits(output=out.padding),
+        "resample.UpsamplingNearest2d": Traits(output=out.upsample),
+        "resample.UpsamplingBilinear2d": Traits(output=out.upsample),
         "shape.ShaveImage": Traits(shares_memory=True),
         "shape.SpatialPadding": Traits(shares_memory=True),
     },

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
-from .. import shapes
 from ..fields import Fields, items_of
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
 from ..registry import Param, Source, keeps, modules, param, register_layer
@@ -307,7 +306,7 @@ register_layer(
     params=(*_rnn(_GATES), _PROJECTION),
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
-    traits={"lstm.SeqLSTM": Traits(shapes=shapes.lstm)},
+    traits={"lstm.SeqLSTM": Traits(like="LSTM")},
 )
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import output_shapes as out
 from ..fields import items_of
 from ..mapping import (
     BASE,
@@ -154,32 +155,36 @@ register_layer(
     },
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True),
-        "shape.Cast": Traits(shares_memory=True, written=("cast",)),
-        "shape.Contiguous": Traits(shares_memory=True, written=("method", "contiguous")),
+        "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same),
+        "shape.Contiguous": Traits(shares_memory=True, written=("method", "contiguous"), output=out.same),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
         "shape.Reshape": Traits(
-            shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",)
+            shares_memory=True, loses_batch=True, keeps_batch_if="batch_mode", written=("reshape",), output=out.reshape
         ),
-        "shape.View": Traits(shares_memory=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",)),
-        "shape.Squeeze": Traits(shares_memory=True, loses_batch=True),
-        "shape.Unsqueeze": Traits(shares_memory=True, written=("unsqueeze",)),
-        "shape.Transpose": Traits(copies=True, written=("transpose",)),
+        "shape.View": Traits(
+            shares_memory=True, loses_batch=True, keeps_batch_if="n_input_dims", written=("view",), output=out.view
+        ),
+        "shape.Squeeze": Traits(shares_memory=True, loses_batch=True, output=out.squeeze),
+        "shape.Unsqueeze": Traits(shares_memory=True, written=("unsqueeze",), output=out.unsqueeze),
+        "shape.Transpose": Traits(copies=True, written=("transpose",), output=out.transpose),
         # Source: nn 8726825 `Replicate.lua`: its output has the storage of its input and a stride of 0.
-        "shape.Replicate": Traits(shares_memory=True, repeats=True),
+        "shape.Replicate": Traits(shares_memory=True, repeats=True, output=out.replicate),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; that makes a difference only for in-place changes.
-        "pick.Select": Traits(shares_memory=True, copies=True, written=("select",)),
-        "pick.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",)),
+        "pick.Select": Traits(shares_memory=True, copies=True, written=("select",), output=out.select),
+        "pick.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",), output=out.narrow),
+        "pick.OneHot": Traits(output=out.one_hot),
+        "linear.SAdd": Traits(output=out.same),
         "pick.Index": Traits(takes_list=True),
         "pick.MaskedSelect": Traits(takes_list=True),
-        "pick.Reverse": Traits(written=("flip",)),
-        "pick.Sum": Traits(written=("reduce", "sum")),
-        "pick.Max": Traits(written=("reduce", "max", "values")),
-        "pick.Min": Traits(written=("reduce", "min", "values")),
+        "pick.Reverse": Traits(written=("flip",), output=out.same),
+        "pick.Sum": Traits(written=("reduce", "sum"), output=out.reduced),
+        "pick.Max": Traits(written=("reduce", "max", "values"), output=out.reduced),
+        "pick.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
     },
 )
 register_layer(
-    scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff",
+    scratch="maxIdx minIdx maxVals minVals gradMaxVals maskByteTensor w w1 w22 w32 ones diff input_map",
     module={
         "nn.CAddTable": of_runtime("table.CAddTable", inplace=INPLACE),
         "nn.CAddTensorTable": of_runtime("table.CAddTensorTable"),
@@ -206,27 +211,31 @@ register_layer(
         "nn.MV": of_runtime("distance.MV", flag("trans")),
     },
     traits={
-        "table.CAddTable": Traits(takes_list=True, written=("fold", "+")),
-        "table.CSubTable": Traits(takes_list=True, written=("fold", "-", 2)),
-        "table.CMulTable": Traits(takes_list=True, written=("fold", "*")),
-        "table.CDivTable": Traits(takes_list=True, written=("fold", "/", 2)),
-        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "torch.maximum")),
-        "table.CMinTable": Traits(takes_list=True, written=("extreme", "torch.minimum")),
+        "table.CAddTable": Traits(takes_list=True, written=("fold", "+"), output=out.fold),
+        "table.CSubTable": Traits(takes_list=True, written=("fold", "-", 2), output=out.fold),
+        "table.CMulTable": Traits(takes_list=True, written=("fold", "*"), output=out.fold),
+        "table.CDivTable": Traits(takes_list=True, written=("fold", "/", 2), output=out.fold),
+        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "torch.maximum"), output=out.fold),
+        "table.CMinTable": Traits(takes_list=True, written=("extreme", "torch.minimum"), output=out.fold),
         "table.CAddTensorTable": Traits(takes_list=True, returns_list=True),
-        "table.JoinTable": Traits(takes_list=True, written=("join",)),
-        "table.SplitTable": Traits(returns_list=True, shares_memory=True, written=("split",)),
-        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",)),
+        "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join),
+        "table.SplitTable": Traits(returns_list=True, shares_memory=True, written=("split",), output=out.split),
+        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",), output=out.select_table),
         "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",)),
-        "table.NarrowTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("slice",)),
-        "table.FlattenTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("flat",)),
+        "table.NarrowTable": Traits(
+            takes_list=True, returns_list=True, shares_memory=True, written=("slice",), output=out.narrow_table
+        ),
+        "table.FlattenTable": Traits(
+            takes_list=True, returns_list=True, shares_memory=True, written=("flat",), output=out.flat_list
+        ),
         "table.ReverseTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("reversed",)),
         "table.ZipTable": Traits(takes_list=True, returns_list=True, shares_memory=True),
         "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True),
         "table.MixtureTable": Traits(takes_list=True),
-        "distance.DotProduct": Traits(takes_list=True),
-        "distance.CosineDistance": Traits(takes_list=True),
-        "distance.PairwiseDistance": Traits(takes_list=True),
-        "distance.MM": Traits(takes_list=True),
+        "distance.DotProduct": Traits(takes_list=True, output=out.pairs),
+        "distance.CosineDistance": Traits(takes_list=True, output=out.pairs),
+        "distance.PairwiseDistance": Traits(takes_list=True, output=out.pairs),
+        "distance.MM": Traits(takes_list=True, output=out.product),
         "distance.MV": Traits(takes_list=True),
     },
 )

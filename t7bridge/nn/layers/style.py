@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, pair
+from ..output_shapes import same
 from ..registry import register_layer
+from ..traits import Traits
 
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
@@ -33,6 +35,7 @@ register_layer(
         "nn.GenNoise": _noise,
         "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
     },
+    traits={"style.TotalVariation": Traits(output=same), "style.DeepDreamLoss": Traits(output=same)},
 )
 register_layer(
     kind="criterion",

@@ -15,7 +15,7 @@ from ...errors import ModelError, UnsupportedLayerError
 from ...graph.lua import TorchObject
 from ...limits import DEFAULT_LIMITS, Limits
 from ..mapping import LAYERS, Call, Lua
-from ..traits import traits_of
+from ..traits import tensor_shapes, traits_of
 from ..weights.state_dict import StateDict, state_dict
 from .graph_spec import graph_spec
 from .places import Place, Places
@@ -191,7 +191,7 @@ class _Planner:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
         for key, spec in self._specs.items():
-            wanted = traits_of(spec.target).shapes_by(spec.args, spec.kwargs)
+            wanted = tensor_shapes(spec.target, spec.args, spec.kwargs)
             for name, shape in self._found.get(key, {}).items():
                 if wanted.get(name, shape) != shape:
                     raise ModelError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from ...data import define
-from ...graph.lua import TorchObject
+from ...graph.lua import TorchObject, Value
 from ...graph.show import counted
 from ...graph.tensor import Tensor
 from ...report import Note
@@ -37,14 +37,17 @@ class StateDict(OrderedDict[str, Tensor]):
     Attributes:
         notes: notes for the user.
         origins: the origin of each tensor.
+        data: tables of strings and numbers in fields of the model that are not options of its layers, such as a
+            vocabulary: under the prefix of the module and the name of the field.
     """
 
-    __slots__ = ("notes", "origins")
+    __slots__ = ("data", "notes", "origins")
 
     def __init__(self) -> None:
         super().__init__()
         self.notes: list[Note] = []
         self.origins: dict[str, Origin] = {}
+        self.data: dict[str, Value] = {}
 
     @property
     def tensors(self) -> StateDict:

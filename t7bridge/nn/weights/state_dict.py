@@ -14,6 +14,7 @@ from ..fields import Fields, path_steps
 from ..plan.places import NameBudget, Place, Places, find_modules, is_module, is_scratch
 from ..registry import Layer, Param, Source
 from .compact import compacted
+from .data_fields import is_data, options_of
 from .layouts import apply_layout, elements
 from .named import Origin, StateDict
 from .recorded import ROOT_FIELD, recorded
@@ -103,6 +104,8 @@ class _Collector:
         """Level and message of notes with a code → the code and the class concerned."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
+        self._options: dict[int, frozenset[str]] = {}
+        """The fields that the entry of each object's class reads, by the object's id."""
 
     def run(self) -> StateDict:
         """Collect everything."""
@@ -247,6 +250,9 @@ class _Collector:
             kept = "its tensors keep Lua's names" if taken else "it has no tensors of its own"
             self._note("warning", place, "", f"no mapping yet for class {obj.class_name}: {kept}", "unmapped")
         self._left.extend((place, find.path, find.value, False) for find in finds if usual and find not in usual)
+        for key, value in obj.fields.raw_items() if obj.fields is not None else ():
+            if isinstance(key, bytes) and not is_scratch(name := key.decode("utf-8", "backslashreplace")):
+                self._take_data(place, name, value)
 
     # What is left out
 
@@ -264,6 +270,17 @@ class _Collector:
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
             self._left.append((place, name, value, True))
+
+    def _take_data(self, place: Place, name: str, value: Value) -> None:
+        """Take a field that holds data, such as a vocabulary, and is not an option of the layer."""
+        if not isinstance(value, (Table, TdsHash, TdsVec)) or not is_data(value):
+            return
+        if place.layer is not None:
+            if id(place.obj) not in self._options:
+                self._options[id(place.obj)] = options_of(place.obj, place.layer)
+            if name in self._options[id(place.obj)]:
+                return
+        self._result.data.setdefault(place.prefix + name, value)
 
     def _report_left(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
@@ -283,6 +300,13 @@ class _Collector:
                     what = f"a {inside.class_name}"
                 field_name = path.lstrip(".")
                 self._note(
-                    "warning", place, path, f"{field_name} of {place.obj.class_name} holds {what} that is left out"
+                    "warning",
+                    place,
+                    path,
+                    f"{field_name} of {place.obj.class_name} holds {what} that is left out",
+                    "unread-field",
                 )
                 break
+            else:
+                if known:
+                    self._take_data(place, name, value)

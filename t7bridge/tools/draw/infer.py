@@ -12,8 +12,9 @@ from typing import Any
 from attrs import field
 
 from ...data import define
+from ...nn.output_shapes import Arguments, Mismatch, Shape, Value, fold, joined, one_hot, same, temporal, unknown
+from ...nn.traits import like_of, output_rule
 from .blocks import Block, shape_text
-from .shape_rules import RULES, Arguments, Mismatch, Shape, Value, joined
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
 """Heights and widths tried for a convolution."""
@@ -82,10 +83,10 @@ class _Run:
             return x
         if block.kind == "graph":
             return self._graph(block, x)
-        rule = RULES.get(block.target.rpartition(".")[2]) if block.kind == "layer" else None
+        rule = output_rule(block.target) if block.kind == "layer" else None
         if rule is None:
             return None
-        if isinstance(x, list) and not all(isinstance(each, tuple) for each in x) and rule.__name__ == "_same":
+        if isinstance(x, list) and not all(isinstance(each, tuple) for each in x) and rule is same:
             return None
         return rule(Arguments(block.call[0], block.call[1]), x)
 
@@ -230,9 +231,8 @@ def _completed(root: Block, given: Value, trial: _Run) -> Value:
         if not label.isdecimal() or int(label) >= len(made) or made[int(label)] is not None:
             continue
         for place in _same_shape(root, after, flow.end):
-            rule = RULES.get(root.inside[place].target.rpartition(".")[2])
             value = trial.found.get(id(root.inside[place]))
-            if rule is not None and rule.__name__ == "_fold" and isinstance(value, tuple):
+            if output_rule(root.inside[place].target) is fold and isinstance(value, tuple):
                 made[int(label)] = value
                 break
     return made if made != given else None
@@ -312,8 +312,7 @@ def _input_of(block: Block, by_key: dict[str, Block], batch: int, number: int, d
 
 
 def _keeps_shape(block: Block) -> bool:
-    rule = RULES.get(block.target.rpartition(".")[2])
-    return block.kind == "layer" and rule is not None and rule.__name__ == "_same"
+    return block.kind == "layer" and output_rule(block.target) is same
 
 
 def _input_of_graph(block: Block, by_key: dict[str, Block], batch: int, number: int, depth: int) -> Value:
@@ -340,9 +339,11 @@ def _input_of_graph(block: Block, by_key: dict[str, Block], batch: int, number: 
 
 
 def _input_of_layer(block: Block, batch: int, number: int) -> Value:
-    name, args = block.target.rpartition(".")[2], block.call[0]
+    name, args = like_of(block.target), block.call[0]
+    if output_rule(block.target) is unknown:
+        return None
     channels = args[0] if args and isinstance(args[0], int) else 0
-    if name in ("FullConvolution2d", "ConvTranspose2d"):
+    if name == "ConvTranspose2d":
         side = _SMALL[number % len(_SMALL)]
         return (batch, channels, side, side)
     if name in ("Conv2d", "BatchNorm2d"):
@@ -351,10 +352,10 @@ def _input_of_layer(block: Block, batch: int, number: int) -> Value:
         return (batch, channels, 16, _SIDES[number], _SIDES[number])
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
-    if name == "TemporalConv":
+    if name == "Conv1d" and output_rule(block.target) is temporal:
         return (batch, _LENGTHS[number], channels) if number < len(_LENGTHS) else None
-    if name in ("LookupTable", "Embedding"):
+    if name == "Embedding":
         return (batch, _LENGTHS[number]) if number < len(_LENGTHS) else (batch,) if number == len(_LENGTHS) else None
-    if name == "OneHot":
+    if output_rule(block.target) is one_hot:
         return (batch,)
     return None

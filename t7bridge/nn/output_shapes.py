@@ -1,7 +1,8 @@
-"""Output shapes of PyTorch's modules from their arguments, without PyTorch: rules by class name.
+"""Output shapes of modules from the arguments of their constructors, without PyTorch: the rules that entries name.
 
-A value is the shape of a tensor, a list of values, or `None` if unknown. Tests compare the rules with Lua's recorded
-outputs. Layers without a rule have unknown outputs.
+A value is the shape of a tensor, a list of values, or `None` if unknown. An extent is a number, or in generated source
+the expression that it is computed from; a rule raises `Mismatch` only where numbers contradict its arguments. Tests
+compare the rules with Lua's recorded outputs.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from ...data import define
+from ..data import define
 
-Shape = tuple[int, ...]
+Extent = Any
+"""A number, or the expression it is computed from: equal expressions are equal numbers."""
+Shape = tuple[Extent, ...]
 Value = Any
 """A `Shape`, a list of values, or `None`."""
 _LONGEST = 64
 """Maximum elements of a list."""
+_DEEPEST = 12
+"""Maximum nesting of expressions; the extents of deeper ones are unknown."""
 
 
 class Mismatch(Exception):
@@ -50,14 +55,51 @@ class Arguments:
 
     def number(self, name: str, place: int, otherwise: int) -> int:
         """Return an argument that is an integer."""
-        return self.each(name, place, 1, otherwise)[0]
+        found: int = self.each(name, place, 1, otherwise)[0]
+        return found
 
 
 Rule = Callable[[Arguments, Value], Value]
 
 
-def _same(call: Arguments, x: Value) -> Value:
+def same(call: Arguments, x: Value) -> Value:
+    """Return the shape of the input."""
     return x
+
+
+def unknown(call: Arguments, x: Value) -> Value:
+    """Return nothing: the output does not follow from the shape of the input."""
+    return None
+
+
+def slid(extent: Extent, kernel: int, stride: int, padding: int, dilation: int = 1) -> Extent:
+    """Return the extent that remains when a window slides over another, rounded down."""
+    shift = 2 * padding - dilation * (kernel - 1)
+    if isinstance(extent, int):
+        return (extent + shift - 1) // stride + 1
+    if stride == 1:
+        return added(extent, shift)
+    return _formula("slid", extent, shift, stride)
+
+
+def added(extent: Extent, more: int) -> Extent:
+    """Return the sum of an extent and a number."""
+    if not more:
+        return extent
+    if isinstance(extent, int):
+        return extent + more
+    if isinstance(extent, tuple) and extent[0] == "added":
+        return added(extent[2], more + extent[3])
+    return _formula("added", extent, more)
+
+
+def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
+    depth = 1 + extent[1] if isinstance(extent, tuple) and isinstance(extent[0], str) else 1
+    return (kind, depth, extent, *numbers) if depth <= _DEEPEST else object()
+
+
+def _differs(extent: Extent, wanted: int) -> bool:
+    return isinstance(extent, int) and extent != wanted
 
 
 def _tensor(x: Value) -> Shape:
@@ -66,21 +108,25 @@ def _tensor(x: Value) -> Shape:
     return x
 
 
-def _convolution(dims: int) -> Rule:
+def convolution(dims: int) -> Rule:
+    """torch.nn.Conv1d to Conv3d, by the dimensions of a kernel."""
+
     def rule(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
         kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
         padding, dilation = call.each("padding", 4, dims, 0), call.each("dilation", 5, dims, 1)
-        if len(shape) not in (dims + 1, dims + 2) or shape[-dims - 1] != call.number("in_channels", 0, 0):
+        if len(shape) not in (dims + 1, dims + 2) or _differs(shape[-dims - 1], call.number("in_channels", 0, 0)):
             raise Mismatch
         steps = zip(shape[-dims:], kernel, stride, padding, dilation)
-        extents = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in steps if s > 0)
+        extents = tuple(slid(*each) for each in steps if each[2] > 0)
         return _extents((*shape[: -dims - 1], call.number("out_channels", 1, 0)), extents, dims)
 
     return rule
 
 
-def _transposed(dims: int) -> Rule:
+def transposed(dims: int) -> Rule:
+    """torch.nn.ConvTranspose1d to 3d, by the dimensions of a kernel."""
+
     def rule(call: Arguments, x: Value) -> Value:
         if isinstance(x, list):  # with the requested size
             return None
@@ -88,22 +134,26 @@ def _transposed(dims: int) -> Rule:
         kernel, stride = call.each("kernel_size", 2, dims, 1), call.each("stride", 3, dims, 1)
         padding, extra = call.each("padding", 4, dims, 0), call.each("output_padding", 5, dims, 0)
         dilation = call.each("dilation", 8, dims, 1)
-        if len(shape) not in (dims + 1, dims + 2) or shape[-dims - 1] != call.number("in_channels", 0, 0):
+        if len(shape) not in (dims + 1, dims + 2) or _differs(shape[-dims - 1], call.number("in_channels", 0, 0)):
             raise Mismatch
         steps = zip(shape[-dims:], kernel, stride, padding, extra, dilation)
-        extents = tuple((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in steps)
+        extents = tuple(
+            (n - 1) * s - 2 * p + d * (k - 1) + e + 1 if isinstance(n, int) else object() for n, k, s, p, e, d in steps
+        )
         return _extents((*shape[: -dims - 1], call.number("out_channels", 1, 0)), extents, dims)
 
     return rule
 
 
 def _extents(front: Shape, extents: Shape, dims: int) -> Shape:
-    if len(extents) != dims or min(extents) < 1:
+    if len(extents) != dims or any(isinstance(each, int) and each < 1 for each in extents):
         raise Mismatch
     return front + extents
 
 
-def _pooling(dims: int) -> Rule:
+def pooling(dims: int) -> Rule:
+    """Poolings, by the dimensions of a kernel."""
+
     def rule(call: Arguments, x: Value) -> Value:
         shape = _tensor(x)
         kernel = call.each("kernel_size", 0, dims, 1)
@@ -112,22 +162,29 @@ def _pooling(dims: int) -> Rule:
         padding, dilation = call.each("padding", 2, dims, 0), call.each("dilation", 9, dims, 1)
         if len(shape) not in (dims + 1, dims + 2):
             raise Mismatch
-        extents = []
-        for n, k, s, p, d in zip(shape[-dims:], kernel, stride, padding, dilation):
-            reach = n + 2 * p - d * (k - 1) - 1
-            if reach < 0 or s < 1:
-                raise Mismatch
-            count = reach // s + 1
-            if call.get("ceil_mode", 9, False):
-                count = -(-reach // s) + 1
-                count -= (count - 1) * s >= n + p
-            extents.append(count)
-        return _extents(shape[:-dims], tuple(extents), dims)
+        steps = zip(shape[-dims:], kernel, stride, padding, dilation)
+        ceil = bool(call.get("ceil_mode", 9, False))
+        return _extents(shape[:-dims], tuple(_pooled(*each, ceil) for each in steps), dims)
 
     return rule
 
 
-def _adaptive(call: Arguments, x: Value) -> Value:
+def _pooled(n: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Extent:
+    if stride < 1:
+        raise Mismatch
+    if not isinstance(n, int):
+        return object() if ceil else slid(n, kernel, stride, padding, dilation)
+    reach = n + 2 * padding - dilation * (kernel - 1) - 1
+    if reach < 0:
+        raise Mismatch
+    if not ceil:
+        return reach // stride + 1
+    count = -(-reach // stride) + 1
+    return count - ((count - 1) * stride >= n + padding)
+
+
+def adaptive(call: Arguments, x: Value) -> Value:
+    """Adaptive poolings."""
     shape, wanted = _tensor(x), call.get("output_size", 0)
     sizes = tuple(wanted) if isinstance(wanted, (tuple, list)) else (wanted, wanted)
     if len(shape) < 3 or not all(size is None or isinstance(size, int) for size in sizes):
@@ -137,29 +194,34 @@ def _adaptive(call: Arguments, x: Value) -> Value:
     )
 
 
-def _linear(call: Arguments, x: Value) -> Value:
+def linear(call: Arguments, x: Value) -> Value:
+    """torch.nn.Linear."""
     shape = _tensor(x)
-    if not shape or shape[-1] != call.number("in_features", 0, 0):
+    if not shape or _differs(shape[-1], call.number("in_features", 0, 0)):
         raise Mismatch
     return (*shape[:-1], call.number("out_features", 1, 0))
 
 
-def _channels(call: Arguments, x: Value) -> Value:
+def channels(call: Arguments, x: Value) -> Value:
+    """Batch normalizations, which keep the shape of their input."""
     shape, count = _tensor(x), call.number("num_features", 0, 0)
-    if count not in shape[:2]:
+    if all(_differs(each, count) for each in shape[:2]):
         raise Mismatch
     return shape
 
 
-def _embedding(call: Arguments, x: Value) -> Value:
+def embedding(call: Arguments, x: Value) -> Value:
+    """Embeddings: one more dimension, the last."""
     return (*_tensor(x), call.number("embedding_dim", 1, 0))
 
 
-def _one_hot(call: Arguments, x: Value) -> Value:
+def one_hot(call: Arguments, x: Value) -> Value:
+    """nn.OneHot: one more dimension, the last."""
     return (*_tensor(x), call.number("size", 0, 0))
 
 
-def _view(call: Arguments, x: Value) -> Value:
+def view(call: Arguments, x: Value) -> Value:
+    """nn.View."""
     shape, size, given = _tensor(x), _sizes(call), call.get("n_input_dims", -1)
     front = 0 if given is None else max(0, len(shape) - given)
     batch = prod(shape[:front])
@@ -176,7 +238,8 @@ def _view(call: Arguments, x: Value) -> Value:
     return _filled((batch, *size), total)
 
 
-def _reshape(call: Arguments, x: Value) -> Value:
+def reshape(call: Arguments, x: Value) -> Value:
+    """nn.Reshape."""
     shape, size, batched = _tensor(x), _sizes(call), call.get("batch_mode", -1)
     if not shape:
         raise Mismatch
@@ -203,7 +266,8 @@ def _filled(size: Shape, total: int) -> Shape:
     return size
 
 
-def _flatten(call: Arguments, x: Value) -> Value:
+def flatten(call: Arguments, x: Value) -> Value:
+    """torch.nn.Flatten."""
     shape, start, end = _tensor(x), call.number("start_dim", 0, 1), call.number("end_dim", 1, -1)
     start, end = start % len(shape), end % len(shape)
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
@@ -219,7 +283,8 @@ def _dimension(call: Arguments, shape: Shape, place: int = 0) -> int:
     return dim % len(shape)
 
 
-def _join(call: Arguments, x: Value) -> Value:
+def join(call: Arguments, x: Value) -> Value:
+    """nn.JoinTable."""
     if not isinstance(x, list) or not x:
         raise Mismatch
     if not all(isinstance(each, tuple) for each in x):
@@ -244,7 +309,8 @@ def joined(shapes: list[Shape], dim: int) -> Shape:
     return (*first[:dim], sum(each[dim] for each in shapes), *first[dim + 1 :])
 
 
-def _split(call: Arguments, x: Value) -> Value:
+def split(call: Arguments, x: Value) -> Value:
+    """nn.SplitTable: a list of equal elements."""
     shape = _tensor(x)
     dim = _dimension(call, shape)
     if shape[dim] > _LONGEST:
@@ -252,7 +318,7 @@ def _split(call: Arguments, x: Value) -> Value:
     return [shape[:dim] + shape[dim + 1 :]] * shape[dim]
 
 
-def _fold(call: Arguments, x: Value) -> Value:
+def fold(call: Arguments, x: Value) -> Value:
     """Combine the elements of a list: unknown ones have the shape of the known."""
     if not isinstance(x, list) or not x:
         raise Mismatch
@@ -262,27 +328,31 @@ def _fold(call: Arguments, x: Value) -> Value:
     return known[0] if known else None
 
 
-def _select_table(call: Arguments, x: Value) -> Value:
+def select_table(call: Arguments, x: Value) -> Value:
+    """nn.SelectTable."""
     index = call.get("index", 0)
     if not isinstance(x, list) or not isinstance(index, int) or not -len(x) <= index < len(x):
         raise Mismatch
     return x[index]
 
 
-def _narrow_table(call: Arguments, x: Value) -> Value:
+def narrow_table(call: Arguments, x: Value) -> Value:
+    """nn.NarrowTable."""
     start, length = call.number("start", 0, 0), call.number("length", 1, 1)
     if not isinstance(x, list) or not 0 <= start <= len(x) or length < 0:
         return None
     return x[start : start + length]
 
 
-def _flat_list(call: Arguments, x: Value) -> Value:
+def flat_list(call: Arguments, x: Value) -> Value:
+    """nn.FlattenTable."""
     if not isinstance(x, list) or any(isinstance(each, list) and any(isinstance(e, list) for e in each) for each in x):
         return None
     return [inner for each in x for inner in (each if isinstance(each, list) else [each])][:_LONGEST]
 
 
-def _reduced(call: Arguments, x: Value) -> Value:
+def reduced(call: Arguments, x: Value) -> Value:
+    """Sums and extremes over one dimension."""
     shape = _tensor(x)
     dim = _dimension(call, shape)
     if call.kwargs.get("squeeze", True) and len(shape) > 1:
@@ -290,7 +360,8 @@ def _reduced(call: Arguments, x: Value) -> Value:
     return (*shape[:dim], 1, *shape[dim + 1 :])
 
 
-def _select(call: Arguments, x: Value) -> Value:
+def select(call: Arguments, x: Value) -> Value:
+    """nn.Select."""
     shape, dim = _tensor(x), call.number("dim", 0, 0)
     if not -len(shape) <= dim < len(shape):
         raise Mismatch
@@ -298,7 +369,8 @@ def _select(call: Arguments, x: Value) -> Value:
     return shape[:dim] + shape[dim + 1 :]
 
 
-def _narrow(call: Arguments, x: Value) -> Value:
+def narrow(call: Arguments, x: Value) -> Value:
+    """nn.Narrow."""
     shape, dim = _tensor(x), call.number("dim", 0, 0)
     start, length = call.number("start", 1, 0), call.number("length", 2, 1)
     if start < 0 or length < 0 or not -len(shape) <= dim < len(shape):
@@ -309,7 +381,8 @@ def _narrow(call: Arguments, x: Value) -> Value:
     return (*shape[:dim], length, *shape[dim + 1 :])
 
 
-def _squeeze(call: Arguments, x: Value) -> Value:
+def squeeze(call: Arguments, x: Value) -> Value:
+    """nn.Squeeze."""
     shape = _tensor(x)
     if call.get("dim", 0) is None:
         example = call.get("n_input_dims", 1)
@@ -319,7 +392,8 @@ def _squeeze(call: Arguments, x: Value) -> Value:
     return (shape[:dim] + shape[dim + 1 :] if shape[dim] == 1 else shape) or (1,)
 
 
-def _unsqueeze(call: Arguments, x: Value) -> Value:
+def unsqueeze(call: Arguments, x: Value) -> Value:
+    """nn.Unsqueeze."""
     shape, example = _tensor(x), call.get("n_input_dims", 1)
     dim = call.number("dim", 0, 0) + (0 if example is None else len(shape) - example)
     if not 0 <= dim <= len(shape):
@@ -327,7 +401,8 @@ def _unsqueeze(call: Arguments, x: Value) -> Value:
     return (*shape[:dim], 1, *shape[dim:])
 
 
-def _transpose(call: Arguments, x: Value) -> Value:
+def transpose(call: Arguments, x: Value) -> Value:
+    """nn.Transpose: pairs of dimensions are exchanged."""
     shape, example = list(_tensor(x)), call.kwargs.get("n_input_dims")
     offset = 0 if example is None else len(shape) - example
     for first, second in call.args:
@@ -338,13 +413,15 @@ def _transpose(call: Arguments, x: Value) -> Value:
     return tuple(shape)
 
 
-def _replicate(call: Arguments, x: Value) -> Value:
+def replicate(call: Arguments, x: Value) -> Value:
+    """nn.Replicate."""
     shape, example = _tensor(x), call.get("n_input_dims", 2)
     dim = call.number("dim", 1, 0) + (example is not None and len(shape) > example)
     return (*shape[:dim], call.number("times", 0, 1), *shape[dim:])
 
 
-def _padding(call: Arguments, x: Value) -> Value:
+def padding(call: Arguments, x: Value) -> Value:
+    """nn.Padding: one dimension grows."""
     shape, example = _tensor(x), call.get("n_input_dims", 2)
     dim = call.number("dim", 0, 0) + (example is not None and len(shape) != example)
     if not -len(shape) <= dim < len(shape):
@@ -353,18 +430,21 @@ def _padding(call: Arguments, x: Value) -> Value:
     return (*shape[:dim], shape[dim] + abs(call.number("pad", 1, 0)), *shape[dim + 1 :])
 
 
-def _borders(dims: int) -> Rule:
+def borders(dims: int) -> Rule:
+    """Paddings of images, by the dimensions of an image."""
+
     def rule(call: Arguments, x: Value) -> Value:
         shape, widths = _tensor(x), call.each("padding", 0, 2 * dims, 0)
         if len(shape) < dims + 1:
             raise Mismatch
-        grown = [n + widths[2 * i] + widths[2 * i + 1] for i, n in enumerate(reversed(shape[-dims:]))]
+        grown = [added(n, widths[2 * i] + widths[2 * i + 1]) for i, n in enumerate(reversed(shape[-dims:]))]
         return _extents(shape[:-dims], tuple(reversed(grown)), dims)
 
     return rule
 
 
-def _upsample(call: Arguments, x: Value) -> Value:
+def upsample(call: Arguments, x: Value) -> Value:
+    """Upsampling by a factor."""
     shape, scale = _tensor(x), call.kwargs.get("scale_factor", call.args[0] if call.args else None)
     size = call.kwargs.get("size")
     if len(shape) < 3 or size is not None or not isinstance(scale, (int, float)) or isinstance(scale, bool):
@@ -372,30 +452,33 @@ def _upsample(call: Arguments, x: Value) -> Value:
     return (*shape[:2], *(int(each * scale) for each in shape[2:])) if len(shape) == 4 else None
 
 
-def _shuffle(call: Arguments, x: Value) -> Value:
+def shuffle(call: Arguments, x: Value) -> Value:
+    """torch.nn.PixelShuffle."""
     shape, r = _tensor(x), call.number("upscale_factor", 0, 1)
     if len(shape) < 3 or r < 1 or shape[-3] % (r * r):
         raise Mismatch
     return (*shape[:-3], shape[-3] // (r * r), shape[-2] * r, shape[-1] * r)
 
 
-def _temporal(call: Arguments, x: Value) -> Value:
+def temporal(call: Arguments, x: Value) -> Value:
+    """nn.TemporalConvolution: (…, time, features)."""
     shape = _tensor(x)
     if len(shape) not in (2, 3):
         raise Mismatch
-    found = _convolution(1)(call, (shape[-1], shape[-2]))
+    found = convolution(1)(call, (shape[-1], shape[-2]))
     return (*shape[:-2], found[1], found[0])
 
 
-def _temporal_pool(call: Arguments, x: Value) -> Value:
+def temporal_pool(call: Arguments, x: Value) -> Value:
+    """nn.TemporalMaxPooling: (…, time, features)."""
     shape = _tensor(x)
     if len(shape) not in (2, 3):
         raise Mismatch
-    found = _pooling(1)(call, (shape[-1], shape[-2]))
+    found = pooling(1)(call, (shape[-1], shape[-2]))
     return (*shape[:-2], found[1], found[0])
 
 
-def _pairs(call: Arguments, x: Value) -> Value:
+def pairs(call: Arguments, x: Value) -> Value:
     """Return one number for each example of two lists of vectors."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None
@@ -404,7 +487,7 @@ def _pairs(call: Arguments, x: Value) -> Value:
     return x[0][:1] if len(x[0]) == 2 else (1,)
 
 
-def _product(call: Arguments, x: Value) -> Value:
+def product(call: Arguments, x: Value) -> Value:
     """Return the product of matrices, or of batches of them."""
     if not isinstance(x, list) or len(x) != 2 or not all(isinstance(each, tuple) for each in x):
         return None
@@ -416,50 +499,3 @@ def _product(call: Arguments, x: Value) -> Value:
     if a[1] != b[0]:
         raise Mismatch
     return (*first[:-2], a[0], b[1])
-
-
-_SAME = (
-    "Identity Dropout FeatureDropout WhiteNoise Tanh Sigmoid ReLU ReLU6 LeakyReLU PReLU RReLU ELU CELU SELU GELU SiLU "
-    "Softplus Softshrink Hardshrink Hardtanh Tanhshrink Softsign LogSigmoid Softmax Softmin LogSoftmax Softmax2d "
-    "ExampleSoftmax Threshold Abs Exp Log Power Square Sqrt Clamp AddConstant MulConstant SAdd Add Mul CMul CAdd "
-    "Normalize LocalResponseNorm LocalNormalization LayerNormalization InstanceNorm2d Contiguous Copy Cast Reverse "
-    "GradientReversal L1Penalty NoInstanceNorm2d TotalVariation DeepDreamLoss"
-)
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SAME.split(), _same),
-    **{f"Conv{dims}d": _convolution(dims) for dims in (1, 2, 3)},
-    **{f"ConvTranspose{dims}d": _transposed(dims) for dims in (1, 2, 3)},
-    **{f"FullConvolution{dims}d": _transposed(dims) for dims in (2, 3)},
-    **{f"{kind}{dims}d": _pooling(dims) for kind in ("MaxPool", "AvgPool") for dims in (1, 2, 3)},
-    **{f"{kind}{dims}d": _pooling(dims) for kind in ("IndexedMaxPool", "SumPool") for dims in (2, 3)},
-    **dict.fromkeys(("AdaptiveAvgPool2d", "AdaptiveMaxPool2d"), _adaptive),
-    **{f"BatchNorm{dims}d": _channels for dims in (1, 2, 3)},
-    **{f"{kind}Pad{dims}d": _borders(dims) for kind in ("Zero", "Reflection", "Replication") for dims in (1, 2, 3)},
-    **dict.fromkeys(("CAddTable", "CMulTable", "CSubTable", "CDivTable", "CMaxTable", "CMinTable"), _fold),
-    **dict.fromkeys(("Sum", "Max", "Min"), _reduced),
-    **dict.fromkeys(("DotProduct", "CosineDistance", "PairwiseDistance"), _pairs),
-    **dict.fromkeys(("LookupTable", "Embedding"), _embedding),
-    **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"), _upsample),
-    "Linear": _linear,
-    "OneHot": _one_hot,
-    "View": _view,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "JoinTable": _join,
-    "SplitTable": _split,
-    "SelectTable": _select_table,
-    "NarrowTable": _narrow_table,
-    "FlattenTable": _flat_list,
-    "Select": _select,
-    "Narrow": _narrow,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
-    "Replicate": _replicate,
-    "Padding": _padding,
-    "PixelShuffle": _shuffle,
-    "TemporalConv": _temporal,
-    "TemporalMaxPool": _temporal_pool,
-    "MM": _product,
-}
-"""Rules by the last part of a class's dotted name."""

@@ -1,0 +1,232 @@
+"""What conversions leave out of modules, counted by leaves: tensors, arrays, strings, numbers, truth values and None.
+
+A state dict holds weights. `Coverage` walks the modules that became state dicts, and says once what no value reached:
+gradients, outputs, buffers and options on one line, each table of data by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attrs import field
+
+from ..data import define
+from ..formats.document import Written
+from ..formats.named import NamedTensors
+from ..formats.pt.modules import attributes_of, is_module
+from ..formats.table import FormatSpec
+from ..graph.lua import TorchObject
+from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTensor
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import Visit, children, objects, step_name
+from ..nn.plan.places import is_module as is_lua_module
+from ..nn.plan.places import is_scratch
+from ..nn.registry import layer_of
+from ..report import Report
+
+GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS = "gradients", "outputs", "buffers", "options of layers", "others"
+ATTRIBUTES = "attributes"
+"""The tensors of a PyTorch module that its state dict does not have: each is named."""
+_NAMED = 5
+_LETTERS = 100
+_GRADIENTS = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
+_OUTPUTS = frozenset(("output", "outputs", "_output", "_outputs"))
+_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None), NumpyScalar)
+_ARRAYS = (Tensor, Storage, NumpyArray)
+
+
+@define
+class Count:
+    """Numbers of leaves.
+
+    Attributes:
+        tensors: tensors, storages and arrays.
+        values: strings, numbers, truth values and None.
+    """
+
+    tensors: int = 0
+    values: int = 0
+
+    def __str__(self) -> str:
+        words = [f"{self.tensors} tensor{'s' * (self.tensors != 1)}"] * bool(self.tensors)
+        return ", ".join(words + [f"{self.values} value{'s' * (self.values != 1)}"] * bool(self.values))
+
+
+def place_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return what two tensors that are the same view have in common."""
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+
+
+@define(eq=False)
+class Coverage:
+    """The modules that became state dicts, and what these hold.
+
+    Attributes:
+        reached: views of the tensors that are in the result.
+        modules: the modules, with their paths.
+        apart: data of modules that are named one by one, or placed elsewhere.
+    """
+
+    reached: set[tuple[object, ...]] = field(factory=set)
+    modules: list[Visit] = field(factory=list)
+    apart: list[Any] = field(factory=list)
+
+    def note(self, report: Report, result: Any) -> None:
+        """Note the leaves of the modules that are not in the result.
+
+        Args:
+            report: receives the notes.
+            result: the value written, with the state dicts in it.
+        """
+        if not self.modules:
+            return
+        self.reached |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
+        counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
+        storages = {place[0] for place in self.reached}
+        attributes: list[str] = []
+        nbytes = 0
+        for kind, visit in self._leaves({id(item) for item in self.apart}):
+            leaf = visit.value
+            if kind == ATTRIBUTES:
+                attributes.append(visit.path[-_LETTERS:])
+                continue
+            count = counts[kind]
+            if not isinstance(leaf, _ARRAYS):
+                count.values += 1
+                continue
+            count.tensors += 1
+            storage = leaf.storage if isinstance(leaf, Tensor) else leaf
+            if isinstance(storage, Storage) and id(storage) not in storages:
+                storages.add(id(storage))
+                nbytes += storage.nbytes
+        if attributes:
+            what = "tensor of a module is" if len(attributes) == 1 else "tensors of modules are"
+            names = ", ".join(attributes[:_NAMED]) + (", …" if len(attributes) > _NAMED else "")
+            message = f"{len(attributes)} {what} in no state dict, and left out: {names}"
+            report.note("warning", message, loss="type", code="left-out", count=len(attributes))
+        found = {kind: count for kind, count in counts.items() if count.tensors or count.values}
+        if not found:
+            return
+        stored = f" ({nbytes} bytes)" if nbytes else ""
+        report.note(
+            "info",
+            "not part of a state dict: "
+            f"{'; '.join(f'{kind}: {count}' for kind, count in found.items())}{stored}; --mode tree keeps them",
+            code="left-out",
+            count=sum(count.tensors + count.values for count in found.values()),
+        )
+
+    def _leaves(self, seen: set[int]) -> Iterator[tuple[str, Visit]]:
+        """Yield the leaves in the modules that are not in the result, each with its kind."""
+        stack: list[tuple[str, Visit]] = [("", visit) for visit in self.modules]
+        while stack:
+            kind, visit = stack.pop()
+            value = visit.value
+            if isinstance(value, _SCALARS):
+                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+                continue
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, Tensor):
+                if value.numel and place_of(value) not in self.reached:
+                    yield kind or OTHERS, visit
+            elif isinstance(value, (Storage, NumpyArray)):
+                yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
+            elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
+                stack += [(inner, Visit(item, step, visit)) for inner, step, item in _inside(value, kind)]
+
+
+def _inside(value: Any, kind: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield what is in a value of a module, each with its kind and its step in a path."""
+    if isinstance(value, TorchObject) and is_lua_module(value):
+        layer = layer_of(value.class_name)
+        scratch = layer.scratch if layer is not None else frozenset()
+        for key, item in value.fields.raw_items() if value.fields is not None else ():
+            name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
+            yield _kind_of(name, name in scratch or is_scratch(name)), step_name(key), item
+    elif is_module(value):
+        attributes = attributes_of(value)
+        groups = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
+        groups += [(name, item) for name, item in attributes.items() if name not in MODULE_PARTS]
+        yield from ((ATTRIBUTES, step_name(name), item) for name, item in groups)
+    elif isinstance(value, (set, frozenset)):
+        yield from ((kind, "{}", item) for item in value)
+    else:
+        yield from ((_kind_of(step[1:]) or kind, step, item) for step, item in children(value))
+
+
+def _kind_of(name: str, scratch: bool = False) -> str:
+    """Return the kind of what a field of this name holds; empty if its name does not say."""
+    if name.startswith(_GRADIENTS):
+        return GRADIENTS
+    return OUTPUTS if name in _OUTPUTS else BUFFERS if scratch else ""
+
+
+def count_leaves(value: Any) -> Count:
+    """Return the numbers of leaves in a value."""
+    count = Count()
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, _SCALARS):
+            count.values += 1
+        elif id(item) not in seen:
+            seen.add(id(item))
+            if isinstance(item, _ARRAYS):
+                count.tensors += 1
+            stack += item if isinstance(item, (set, frozenset)) else [] if isinstance(item, Tensor) else [
+                inside for _, inside in children(item)
+            ]  # fmt: skip
+    return count
+
+
+def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: Report) -> None:
+    """Name the texts for which the metadata of a file had no room.
+
+    Args:
+        written: the result of writing.
+        named: what was to be written.
+        goal: the format.
+        report: receives the notes.
+    """
+    for name in written.left_out:
+        try:
+            count = count_leaves(json.loads(named.metadata[name])).values
+        except (ValueError, RecursionError):
+            count = 1
+        message = f"left out, as the metadata of {goal.title} has no room for it"
+        report.note("warning", message, name, code="left-out", count=count)
+
+
+def note_beside(data: Iterable[tuple[str, str, Any]], report: Report) -> None:
+    """Note tables of data that are beside the state dict of their module. See `note_data`."""
+    for path, class_name, value in data:
+        count = count_leaves(value)
+        report.note(
+            "info", f"beside the state dict of {class_name[:200]}: {count}", path,
+            code="beside", class_name=class_name[:200], count=count.tensors + count.values,
+        )  # fmt: skip
+
+
+def note_data(data: Iterable[tuple[str, str, Any]], report: Report) -> None:
+    """Name tables of data that have no place in the result, one by one.
+
+    Args:
+        data: for each its path, the class of its module, and its value.
+        report: receives the notes.
+    """
+    for path, class_name, value in data:
+        count = count_leaves(value)
+        report.note(
+            "warning",
+            f"left out, as a state dict has no place for {count} of {class_name[:200]}; --mode tree keeps them",
+            path,
+            code="left-out",
+            class_name=class_name[:200],
+            count=count.tensors + count.values,
+        )

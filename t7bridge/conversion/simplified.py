@@ -1,0 +1,265 @@
+"""Values of a `.pt` as builtins and tensors, with state dicts for modules, as `torch.load(weights_only=True)` reads.
+
+| in the file | becomes |
+| --- | --- |
+| module | its state dict, and its tables of data beside it |
+| numpy array | tensor; of text or of objects a list |
+| numpy scalar | number or text |
+| `defaultdict`, `argparse.Namespace` | dict |
+| `deque` | list |
+| object of another class | dict of its attributes, with the class under `__class__` |
+| class, function, dtype of numpy, memory format | its name |
+
+Identity is preserved: shared objects stay shared, and cycles stay cycles. Tensors are not changed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from ..errors import CorruptError
+from ..formats.pt.modules import MetModules, attributes_of, is_module, module_state_dict
+from ..formats.pt.pickle.names import SAFE, is_torch, standing
+from ..formats.pt.pickle.plain import plain_data
+from ..graph import python
+from ..graph.dtypes import ELEMENT_TYPES, ElementType
+from ..graph.lua import COMPOSITE, Value
+from ..graph.paths import key_text, name_text
+from ..graph.storage import Storage
+from ..graph.tensor import Tensor
+from ..graph.walk import Visit
+from ..limits import DEFAULT_LIMITS, Limits
+from ..report import Report
+from .left_out import Coverage, note_beside, note_data
+from .plain import Plain
+from .pt_values import paths_of
+from .tree import Replaced
+
+_SHOWN = 200
+_MOST_NOTES = 20
+_SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None))
+_NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
+_LIKE = ("numpy", "collections.", *_NAMESPACES)
+"""The beginnings of the names of classes whose plain form has all that they had."""
+_KEPT = (python.TorchSize, Tensor, Storage, python.UntypedStorage, python.QuantizedTensor, python.SparseTensor)
+
+
+class Simplified(Plain):
+    """Builds the simple form of a value.
+
+    Args:
+        limits: bound how often shared modules are repeated.
+        keep_classes: whether values of other classes stay as they are: only modules are replaced.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False) -> None:
+        super().__init__(torch=False)
+        self._keep_classes = keep_classes
+        self._limits = limits
+        self._met = MetModules(limits)
+        self.changed: dict[str, list[Any]] = {}
+        """The values that became other kinds of values, by class."""
+        self.modules: dict[int, tuple[python.PythonObject, Replaced]] = {}
+        """Each module and its state dict, by identity."""
+
+    def _put(self, target: Any, place: Any, value: Value) -> None:
+        if isinstance(value, _KEPT):
+            target[place] = value
+        else:
+            super()._put(target, place, value)
+
+    def _object(self, value: Value) -> Any:
+        if isinstance(value, COMPOSITE):
+            return value
+        if is_module(value):
+            state = module_state_dict(value, limits=self._limits, met=self._met)
+            replaced = Replaced(self._object(state), module_data(value))
+            self.modules[id(value)] = value, replaced
+            return self._stand_in(value, replaced)
+        if isinstance(value, OrderedDict):
+            made: OrderedDict[Any, Any] = OrderedDict()
+            self._entries(vars(made), vars(value))
+            return self._entries(made, value)
+        if self._keep_classes and isinstance(value, python.DefaultDict):
+            return self._entries(python.DefaultDict(value.factory), value)
+        if self._keep_classes and type(value) not in (dict, list):
+            return value
+        if isinstance(value, python.DefaultDict):
+            self._change("collections.defaultdict", value)
+        return super()._object(value)
+
+    def _change(self, name: str, value: Any) -> None:
+        self.changed.setdefault(name, []).append(value)
+
+    def _entries(self, result: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+        if self._keep_classes or all(isinstance(key, _SCALARS) for key in entries):
+            return super()._entries(result, entries)
+        simple: dict[Any, Any] = {}
+        for key, item in entries.items():
+            name = self._key(key)
+            while name in simple:  # two keys with one text
+                name = f"{name}~"
+            simple[name] = item
+        return super()._entries(result, simple)
+
+    def _key(self, key: Any) -> Any:
+        """Return a key of simple values only."""
+        if isinstance(key, python.NumpyScalar):
+            return self._numpy(key)
+        parts = [key]
+        for part in parts:
+            if isinstance(part, (tuple, frozenset)):
+                parts += part
+            elif not isinstance(part, (*_SCALARS, Tensor, python.Device)):
+                self._change(f"a key with a {type(part).__name__}", key)
+                return key_text(key)
+        return key
+
+    def _python_object(self, value: python.PythonObject) -> Any:
+        self._change(value.path, value)
+        if value.path in _NAMESPACES:
+            return self._entries({}, value.attributes)
+        if value.path == "collections.deque" and value.state is python.UNSET:
+            return self._list(value.items)
+        return self._entries({}, plain_data(value))
+
+    def _numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
+        from ..formats.pt.numpy_tensors import tensor_of_array, text_items
+
+        is_array = isinstance(value, python.NumpyArray)
+        array = value if isinstance(value, python.NumpyArray) else python.NumpyArray(value.dtype, (), False, value.data)
+        if not is_array and isinstance(value.data, bytes) and len(value.data) != max(value.dtype.itemsize, 1):
+            raise CorruptError("a numpy scalar's bytes do not fit its type")
+        self._change("numpy.ndarray" if is_array else "numpy's scalar", value)
+        if isinstance(array.data, list):
+            return self._list(array.data)
+        items = text_items(array)
+        if items is not None:
+            return items if array.shape else items[0]
+        element = numpy_element(array.dtype.code)
+        tensor = tensor_of_array(array, element, "cpu") if element is not None else None
+        if tensor is None:
+            parts = {"dtype": array.dtype.order + array.dtype.code, "shape": array.shape, "data": array.data}
+            return self._entries({"__class__": array.cls}, parts)
+        return tensor if is_array else tensor.array.item()
+
+    def _name(self, value: Any) -> Any:
+        if isinstance(value, python.TorchConstant) and value.kind != "memory_format":
+            return value
+        if isinstance(value, python.Device):
+            return value
+        if isinstance(value, python.PythonGlobal) and standing(value.module, value.name) == SAFE:
+            return value
+        self._change(name_text(value) if isinstance(value, python.PythonGlobal) else type(value).__name__, value)
+        return name_text(value)
+
+
+def module_data(module: python.PythonObject) -> dict[str, Any]:
+    """Return tables and arrays in the attributes of modules of users' classes, by prefix and name of the attribute.
+
+    The attributes of PyTorch's own classes are options. Tensors, and what is in objects, are not data.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    stack = [("", module)]
+    while stack:
+        prefix, item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        attributes = attributes_of(item)
+        stack += [(f"{prefix}{name}.", inner) for name, inner in attributes["_modules"].items() if is_module(inner)]
+        if not is_torch(item.path):
+            found |= {
+                prefix + name: value
+                for name, value in attributes.items()
+                if name not in python.MODULE_PARTS and not name.startswith("_") and _is_data(value)
+            }
+    return found
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value is an array, or holds strings, numbers and arrays, and nothing else."""
+    seen: set[int] = set()
+    stack = [value]
+    found = isinstance(value, python.NumpyArray)
+    if not isinstance(value, (dict, list, tuple, set, frozenset, python.NumpyArray)):
+        return False
+    while stack:
+        item = stack.pop()
+        if isinstance(item, (dict, list, tuple, set, frozenset)):
+            if id(item) not in seen:
+                seen.add(id(item))
+                stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
+        elif isinstance(item, (*_SCALARS, python.NumpyArray, python.NumpyScalar)):
+            found = found or item is not None
+        else:
+            return False
+    return found
+
+
+def numpy_element(code: str) -> ElementType | None:
+    """Return the element type of numpy's type code; `None` if tensors cannot have such elements."""
+    names = (each for each in ELEMENT_TYPES.values() if each.native)
+    return next((each for each in names if ("b1" if each.code == "?" else each.code) == code), None)
+
+
+def simplified(
+    value: Any,
+    report: Report,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    keep_classes: bool = False,
+    with_data: bool = False,
+) -> Any:
+    """Return the simple form of a value; see the module's docstring.
+
+    Args:
+        value: the value of a `.pt`, which is not changed.
+        report: receives notes about modules and values of other kinds.
+        limits: bound how often shared modules are repeated.
+        keep_classes: whether values of other classes stay as they are.
+        with_data: whether the tables of data of a module that is the whole value are in its state dict.
+
+    Raises:
+        LimitError: modules contain one another endlessly, or are repeated too often.
+    """
+    builder = Simplified(limits, keep_classes)
+    made = builder.run(value)
+    if with_data and id(value) in builder.modules:
+        replaced = builder.modules[id(value)][1]
+        made = OrderedDict(made, **{name: builder.run(item) for name, item in replaced.beside.items()})
+        replaced.placed = True
+    if builder.modules or builder.changed:
+        _note(builder, value, made, report)
+    return made
+
+
+def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
+    """Note what became of modules and of values of other kinds."""
+    wanted = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
+    paths = paths_of(value, wanted)
+    coverage = Coverage()
+    for module, replaced in builder.modules.values():
+        name, path = module.path[:_SHOWN], paths.get(id(module), "")
+        report.note(
+            "info", f"the {name} is written as its state dict", path, "type", code="state-dict", class_name=name
+        )
+        coverage.modules.append(Visit(module, path, None))
+        coverage.apart += replaced.beside.values()
+        rows = [(f"{path}.{key}", name, item) for key, item in replaced.beside.items()]
+        note_beside(rows, report) if replaced.placed else note_data(rows, report)
+    coverage.note(report, made)
+    for name, items in list(builder.changed.items())[:_MOST_NOTES]:
+        more = f", and {len(items) - 1} more" if len(items) > 1 else ""
+        report.note(
+            "info" if name.startswith(_LIKE) else "warning",
+            f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}; "
+            "--allow-foreign (allow_foreign=True) keeps it",
+            paths.get(id(items[0]), ""),
+            "type",
+            code="plain-data",
+            class_name=name[:_SHOWN],
+            count=len(items),
+        )

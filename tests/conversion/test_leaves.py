@@ -1,0 +1,245 @@
+"""Every leaf of a source is in the target or counted in a note: counted here by a walk of its own, for every target."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import TESTFILES
+
+import t7bridge
+from t7bridge.errors import ModelError
+from t7bridge.graph import lua, python
+from t7bridge.graph.storage import Storage
+from t7bridge.nn.weights.state_dict import find_modules, state_dict
+
+TARGETS = ("pt", "t7", "safetensors", "h5", "npz")
+MODELS = sorted(path for path in (TESTFILES / "models").glob("*.t7") if not path.name.endswith((".io.t7", ".grad.t7")))
+TENSOR = "tensor"
+
+
+def leaves(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield kind and content of each string, number, truth value, None and tensor; a tensor by its sorted elements."""
+    seen: set[Any] = set()
+    kept: list[Any] = []
+    stack = [root]
+    while stack:
+        value = stack.pop()
+        if value is None or isinstance(value, (bool, int, float)):
+            yield "number", None if value is None else repr(float(value))
+        elif isinstance(value, (str, bytes, bytearray)):
+            yield "text", value if isinstance(value, str) else bytes(value).decode("utf-8", "backslashreplace")
+        elif id(value) not in seen:
+            seen.add(id(value))
+            kept.append(value)
+            stack += inside(value)
+            view = view_of(value)
+            if view is not None and view not in seen:
+                seen.add(view)
+                found = value.torch().detach() if isinstance(value, t7bridge.Tensor) else torch.tensor(value.array)
+                found = torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
+                yield TENSOR, np.sort(found.double().numpy(), axis=None).tobytes()
+
+
+def view_of(value: Any) -> Any:
+    """Return what identifies a tensor's memory; `None` for other values and tensors without elements."""
+    if isinstance(value, t7bridge.Tensor) and value.numel and value.storage is not None:
+        return id(value.storage), value.offset, value.size, value.stride
+    return (id(value),) if isinstance(value, Storage) and value.count else None
+
+
+def inside(value: Any) -> list[Any]:
+    """Return the values directly inside a value; keys are not leaves."""
+    if isinstance(value, lua.TorchObject):
+        return list(value.fields.raw_values) if value.fields is not None else []
+    if isinstance(value, lua.TdsHash):
+        return list(value.content.raw_values)
+    if isinstance(value, lua.Table):
+        return list(value.raw_values)
+    if isinstance(value, lua.TdsVec):
+        return list(value.elements)
+    if isinstance(value, python.PythonObject):
+        state = [] if value.attributes or value.state is python.UNSET else [value.state]
+        return [*value.attributes.values(), *state, value.args, value.items, value.pairs]
+    if isinstance(value, python.NumpyArray) and not isinstance(value.data, list):
+        made = t7bridge.to_python(value)
+        return made.ravel().tolist() if made.dtype.kind in "SU" else [t7bridge.Tensor.from_numpy(made)]
+    if isinstance(value, (python.NumpyScalar, python.NumpyArray)):
+        return [t7bridge.to_python(value)] if isinstance(value, python.NumpyScalar) else value.data
+    if isinstance(value, python.QuantizedTensor):
+        return [value.tensor, value.scale, value.zero_point]
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple, set, frozenset)) else []
+
+
+def content(path: Path) -> list[tuple[str, Any]]:
+    """Return the leaves of a file and of its metadata."""
+    with t7bridge.open(path) as document:
+        found = [leaf for root in document.roots for leaf in leaves(root)]
+        for text in document.metadata.values():
+            try:
+                found += leaves(json.loads(text))
+            except ValueError:
+                found += leaves(text)
+    return found
+
+
+def missing(source: Path, target: Path) -> list[tuple[str, Any]]:
+    """Return the leaves of a source that a target has not; tensors may be cut or rearranged."""
+    found = Counter(content(target))
+    elements = {number for kind, data in found if kind == TENSOR for number in np.frombuffer(data)}
+    left = []
+    for kind, data in content(source):
+        if found[kind, data]:
+            found[kind, data] -= kind != TENSOR
+        elif kind != TENSOR or not elements.issuperset(np.frombuffer(data)):
+            left.append((kind, data))
+    return left
+
+
+def counted(report: t7bridge.Report) -> int:
+    """Return the number of leaves that the notes of a report count as left out."""
+    return sum(note.count for note in report.notes if note.code in ("left-out", "metadata"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", TARGETS)
+def test_every_leaf_is_accounted_for(suffix: str, tmp_path: Path) -> None:
+    """Whatever a published kind of file holds is in the target, or the notes count it."""
+    files = [*MODELS, *sorted((TESTFILES / "pt").glob("*.pt"))]
+    converted = 0
+    for source in files:
+        target = tmp_path / f"{source.stem}.{suffix}"
+        try:
+            report = t7bridge.convert(source, target)
+        except ModelError as error:
+            if "no tensor" not in error.message:
+                raise
+            continue
+        converted += 1
+        left = [leaf for leaf in missing(source, target) if suffix != "t7" or leaf != ("number", None)]
+        assert len(left) <= counted(report), (source.name, left[:3])
+        target.unlink()
+    assert converted > len(MODELS)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint with a vocabulary, in fields of a model and of a layer inside it."""
+    weight = t7bridge.Tensor.from_numpy(np.ones((2, 3), "f4"))
+    words = {b"the": 1.0, b"caf\xc3\xa9": 2.0}
+    gradient = t7bridge.Tensor.from_numpy(np.zeros((2, 3), "f4"))
+    linear = {"weight": weight, "gradWeight": gradient, "names": lua.Table.from_list([b"a", b"b"])}
+    layer = lua.TorchObject("nn.Linear", 1, lua.Table.of(linear))
+    fields = {"modules": lua.Table.from_list([layer]), "words": lua.Table.of(list(words.items()))}
+    model = lua.TorchObject("nn.Sequential", 1, lua.Table.of(fields))
+    t7bridge.save(lua.Table.of({"model": model, "epoch": 3.0, "nets": lua.Table.from_list([model])}), tmp_path / "c.t7")
+    t7bridge.save(model, tmp_path / "m.t7")
+    return tmp_path / "c.t7"
+
+
+def test_tables_of_a_module_are_beside_its_state_dict(checkpoint: Path, tmp_path: Path) -> None:
+    """A vocabulary is beside the state dict of a checkpoint, and in the metadata of other formats."""
+    report = t7bridge.convert(checkpoint, tmp_path / "c.pt")
+    value = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert list(value["model"]) == ["0.weight"]
+    assert value["model.words"] == {"the": 1, "café": 2}
+    assert value["model.0.names"] == ["a", "b"]
+    assert value["nets"][0] is value["model"]
+    assert [(note.path, note.count) for note in report.notes if note.code == "beside"] == [
+        ("root.model.words", 2),
+        ("root.model.0.names", 2),
+    ]
+    (note,) = [note for note in report.notes if note.code == "left-out"]
+    assert note.message.startswith("not part of a state dict: gradients: 1 tensor")
+    assert t7bridge.verify(checkpoint, tmp_path / "c.pt").same
+
+
+@pytest.mark.parametrize("suffix", TARGETS[2:])
+def test_tables_of_a_module_are_metadata(checkpoint: Path, suffix: str, tmp_path: Path) -> None:
+    """Also where the whole file is the module, its tables are in the metadata of formats of named tensors."""
+    for source, prefix in ((checkpoint, "model."), (checkpoint.with_name("m.t7"), "")):
+        report = t7bridge.convert(source, tmp_path / f"o.{suffix}", force=True)
+        with t7bridge.open(tmp_path / f"o.{suffix}") as document:
+            assert json.loads(document.metadata[f"{prefix}words.café"]) == 2
+            assert json.loads(document.metadata[f"{prefix}0.names.1"]) == "b"
+        named = [note.path for note in report.notes if note.level == "warning"]
+        assert named == ["nets.0"] * bool(prefix)  # the same module again
+
+
+def test_tables_without_a_place_are_named(checkpoint: Path, tmp_path: Path) -> None:
+    """The state dict of a module that is the whole file stays pure; its tables are named one by one."""
+    report = t7bridge.convert(checkpoint.with_name("m.t7"), tmp_path / "m.pt")
+    assert list(torch.load(tmp_path / "m.pt", weights_only=True)) == ["0.weight"]
+    named = [(note.level, note.path, note.count) for note in report.notes if note.level == "warning"]
+    assert named == [("warning", "root.words", 2), ("warning", "root.0.names", 2)]
+
+
+@pytest.mark.slow
+def test_options_of_layers_are_no_data() -> None:
+    """No table of a stock layer of nn, rnn and dpnn is taken for a user's data."""
+    files = [TESTFILES / f"{name}.t7" for name in ("zoo_classes", "architectures", "nn_options")]
+    found: set[tuple[str, str]] = set()
+    for path in [*files, *sorted((TESTFILES / "nn").glob("*.t7")), *sorted((TESTFILES / "rnn").glob("*.t7"))]:
+        for _, module in find_modules(t7bridge.load(path)):
+            found |= {(module.class_name, name.rpartition(".")[2]) for name in state_dict(module).data}
+    assert found == {("nn.LanguageModel", "idx_to_token"), ("nn.LanguageModel", "token_to_idx")}
+
+
+class Labelled(torch.nn.Module):
+    """A module with a table and an array that no state dict holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.actions = np.array([[0, 1], [1, 0]], np.int16)
+        self.labels = {"no": 0, "yes": 1}
+
+
+@pytest.mark.parametrize("suffix", TARGETS)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_arrays_of_pickled_modules(suffix: str, wrapped: bool, tmp_path: Path) -> None:
+    """A numpy array and a table in attributes of a module of a user's class are in every target, or named."""
+    module = Labelled()
+    torch.save({"net": module} if wrapped else module, tmp_path / "m.pt")
+    report = t7bridge.convert(tmp_path / "m.pt", tmp_path / f"o.{suffix}")
+    found = Counter(content(tmp_path / f"o.{suffix}"))
+    array = (TENSOR, np.array([0, 0, 1, 1.0]).tobytes())
+    named = {note.path for note in report.notes if note.code == "left-out" and note.level == "warning"}
+    if wrapped or suffix in TARGETS[2:]:
+        assert found[array] == 1
+        assert not named
+    else:
+        assert not found[array]
+        assert named == {"root.actions", "root.labels"}
+
+
+@pytest.mark.parametrize("suffix", TARGETS[2:])
+def test_numpy_arrays_of_checkpoints(suffix: str, tmp_path: Path) -> None:
+    """Arrays and scalars of numpy are tensors and numbers of every format."""
+    state = np.random.default_rng(3).integers(0, 1 << 32, 624, np.uint32)
+    torch.save({"rng": ("MT19937", state, np.float64(0.5)), "t": torch.ones(2)}, tmp_path / "c.pt")
+    t7bridge.convert(tmp_path / "c.pt", tmp_path / f"o.{suffix}")
+    found = Counter(content(tmp_path / f"o.{suffix}"))
+    assert found[TENSOR, np.sort(state).astype("f8").tobytes()] == 1
+    assert found["number", "0.5"] == 1
+    assert found["text", "MT19937"] == 1
+
+
+def test_none_comes_back_from_lua(tmp_path: Path) -> None:
+    """None in lists and dicts comes back by the record; without one it is counted."""
+    value = {"a": [None, 1, None], "b": None, "t": torch.ones(1)}
+    torch.save(value, tmp_path / "v.pt")
+    assert not t7bridge.convert(tmp_path / "v.pt", tmp_path / "v.t7").notes
+    t7bridge.convert(tmp_path / "v.t7", tmp_path / "w.pt")
+    back = torch.load(tmp_path / "w.pt", weights_only=True)
+    assert (back["a"], back["b"]) == ([None, 1, None], None)
+    report = t7bridge.convert(tmp_path / "v.pt", tmp_path / "v.t7", record=False, force=True)
+    assert [(note.code, note.count) for note in report.notes] == [("left-out", 3)]
