@@ -14,10 +14,10 @@ CODES = {
     "carried": "a tensor that state dicts have no name for is in it under another name",
     "cycle": "a module contains itself",
     "element-type": "elements have another type that holds the same values",
-    "excess": "storages hold more than their tensors use",
     "fixed-batch": "a traced module accepts one batch size only",
     "foreign-name": "a pickle names a class or function that is not data",
     "left-out": "part of the source is not in the target",
+    "layer": "how the tensors of a layer are written",
     "lua": "how a module was built for Lua",
     "match": "how keys were matched",
     "metadata": "strings beside the values are left out",
@@ -64,7 +64,7 @@ class Note:
     path: str
     message: str
     loss: str = ""
-    code: str = ""
+    code: str = field(kw_only=True)
     class_name: str = ""
     count: int = 1
 

@@ -42,7 +42,7 @@ def plain_value(document: Document, options: Options, report: Report) -> Any:
         made = python_value(document.content, options, report)
         if made.modules is not None:
             value = made.modules.with_data(made.value)
-            made.modules.note_rest(value, True)
+            made.modules.note_rest(value)
             return value
         return made.value
     from .simplified import simplified

@@ -49,7 +49,7 @@ def write_python_values(document: Document, output: FileOutput, options: Options
 
         value = compact_in(value)
     if made.modules is not None:
-        made.modules.note_rest(value, compact)
+        made.modules.note_rest(value)
     # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
     whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:

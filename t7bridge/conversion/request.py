@@ -54,6 +54,10 @@ def note_foreign_names(names: list[str], report: Report) -> None:
 def value_of(document: Document, options: Options, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors."""
     value = document.value
+    if any(name.startswith("torch.distributed") for name in document.foreign):
+        from ..formats.pt.dtensor import check_whole
+
+        check_whole(value)
     note_foreign_names(document.foreign, report)
     report.notes += document.notes
     if ELEMENTS_KEY in document.metadata and options.record:

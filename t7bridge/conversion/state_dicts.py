@@ -7,7 +7,6 @@ from typing import Any
 
 from ..graph.lua import TorchObject, Value
 from ..graph.walk import Visit
-from ..nn.weights.compact import note_excess
 from ..nn.weights.lost_sharing import note_lost_sharing
 from ..nn.weights.state_dict import StateDict, find_modules, is_module, state_dict
 from ..report import Report
@@ -42,8 +41,8 @@ class StateDicts:
                 return OrderedDict(value, **{name: to_python(item) for name, item in replaced.beside.items()})
         return value
 
-    def note_rest(self, value: Any, compact: bool) -> None:
-        """Note what the state dicts leave out, and what the storages hold beyond what is used."""
+    def note_rest(self, value: Any) -> None:
+        """Note what the state dicts leave out."""
         coverage = Coverage(modules=[Visit(obj, self._paths.get(id(obj), "root"), None) for obj, _ in self.found])
         for (obj, result), replaced in zip(self.found, self._replaced):
             origins = (origin.tensor for origin in result.origins.values())
@@ -54,8 +53,6 @@ class StateDicts:
             (note_beside if replaced.placed else note_data)(rows, self._report)
         coverage.note(self._report, value)
         note_lost_sharing([state for _, state in self.found], self._report)
-        if not compact:
-            note_excess(value, self._report)
 
 
 def state_dict_of(obj: TorchObject, report: Report | None = None, path: str = "root") -> Replaced | None:

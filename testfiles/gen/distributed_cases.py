@@ -2,6 +2,8 @@
 
 OUTDIR/sharded      tensors sharded along their first or second dimension, evenly and not, beside whole ones
 OUTDIR/single       one process: views, all kinds of values
+OUTDIR/rankN.pt     what torch.save writes of tensors that are divided, and that each process has whole
+OUTDIR/copies.pt    a parameter that each process has whole
 
 The values are those of `tensor(name)`: numbers counted from the length of the name.
 """
@@ -23,10 +25,13 @@ def worker(rank, out):
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{out}/rendezvous", rank=rank, world_size=2)
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     mesh = init_device_mesh("cpu", (2,))
     model = {name: distribute_tensor(tensor(name, *size), mesh, [Shard(dim)]) for name, (size, dim) in SHARDED.items()}
     dcp.save({"model": {**model, "whole": tensor("whole", 3, 3)}, "epoch": 7}, checkpoint_id=f"{out}/sharded")
+    copies = distribute_tensor(tensor("copies", 2, 2), mesh, [Replicate()])
+    torch.save({"rows": distribute_tensor(tensor("rows", 2, 2), mesh, [Shard(0)]), "copies": copies}, f"{out}/rank{rank}.pt")
+    if not rank: torch.save({"copies": torch.nn.Parameter(copies)}, f"{out}/copies.pt")
     dist.destroy_process_group()
 
 

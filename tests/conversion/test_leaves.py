@@ -14,10 +14,11 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.errors import ModelError
+from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph import lua, python
 from t7bridge.graph.storage import Storage
 from t7bridge.nn.weights.state_dict import find_modules, state_dict
+from t7bridge.report import CODES
 
 TARGETS = ("pt", "t7", "safetensors", "h5", "npz")
 MODELS = sorted(path for path in (TESTFILES / "models").glob("*.t7") if not path.name.endswith((".io.t7", ".grad.t7")))
@@ -243,3 +244,51 @@ def test_none_comes_back_from_lua(tmp_path: Path) -> None:
     assert (back["a"], back["b"]) == ([None, 1, None], None)
     report = t7bridge.convert(tmp_path / "v.pt", tmp_path / "v.t7", record=False, force=True)
     assert [(note.code, note.count) for note in report.notes] == [("left-out", 3)]
+
+
+QUANTIZED = [TESTFILES / f"quantized/quantized_{name}.pt" for name in ("static", "dynamic", "embedding")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", QUANTIZED, ids=lambda path: path.stem)
+def test_quantized_modules_have_pytorchs_state_dict(source: Path, tmp_path: Path) -> None:
+    """A module with packed weights has the keys, weights, scales and zero points of PyTorch's own state dict."""
+    t7bridge.convert(source, tmp_path / "o.pt")
+    found = torch.load(tmp_path / "o.pt", weights_only=True)
+    wanted = torch.load(source.with_name(f"{source.stem}_state.pt"), weights_only=True)
+    assert list(found) == list(wanted)
+    for key, value in wanted.items():
+        for one, other in zip(parts(found[key]), parts(value), strict=True):
+            assert type(one) is type(other)
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    for suffix in TARGETS[1:]:
+        report = t7bridge.convert(source, tmp_path / f"o.{suffix}")
+        left = [leaf for leaf in missing(source, tmp_path / f"o.{suffix}") if leaf[0] == TENSOR]
+        assert not left
+        assert all(note.code != "left-out" or note.level == "info" for note in report.notes)
+
+
+def parts(value: Any) -> list[Any]:
+    """Return the parts of a value of a state dict."""
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+@pytest.mark.parametrize("suffix", TARGETS)
+def test_parts_of_divided_tensors_are_refused(suffix: str, tmp_path: Path) -> None:
+    """The part that one process has of a tensor is no tensor; one that each process has whole is."""
+    folder = TESTFILES / "distributed"
+    for rank in (0, 1):
+        with pytest.raises(UnsupportedError, match=rf"root.rows: holds the part that rank {rank} of 2") as caught:
+            t7bridge.convert(folder / f"rank{rank}.pt", tmp_path / f"o.{suffix}")
+        assert "convert the folder" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    t7bridge.convert(folder / "copies.pt", tmp_path / f"o.{suffix}")
+    assert (TENSOR, np.arange(6.0, 10).tobytes()) in content(tmp_path / f"o.{suffix}")
+
+
+@pytest.mark.parametrize("name", ["torch_rnn_options.t7", "zoo_classes.t7"])
+def test_every_note_has_a_code(name: str, tmp_path: Path) -> None:
+    """Programs tell notes apart by codes, all of which are listed."""
+    report = t7bridge.convert(TESTFILES / name, tmp_path / "o.pt")
+    assert report.notes
+    assert {note.code for note in report.notes} <= set(CODES)

@@ -19,14 +19,9 @@ from ...data import define
 from ...graph.dtypes import PACKED
 from ...graph.storage import Derived, Span, Storage
 from ...graph.tensor import Tensor
-from ...report import Report
 
 if TYPE_CHECKING:
     import numpy as np
-
-_NOTED_BYTES = 1024
-_NOTED_SHARE = 0.1
-"""Unused bytes, and their share, from which on a file deserves a note."""
 
 
 @define(eq=False)
@@ -105,20 +100,6 @@ def compact_in(value: Any) -> Any:
         if isinstance(item, Tensor) and id(item) in fresh:
             place[key] = fresh[id(item)]
     return holder[0]
-
-
-def note_excess(value: Any, report: Report) -> None:
-    """Note how much more the storages of a value hold than their tensors use, if that is much."""
-    clusters = list(_clusters(value))
-    used = sum(cluster.elements * cluster.storage.element.itemsize for cluster in clusters)
-    held = sum({id(cluster.storage): cluster.storage.nbytes for cluster in clusters}.values())
-    if held - used >= max(_NOTED_BYTES, _NOTED_SHARE * used):
-        report.note(
-            "info",
-            f"the tensors use {used} bytes of storages that hold {held}, all of which are written; "
-            "--compact (compact=True) writes only the used part",
-            code="excess",
-        )
 
 
 def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:

@@ -21,19 +21,20 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
         models: the state dicts of the result.
         report: receives the note.
     """
-    places: dict[int, list[tuple[int, int, str, Tensor]]] = {}
+    places: dict[int, list[tuple[int, int, str, Tensor, int]]] = {}
     for model in models:
         for key, origin in model.origins.items():
             before, now = origin.tensor, model.tensors[key]
             if before is not None and before.storage is not None and before.numel:
                 first, end = _reach(before)
-                places.setdefault(id(before.storage), []).append((first, end, key, now))
+                places.setdefault(id(before.storage), []).append((first, end, key, now, id(before)))
     lost: dict[str, None] = {}
     for found in places.values():
         found.sort(key=lambda place: place[:3])
         reach, last = -1, found[0]
         for place in found:
-            if place[0] < reach and place[3].storage is not last[3].storage:
+            is_part = place[4] == last[4]  # parts of one tensor share nothing
+            if place[0] < reach and place[3].storage is not last[3].storage and not is_part:
                 lost[last[2]] = lost[place[2]] = None
             if place[1] > reach:
                 reach, last = place[1], place

@@ -115,7 +115,7 @@ class _Collector:
             else:
                 self._take_known(place, place.layer)
         for place, child in self._places.cycles:
-            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once")
+            self._note("warning", place, child.path, f"a {child.value.class_name} contains itself: used once", "cycle")
         for place, child in self._places.strangers:
             found = type(child.value).__name__
             self._note("warning", place, child.path, f"{place.obj.class_name} holds a {found} where a module belongs")
@@ -123,16 +123,15 @@ class _Collector:
         for (level, message), (path, times) in self._notes.items():
             assert isinstance(times, int)
             more = f" (and at {times - 1} more places)" if times > 1 else ""
-            code, class_name = self._about.get((level, message), ("", ""))
+            code, class_name = self._about[level, message]
             self._result.notes.append(
                 Note(level, str(path), message + more, code=code, class_name=class_name, count=times)
             )
         return self._result
 
-    def _note(self, level: str, place: Place, step: str, message: str, code: str = "") -> None:
+    def _note(self, level: str, place: Place, step: str, message: str, code: str = "layer") -> None:
         """Add a note once, with the first place and the number of places."""
-        if code:
-            self._about[level, message] = (code, place.obj.class_name)
+        self._about[level, message] = (code, place.obj.class_name)
         known = self._notes.get((level, message))
         if known is None:
             path = place.path + step

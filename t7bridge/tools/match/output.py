@@ -44,7 +44,7 @@ def write_match(
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
     from ...formats.pt.writer import PtWriter
-    from ...nn.weights.compact import compacted, note_excess
+    from ...nn.weights.compact import compacted
 
     for side in (found.source_side, found.target_side):
         if side.document is not None:
@@ -62,8 +62,6 @@ def write_match(
     state = found.state_dict(partial)
     if compact:
         state = compacted(state)
-    else:
-        note_excess(state, found.report)
     check_strict(found.report, strict)
     with FileOutput(path, force=force, sync=sync) as output:
         writer = PtWriter(output)

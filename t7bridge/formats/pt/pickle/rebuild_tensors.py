@@ -27,6 +27,7 @@ from ....graph.python import (
 )
 from ....graph.storage import Storage
 from ....graph.tensor import Tensor, view_fault
+from ..dtensor import is_distributed, whole_tensor
 from ..storages import element_named, is_count, shown, span_of_bytes, storage_element
 from .context import Context, Handler
 
@@ -140,6 +141,9 @@ def _rebuild_from_type(context: Context, args: tuple[Any, ...]) -> Any:
     if len(args) != 4:
         return NotImplemented
     function, cls, arguments, state = args
+    if is_distributed(cls) and isinstance(arguments, tuple):
+        whole = whole_tensor(arguments, state)
+        return NotImplemented if whole is None else evolve(whole, requires_grad=arguments[-1] is True)
     handler = context.handler_of(function)
     if handler not in _SIMPLE or not isinstance(cls, PythonGlobal) or not isinstance(arguments, tuple):
         return NotImplemented
