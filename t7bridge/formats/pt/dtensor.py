@@ -1,6 +1,6 @@
 """Tensors that `torch.distributed` divides among processes, as one process (a rank) pickles its part of them.
 
-Source: PyTorch 2.13 `torch/distributed/tensor/_api.py` `DTensor`, `torch/_tensor.py` `__reduce_ex__`: a wrapper subclass
+Source: PyTorch 2.13 `torch/distributed/tensor/_api.py` `DTensor`, `torch/_tensor.py` `__reduce_ex__`: a wrapper class
 is rebuilt by `_rebuild_wrapper_subclass` from class, dtype, size, strides, …; its part is in `_local_tensor`.
 """
 

@@ -84,12 +84,12 @@ class Recorded:
         if len(pieces) == 1 and pieces[0].transposed:
             return Tensor(first.element, first.storage, size, first.stride[::-1], first.offset)
         if len(places) == 1 and None not in places and key not in self.other:
-            return Tensor(first.element, first.storage, size, stride, first.offset - pieces[0].start)
+            return Tensor(first.element, first.storage, size, stride, first.offset - pieces[0].start, not size)
         rest = self.other.get(key)
         whole = np.empty(prod(size), np.dtype(first.element.code)) if rest is None else rest.numpy().reshape(-1).copy()
         for piece, tensor in zip(pieces, tensors):
             whole[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
-        return Tensor.from_numpy(whole.reshape(size))
+        return Tensor.from_numpy(whole.reshape(size))  # one without dimensions is a scalar
 
     def inner(self, state: dict[Any, Any], found: StateDict) -> dict[Any, Any]:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out."""
