@@ -53,6 +53,7 @@ for name, data in CALLS.items(): (RUNS / f"{name}.pt").write_bytes(pt(b"\x80\x02
 
 # Files in files
 (RUNS / "member_without_suffix.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}.", "a/version": "3\n", "a/extra/hidden": PRINT}))
+(RUNS / "member_of_protocol_0.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}.", "a/version": "3\n", "a/x": b"cbuiltins\nprint\n(S'EXECUTED'\ntR."}))
 (RUNS / "member_zip.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}.", "a/version": "3\n", "a/extra/m": pt(PRINT)}))
 array = io.BytesIO(); np.save(array, np.array([0], dtype=object))
 array = array.getvalue()[:128] + PRINT

@@ -15,8 +15,8 @@ from ...graph.dtypes import UINT8, ElementType
 from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...limits import Limits
+from ..signatures import HEAD_BYTES, identify
 from .layout import ALIGNMENT_MEMBER, BYTEORDER_MEMBER, DATA_MEMBER, FORMAT_MEMBER, STORAGE_FOLDER
-from .npy import judge_array
 from .pickle.globals import PtMeaning
 from .pickle.unpickler import Unpickler
 from .rest import Rest, read_rest
@@ -186,6 +186,8 @@ class PtArchive:
         Returns:
             The members that are files by their names, but cannot be read.
         """
+        from .npy import judge_array  # which needs `ast`
+
         read = {self.root + name for name in self.rests}
         failed: list[str] = []
         for name, member in self.zip.members.items():
@@ -194,12 +196,13 @@ class PtArchive:
             is_file = name.lower().endswith(_FILES)
             try:
                 source, start = self.zip.span(name)
-                head = source.read(start, min(6, member.size))
-                if head.startswith(b"\x93NUMPY"):
+                head = source.read(start, min(HEAD_BYTES, member.size))
+                signature = identify(head)
+                if signature is not None and signature.kind == "npy":
                     self.foreign.update(judge_array(source, start, member.size, self._limits))
                 elif head.startswith(b"PK") and self._nested is not None:
                     self._nested(self.zip.read(name))
-                elif is_file or _PICKLE.match(head):
+                elif is_file or _PICKLE.match(head) or (signature is not None and signature.kind == "pickle"):
                     self._unpickle(member, STORAGE_FOLDER)
             except T7BridgeError:
                 if is_file:
