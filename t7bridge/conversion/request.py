@@ -10,7 +10,6 @@ from ..data import define
 from ..formats import FORMATS, NAMED
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from ..values.elements import ELEMENTS_KEY, restore_elements
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -60,6 +59,13 @@ def value_of(document: Document, options: Options, report: Report) -> Any:
         check_whole(value)
     note_foreign_names(document.foreign, report)
     report.notes += document.notes
+    return _use_metadata(value, document, options, report) if document.metadata else value
+
+
+def _use_metadata(value: Any, document: Document, options: Options, report: Report) -> Any:
+    """Return a value with the element types that the file's metadata record, and note strings that are left out."""
+    from ..values.elements import ELEMENTS_KEY, restore_elements
+
     if ELEMENTS_KEY in document.metadata and options.record:
         value, refused = restore_elements(value, document.metadata, check=not options.believed)
         if refused:
