@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from attrs import evolve
+
 from ..graph.tensor import Tensor
 
 MOST = 1 << 24
@@ -24,7 +26,11 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
     """
     import numpy as np
 
-    count = prod(tensor.shape)
+    # Elements that a stride of 0 repeats are read once and counted as often as they occur.
+    size = tuple(1 if step == 0 else extent for extent, step in zip(tensor.size, tensor.stride))
+    times = prod(tensor.size) // prod(size)
+    tensor = evolve(tensor, size=size)
+    count = prod(size)
     if tensor.storage is None or (count > MOST and count > tensor.storage.count):
         return {}
     values = np.asarray(tensor.numpy()).reshape(-1)[:MOST]
@@ -42,13 +48,13 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
                 "std": float(finite.std()),
             }
     missing = int(np.isnan(values).sum())
-    found["zeros"] = int((values == 0).sum())
+    found["zeros"] = int((values == 0).sum()) * times
     if missing:
-        found["nan"] = missing
+        found["nan"] = missing * times
     if values.size - finite.size - missing:
-        found["inf"] = int(values.size - finite.size - missing)
+        found["inf"] = int(values.size - finite.size - missing) * times
     if count > values.size:
-        found["read"] = int(values.size)
+        found["read"] = int(values.size) * times
     if bins and finite.size and 0 < found["max"] - found["min"] < np.inf:
-        found["bins"] = np.histogram(finite, bins)[0].tolist()
+        found["bins"] = (np.histogram(finite, bins)[0] * times).tolist()
     return found

@@ -11,6 +11,7 @@ Source: PyTorch 2.13 `torch/distributed/checkpoint/metadata.py`, `filesystem.py`
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from typing import Any
@@ -21,7 +22,7 @@ from ...graph.python import PythonObject
 from ...graph.storage import Assembled, Storage
 from ...graph.tensor import Tensor
 from ...io.source import ByteSource, PathLike
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import DEFAULT_LIMITS, Budget, Limits
 from ..document import Document
 from .reader import PtReader
 from .storages import shown
@@ -72,8 +73,11 @@ class DistributedReader:
         self.folder = os.fspath(folder)
         self._limits = limits
         self._files: dict[str, ByteSource] = {}
+        self._values: dict[_Place, Any] = {}
+        """What was read, by its place: each place is read once."""
         self._foreign: dict[str, None] = {}
         self._metadata = PtReader(os.path.join(self.folder, METADATA_MEMBER), limits=limits)
+        self._budget = Budget(limits, "comparing the chunks of a checkpoint", free=self._metadata.source.size)
 
     @property
     def source(self) -> ByteSource:
@@ -133,6 +137,11 @@ class DistributedReader:
             if _field(info, "transform_descriptors", None):
                 raise UnsupportedError("is compressed or encrypted by an extension", path=path)
             places[(name, None if offset is None else _indices(offset, path))] = _Place(file, start, length)
+        by_offset = sorted(places.values(), key=lambda place: (place.file, place.offset))
+        for one, other in itertools.pairwise(by_offset):
+            if one.file == other.file and other.offset < one.offset + one.length:
+                raise CorruptError("two values are at one place", file=one.file, offset=other.offset,
+                                   path=f"{METADATA_MEMBER}: storage_data")  # fmt: skip
         return places
 
     def _value(self, name: Any, entry: Any, places: dict[Any, _Place], path: str) -> Any:
@@ -148,23 +157,25 @@ class DistributedReader:
                 found = list(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)
                 raise CorruptError("a chunk is not the tensor described by the metadata", path=path, found=str(found))
             parts.append((first, tensor))
-        return _whole(size, parts, path)
+        return _whole(size, parts, path, self._budget)
 
     def _at(self, places: dict[Any, _Place], index: tuple[Any, Any], path: str) -> Any:
         place = places.get(index)
         if place is None:
             raise CorruptError("is in no file", path=path)
+        if place in self._values:
+            return self._values[place]
         source = self._files.get(place.file)
         if source is None:
             source = self._files[place.file] = ByteSource.from_path(os.path.join(self.folder, place.file))
         part = source.window(place.offset, place.length)
         reader = PtReader(part, limits=self._limits)
-        value = reader.read()
+        value = self._values[place] = reader.read()
         self._foreign.update(dict.fromkeys(reader.foreign))
         return value
 
 
-def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str) -> Tensor:
+def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], path: str, budget: Budget) -> Tensor:
     """Assemble the chunks of a tensor.
 
     Raises:
@@ -177,10 +188,14 @@ def _whole(size: tuple[int, ...], parts: list[tuple[tuple[int, ...], Tensor]], p
     inside = all(at + n <= extent for first, part in parts for at, n, extent in zip(first, part.shape, size))
     if len(kinds) != 1 or not inside or sum(math.prod(part.shape) for _, part in parts) != math.prod(size):
         raise CorruptError("its chunks do not make up the tensor", path=path, expected=str(list(size)))
-    boxes = sorted((first, part.shape) for first, part in parts)
+    # Along the axis with the most cuts, a chunk has few neighbours to be compared with.
+    axis = max(range(len(size)), key=lambda axis: len({first[axis] for first, _ in parts}), default=0)
+    boxes = sorted(((first, part.shape) for first, part in parts), key=lambda box: box[0][axis : axis + 1])
     for number, (first, extent) in enumerate(boxes):
-        for other, other_extent in boxes[number + 1 :]:
-            if other[0] >= first[0] + extent[0]:
+        for place in range(number + 1, len(boxes)):
+            other, other_extent = boxes[place]
+            budget.spend(1, path)
+            if size and other[axis] >= first[axis] + extent[axis]:
                 break
             if all(a < b + m and b < a + n for a, n, b, m in zip(first, extent, other, other_extent)):
                 raise CorruptError("two of its chunks overlap", path=path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from pt_helpers import saved
 
 import t7bridge
 from t7bridge.errors import CorruptError, T7BridgeError
-from t7bridge.formats.pt.distributed import DistributedReader
+from t7bridge.formats.pt.distributed import DistributedReader, _whole
 from t7bridge.graph.storage import Assembled
 from t7bridge.graph.tensor import Tensor
+from t7bridge.limits import Budget
 
 FOLDERS = TESTFILES / "distributed"
 
@@ -98,7 +100,8 @@ def changed(tmp_path: Path, **fields: Any) -> Path:
         ({"relative_path": "../../secret"}, "outside the folder"),
         ({"relative_path": "/etc/passwd"}, "outside the folder"),
         ({"relative_path": "missing.distcp"}, "cannot be read"),
-        ({"length": 1 << 40}, "outside the file"),
+        ({"length": 1 << 40}, "outside the file|two values are at one place"),
+        ({"offset": 0, "relative_path": "__0_0.distcp"}, "two values are at one place"),
         ({"length": -1}, "not a location"),
         ({"sizes": torch.Size([3])}, "not the tensor"),
         ({"offsets": torch.Size([1])}, "is in no file|make up"),
@@ -110,6 +113,15 @@ def test_damaged_metadata(tmp_path, fields, message):
     """Metadata that contradicts the files, or leads out of the folder, is refused."""
     with pytest.raises(T7BridgeError, match=message), DistributedReader(changed(tmp_path, **fields)) as reader:
         reader.read()
+
+
+def test_columns_are_compared_with_their_neighbours():
+    """Thousands of chunks along any axis are put together in time in proportion to them."""
+    one = Tensor.from_numpy(np.ones((2, 1), "f4"))
+    start = time.process_time()
+    whole = _whole((2, 4000), [((0, place), one) for place in range(4000)], "x", Budget())
+    assert whole.shape == (2, 4000)
+    assert time.process_time() - start < 2
 
 
 def test_foreign_metadata(tmp_path):
