@@ -133,6 +133,11 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
     _without_modules(a, b, limits)
     if a.is_lua == b.is_lua:
         yield a.value, b.value
+        if not a.is_lua:
+            from ..conversion.simplified import simplified
+
+            yield simplified(a.value, Report(), limits), b.value
+            yield a.value, simplified(b.value, Report(), limits)
         return
     from ..conversion.lua_tree import to_lua
 
