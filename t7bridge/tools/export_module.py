@@ -7,12 +7,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from ..conversion.left_out import note_data
 from ..conversion.strictness import check_strict
 from ..errors import ModelError, WriteError
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.weights.state_dict import state_dict
 from ..report import Report
 from .load_module import one_module
 
@@ -79,6 +81,8 @@ def write_module(
         )
         folder = os.fspath(directory)
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
+        data = state_dict(module, path, limits).data
+        note_data(((f"{path}.{name}", module.class_name, item) for name, item in data.items()), report)
         check_strict(report, strict)
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
         # The source is renamed last: a model.py never exists without its weights.

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import formats
 from ..conversion.named_tensors import name_tensors
+from ..conversion.tree import to_python
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..formats.safetensors import write as write_safetensors
@@ -22,6 +23,7 @@ from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.plan.places import Places
+from ..nn.weights.state_dict import state_dict
 from ..report import Note, Report
 from ..text import printable
 from ..version import __version__
@@ -119,13 +121,16 @@ def export_hub(
             "checked": _checked(path, inside, limits),
             "converter": f"t7bridge {__version__}",
         }  # fmt: skip
+        data = state_dict(module, inside, limits).data
+        if data:
+            facts["data"] = {name: to_python(item) for name, item in data.items()}
         stack.enter_context(new_folder(folder))
         # Renamed in the opposite order: the source never exists without its weights.
         outputs = {
             each: stack.enter_context(FileOutput(os.path.join(folder, each), force=force)) for each in reversed(FILES)
         }
         write_safetensors(outputs[WEIGHTS], named)
-        outputs[CONFIG].write((json.dumps(facts, indent=2) + "\n").encode())
+        outputs[CONFIG].write((json.dumps(facts, indent=2, default=repr) + "\n").encode())
         outputs[SOURCE].write(made.text.encode())
         outputs[CARD].write(("\n".join(_card(facts, module, inside, limits)) + "\n").encode())
         size = sum(output.position for output in outputs.values())

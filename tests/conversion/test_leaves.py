@@ -292,3 +292,40 @@ def test_every_note_has_a_code(name: str, tmp_path: Path) -> None:
     report = t7bridge.convert(TESTFILES / name, tmp_path / "o.pt")
     assert report.notes
     assert {note.code for note in report.notes} <= set(CODES)
+
+
+class Scaled(torch.nn.Module):
+    """A module with a parameter and a buffer without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 2)
+        self.gain = torch.nn.Parameter(torch.tensor(2.5))
+        self.register_buffer("shift", torch.tensor(3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scale and shift."""
+        return self.inner(x) * self.gain + self.shift
+
+
+@pytest.mark.slow
+def test_parameters_without_dimensions_stay_so(tmp_path: Path) -> None:
+    """A module that was saved for Lua gives back the state dict that it had, in every format."""
+    module = Scaled().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=(torch.ones(2, 3),))
+    for suffix in (".pt", ".safetensors", ".h5", ".npz"):
+        t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o{suffix}")
+        found = t7bridge.to_torch(t7bridge.load(tmp_path / f"o{suffix}"))
+        for key, wanted in module.state_dict().items():
+            assert found[key].shape == wanted.shape
+            assert torch.equal(found[key], wanted)
+
+
+def test_tables_of_a_module_in_a_folder(checkpoint: Path, tmp_path: Path) -> None:
+    """A hub folder has the tables in its configuration; a folder of `module` has none, and each table is named."""
+    t7bridge.export(checkpoint.with_name("m.t7"), tmp_path / "hub", hub=True)
+    config = json.loads((tmp_path / "hub/config.json").read_text())
+    assert config["data"] == {"words": {"the": 1, "café": 2}, "0.names": ["a", "b"]}
+    report = t7bridge.write_module(checkpoint.with_name("m.t7"), tmp_path / "module")
+    named = [(note.path, note.count) for note in report.notes if note.code == "left-out"]
+    assert named == [("root.words", 2), ("root.0.names", 2)]
