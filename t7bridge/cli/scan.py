@@ -10,12 +10,12 @@ from ..text import printable, printable_json
 from . import DONE, FAILED
 from .shared import add_limits, add_options, limits_of
 
-EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth")
+EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth", "t7bridge scan checkpoint/")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a .t7 or .pt file")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a file of any format, or a folder")
     add_options(parser, "scan")
     add_limits(parser)
 
