@@ -63,6 +63,17 @@ def outputs(make: Any, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield mode, difference(found, as_torch(record[wanted]))
         except Exception as error:
             yield mode, f"{type(error).__name__}: {str(error)[:200]}"
+    more = zip(as_torch(record.get("moreInputs")) or (), as_torch(record.get("moreOutputs")) or ())
+    try:
+        module = make().eval()
+        for number, (input, wanted_output) in enumerate(more, 1):
+            with torch.no_grad():
+                why = difference(module(copied(input)), wanted_output)
+            if why:
+                yield f"input {number}", why
+                break
+    except Exception as error:
+        yield "more", f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def gradients(make: Any, record: dict[str, Any]) -> str:
@@ -146,7 +157,8 @@ def generated(options: argparse.Namespace, folder: Path) -> Iterator[Path]:
     for at in range(0, options.count, 50):
         seed = options.seed * 1_000_000 + at
         path = folder / f"{options.kind}_{seed}.t7"
-        command = [options.th, str(GENERATOR), options.kind, str(seed), str(min(50, options.count - at)), str(path)]
+        count = str(min(50, options.count - at))
+        command = [options.th, str(GENERATOR), options.kind, str(seed), count, str(path), str(options.inputs)]
         if subprocess.run(command, capture_output=True, timeout=600).returncode == 0 and path.exists():
             yield path
             path.unlink()
@@ -159,20 +171,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--th", default="th", help="the interpreter of Lua Torch")
-    parser.add_argument("--kind", default="nn", choices=("nn", "graph", "expr", "rnn"))
+    parser.add_argument("--kind", default="nn", choices=("nn", "graph", "expr", "rnn", "lists"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--inputs", type=int, default=0, help="further inputs for each network")
     parser.add_argument("--grads", action="store_true", help="compare gradients too")
     parser.add_argument("--live", action="store_true", help="live modules only")
     parser.add_argument("--findings", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    tried = found = 0
+    tried = found = inputs = 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for path in chain(options.files, generated(options, Path(folder))):
-            tried += len(records(path))
+            listed = records(path)
+            tried += len(listed)
+            inputs += sum(1 + len(as_torch(record.get("moreInputs")) or ()) for record in listed)
             for number, record, why in check(path, options.grads, not options.live):
                 found += 1
                 shown = " ".join(record["text"].decode("utf-8", "replace").split())
@@ -180,7 +195,7 @@ def main() -> int:
                 if options.findings:
                     keep(path, number, record, options.findings, why)
             print(f"{path.name}: {tried} networks, {found} differences, {time.monotonic() - began:.0f} s", flush=True)
-    print(f"{tried} networks, {found} differences", flush=True)
+    print(f"{tried} networks, {inputs} inputs, {found} differences", flush=True)
     return 1 if found else 0
 
 

@@ -26,7 +26,6 @@ class Copied:
         text: its source.
         needs: other names of the same file that it uses.
         imports: its imports: `(module, name, alias)`; the name is empty for `import module`.
-        returns: for a layer, the return annotation of its `forward`.
         inputs: for a layer, the number of its inputs.
         remembers: for a layer, whether it keeps state between calls, or is notified between them.
         defaults: for a layer, the arguments of its constructor that may be omitted, and their values.
@@ -37,7 +36,6 @@ class Copied:
     text: str
     needs: tuple[str, ...]
     imports: frozenset[tuple[str, str, str]]
-    returns: str = "Any"
     inputs: int = 1
     remembers: bool = False
     defaults: Mapping[str, Any] = field(factory=dict)
@@ -104,7 +102,7 @@ def _file(module: str) -> dict[str, Copied]:
             "\n".join(lines[start - 1 : statement.end_lineno]),
             tuple(sorted(other for other in used if other in defined and other != name)),
             frozenset(imports[other] for other in used if other in imports),
-            *_forward(statement),
+            _inputs(statement),
             _remembers(statement),
             _defaults(statement),
             _inherits(statement),
@@ -112,12 +110,12 @@ def _file(module: str) -> dict[str, Copied]:
     return found
 
 
-def _forward(statement: ast.stmt) -> tuple[str, int]:
-    """Return the annotation of a class's `forward`, and the number of its inputs."""
+def _inputs(statement: ast.stmt) -> int:
+    """Return the number of inputs of a class's `forward`."""
     for inner in getattr(statement, "body", ()):
-        if isinstance(inner, ast.FunctionDef) and inner.name == "forward" and inner.returns is not None:
-            return ast.unparse(inner.returns), len(inner.args.args) - 1
-    return "Any", 1
+        if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
+            return len(inner.args.args) - 1
+    return 1
 
 
 def _remembers(statement: ast.stmt) -> bool:

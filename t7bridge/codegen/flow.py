@@ -9,8 +9,10 @@ from attrs import field
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..nn.flows import ANY, DataFlow, Kind, listed
 from ..nn.mapping import LAYERS
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.traits import traits_of
 from .code import Construction, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
 from .forms import BatchOrigin, Form
@@ -75,6 +77,7 @@ class SourceBuilder:
         torch: the classes of torch.nn, by their names there.
         budget: resource limits of generating.
         memory: effects of modules on memory.
+        flow: kinds of the outputs of modules.
         inplace: whether there is a module that changes its input.
     """
 
@@ -84,6 +87,7 @@ class SourceBuilder:
         self.inplace = inplace
         self.budget = Budget(limits, "writing the model as source", free)
         self.memory = MemoryEffects()
+        self.flow = DataFlow(traits_of)
         self.copied: dict[str, Copied] = {}
         self.foreign: dict[str, str] = {}
         self._shared = shared
@@ -92,29 +96,31 @@ class SourceBuilder:
     def root(self, spec: ModuleSpec, criterion: bool = False) -> CodeBlock:
         """Return the class of the whole model; that of a criterion also has a target."""
         if not criterion:
-            return self._block(spec, Form(), "Model", whole=True)[0]
+            return self._block(spec, Form(), ANY, "Model", whole=True)[0]
         block = CodeBlock(spec, "Model")
         call = self.copy(spec)
         compared = self.copied[call.name].inputs > 1 if call.name in self.copied else True
-        block.result = Body(self, block, Form()).module(
+        block.result = Body(self, block, Form(), ANY).module(
             spec, call, Ref(0), "criterion", Form(), _with_target if compared else applied
         )
         self.blocks.append(block)
         return block
 
-    def construct(self, spec: ModuleSpec, form: Form | None = None) -> tuple[Construction, Form]:
+    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
             form: that of its input. A shared module is constructed for any input.
+            kind: that of its input, likewise.
         """
         self.budget.spend()
         shared = self.is_shared(spec)
         form = Form() if form is None or shared else form
-        module = self._module(spec, form)
+        kind = ANY if shared else kind
+        module = self._module(spec, form, kind)
         if module is None and (spec.target == SEQUENTIAL or traits(spec).block):
-            block, after = self._block(spec, form, _block_base(spec))
+            block, after = self._block(spec, form, kind, _block_base(spec))
             module = Construction(block.base, spec=spec, block=block, origin=block), after
         if module is None:
             module = self.copy(spec), form_of_copy(spec, form)
@@ -136,18 +142,19 @@ class SourceBuilder:
             )
         return call
 
-    def _module(self, spec: ModuleSpec, form: Form) -> tuple[Construction, Form] | None:
+    def _module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         if spec.target == SEQUENTIAL:
-            return self._plain_sequential(spec, form)
-        return as_module(spec, form)
+            return self._plain_sequential(spec, form, kind)
+        return None if spec.plain and kind.is_list else as_module(spec, form)
 
-    def _plain_sequential(self, spec: ModuleSpec, form: Form) -> tuple[Construction, Form] | None:
+    def _plain_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return an nn.Sequential, unless it contains something that no module of torch.nn expresses."""
         calls = []
         for child in spec.children.values():
             if self._flows(child, form):
                 return None
-            call, form = self.construct(child, form)
+            call, form = self.construct(child, form, kind)
+            kind = self.flow(child, kind)
             if call.name != "nn.Identity":
                 calls.append(call)
         return sequential(calls or [Construction("nn.Identity")], spec), form
@@ -162,10 +169,12 @@ class SourceBuilder:
             return False
         return around_module(spec, form) is not None or as_expression(spec, form) is not None
 
-    def _block(self, spec: ModuleSpec, form: Form, base: str, whole: bool = False) -> tuple[CodeBlock, Form]:
+    def _block(
+        self, spec: ModuleSpec, form: Form, kind: Kind, base: str, whole: bool = False
+    ) -> tuple[CodeBlock, Form]:
         if id(spec) not in self._built:
             block = CodeBlock(spec, base, whole=whole)
-            body = Body(self, block, form)
+            body = Body(self, block, form, kind)
             begin = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = begin(spec, Ref(0))
             body.measure(block.result)
@@ -197,12 +206,6 @@ class SourceBuilder:
         call.kwargs.update(given)
         return call
 
-    def annotation(self, call: Construction) -> str:
-        """Return the annotation of a module's output: `Tensor` or another."""
-        if call.name in self.copied:
-            return self.copied[call.name].returns
-        return "Tensor" if call.name.startswith("nn.") and call.name != "nn.Identity" else "Any"
-
     def is_shared(self, spec: ModuleSpec) -> bool:
         """Return whether a module occurs at several places of the model."""
         return id(spec) in self._shared
@@ -211,13 +214,14 @@ class SourceBuilder:
 class Body:
     """Writes the steps of one block."""
 
-    def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form) -> None:
+    def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form, kind: Kind) -> None:
         self.builder = builder
         self.block = block
         self._held: dict[int, Attribute] = {}
         self._inner: dict[Ref, Form] = {}
+        self._kinds: dict[int, tuple[Value, Kind]] = {}
         form = Form(origin=BatchOrigin(given=True)) if block.whole else form
-        block.steps.append(Step(applied, [], form=form))
+        block.steps.append(Step(applied, [], form=form, kind=kind))
 
     def form(self, value: Value) -> Form:
         """Return the form of a value, as far as it is known."""
@@ -230,6 +234,19 @@ class Body:
             return step.element
         given = self.block.whole and not value.step
         return self._inner.setdefault(value, Form(origin=BatchOrigin(given=given)))
+
+    def kind(self, value: Value) -> Kind:
+        """Return whether a value is a tensor or a list, as far as it is known."""
+        if not isinstance(value, Ref):
+            known = self._kinds.get(id(value))
+            if known is None:
+                known = self._kinds[id(value)] = (value, listed(map(self.kind, value)))
+            return known[1]
+        step = self.block.steps[value.step]
+        kind = ANY if step is None else step.kind
+        for index in value.path:
+            kind = kind.at(index)
+        return kind
 
     def add(self, step: Step) -> Ref:
         """Add a step."""
@@ -277,7 +294,8 @@ class Body:
         if around is not None:
             call, write, after = around
             return self.module(spec, call, value, base, after, write)
-        if spec.plain and (isinstance(value, list) or spec is self.block.spec):
+        kind = self.kind(value)
+        if spec.plain and (kind.is_list or spec is self.block.spec):
             return self.module(spec, self.builder.copy(spec), value, base, Form())
         if spec.target != SEQUENTIAL and as_module(spec, form) is None:
             expression = as_expression(spec, form)
@@ -289,7 +307,7 @@ class Body:
                     call = self.builder.copy(spec)
                     return self.module(spec, call, value, base, after, applied, write)
                 return self.add(Step(write, [value], form=after, same=self.builder.memory.effects(spec)[1]))
-        call, after = self.builder.construct(spec, form)
+        call, after = self.builder.construct(spec, form, kind)
         return self.module(spec, call, value, base, after)
 
     def module(
@@ -312,7 +330,6 @@ class Body:
             self.block.attributes.append(attribute)
         function = None if attribute.own else function_of(call)
         inplace, handed_on = self.builder.memory.effects(spec)
-        kind = self.builder.annotation(call) if call.block is None else "Any"
         return self.add(
             Step(
                 write,
@@ -321,7 +338,7 @@ class Body:
                 function=function,
                 unseen=unseen,
                 form=form,
-                kind=kind,
+                kind=self.builder.flow(spec, self.kind(value)),
                 inplace=inplace,
                 same=handed_on,
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from ..nn.flows import TENSOR, many
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import BinaryOperation, Listed, Node, apply, method
 from .forms import Form, alike
@@ -67,13 +68,15 @@ def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec 
 
 
 def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-    child = next(iter(spec.children.values()), None)
-    if child is None or not isinstance(value, list) or _flowing(child):
+    children = list(spec.children.values())
+    if not children or not isinstance(value, list) or any(map(_flowing, children)):
         return None
-    call, _ = body.builder.construct(child)
-    if call.name == "nn.Identity":
-        return list(value)
-    return [body.module(child, call, item, "", Form()) for item in value]
+    mapped: list[Value] = []
+    for at, item in enumerate(value):
+        child = children[at if at < len(children) else 0]
+        call, _ = body.builder.construct(child)
+        mapped.append(item if call.name == "nn.Identity" else body.module(child, call, item, "", Form()))
+    return mapped
 
 
 _MOST_UNPACKED = 100
@@ -172,17 +175,18 @@ def _shaped(write: Callable[..., Node], equal: list[bool]) -> Callable[..., Node
     return shaped
 
 
-def _extreme(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None, function: str) -> Value | None:
+def _extreme(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None, comparison: str) -> Value | None:
     if not isinstance(value, list) or len(value) != 2:
         return None
     form, other = map(body.form, value)
+    if not alike(form, other):
+        return None
 
-    def write(*operands: Node) -> Node:
-        return apply(function, *operands)
+    def write(first: Node, second: Node, *again: Node) -> Node:
+        return apply("torch.where", method(second, comparison, first), second, first)
 
-    if alike(form, other):
-        return body.add(Step(write, list(value), form=form))
-    return body.add(Step(_shaped(write, [True, False]), [value[0], *value], form=form))
+    # Of equal elements the first receives the gradient. Both are used twice, and so have names.
+    return body.add(Step(write, [*value, *value], form=form))
 
 
 def _dimension(spec: ModuleSpec, rank: int | None) -> int | None:
@@ -206,7 +210,7 @@ def _split(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | N
     # No layer may write into the results of `unbind`.
     if dim is None or body.builder.inplace:
         return None
-    write = Step(lambda x: method(x, "unbind", dim), [value], kind="tuple[Tensor, ...]", hint="parts", same=True)
+    write = Step(lambda x: method(x, "unbind", dim), [value], kind=many(TENSOR), hint="parts", same=True)
     write.element = Form()
     return body.add(write)
 
@@ -234,21 +238,19 @@ def _reversed(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec 
 
 
 def _flat(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
-    """Flatten a list: only values known not to be lists are taken out of it."""
-
-    def parts(value: Value) -> list[Value] | None:
-        if isinstance(value, Ref):
-            step = body.block.steps[value.step]
-            return [value] if step and value.step and not value.path and step.kind == "Tensor" else None
-        found: list[Value] = []
-        for item in value:
-            inner = parts(item)
-            if inner is None:
-                return None
-            found += inner
-        return found
-
-    return parts(value) if isinstance(value, list) else None
+    """Flatten a list, if every part of it is known to be a tensor or a list of known length."""
+    found: list[Value] = []
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        kind = body.kind(part)
+        if kind.is_list and kind.items is not None:
+            stack += [pick(part, at) for at in reversed(range(len(kind.items)))]
+        elif kind == TENSOR:
+            found.append(part)
+        else:
+            return None
+    return found if isinstance(value, list) or body.kind(value).is_list else None
 
 
 FLOWS: dict[str, Callable[..., Value | None]] = {

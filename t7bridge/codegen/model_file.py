@@ -6,6 +6,7 @@ import ast
 import re
 
 from ..data import define
+from ..nn.flows import ANY, TENSOR, Kind
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from ..nn.torch_nn import TORCH
 from ..version import __version__
@@ -142,7 +143,14 @@ def _returns(block: CodeBlock, writer: Writer) -> str:
     step = block.steps[result.step]
     if step is None or not result.step or result.path:
         return "Any"
-    return "list[Tensor]" if step.kind.startswith("tuple") else step.kind
+    return _annotation(step.kind)
+
+
+def _annotation(kind: Kind) -> str:
+    if kind.is_list:
+        inner = {_annotation(each or ANY) for each in kind.items or (kind.each,)}
+        return f"list[{inner.pop() if len(inner) == 1 else 'Any'}]"
+    return "Tensor" if kind == TENSOR else "Any"
 
 
 def _takes(block: CodeBlock, names: list[str]) -> str:

@@ -17,10 +17,10 @@ from .flow import CodeBlock, SourceBuilder
 from .model_file import FROM_PRETRAINED
 
 _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values() if known.function} | {
-    *("cat", "maximum", "minimum", "load", "max_pool1d"),
+    *("cat", "where", "load", "max_pool1d"),
 }
 _WORDS_OF_VALUES = """
-abs exp log square pow unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind flatten
+abs exp log square pow gt lt unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind flatten
 unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name __init__
 """
 _METHODS = frozenset(_WORDS_OF_VALUES.split())

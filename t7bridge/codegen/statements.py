@@ -175,7 +175,7 @@ class Writer:
 
     def _is_tuple(self, number: int) -> bool:
         step = self._block.steps[number]
-        return step is not None and step.kind.startswith("tuple")
+        return step is not None and step.element is not None
 
     def _last_uses(self) -> dict[int, int]:
         last: dict[int, int] = {}

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from attrs import field
 
 from ..data import define
+from ..nn.flows import TENSOR, Kind
 from .code import Construction, Node, apply, sequential
 from .forms import Form
 
@@ -72,7 +73,7 @@ class Step:
         unseen: the same for a module that changes its first input, if no other step sees that.
         form: shape of the result, as far as it is known.
         element: form of each element, if the result is a list of tensors of one shape.
-        kind: `Tensor`, or another annotation of the result.
+        kind: whether the result is a tensor or a list, as far as it is known.
         inplace: whether it changes its input.
         same: whether the result may be the memory of the input.
         hint: suggested name of a variable for the result.
@@ -86,7 +87,7 @@ class Step:
     unseen: Write | None = None
     form: Form = field(factory=Form)
     element: Form | None = None
-    kind: str = "Tensor"
+    kind: Kind = TENSOR
     inplace: bool = False
     same: bool = False
     hint: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..data import define
 from ..errors import ModelError
+from .flows import Flow
 from .mapping import LAYERS
 from .output_shapes import Rule
 from .torch_nn import Shape, output_of, tensors_like
@@ -25,6 +26,8 @@ class Traits:
     Attributes:
         takes_list: the input is a list.
         returns_list: the output is a list.
+        flow: how the structure of the output follows from that of the input, see `flows`; without it the output is
+            a tensor, or a list of anything.
         may_take_list: the input is a tensor, or a list whose second element is used for its size.
         shares_memory: the output may share memory with the input.
         copies: the output has memory of its own, though the expression named by `written` is a view.
@@ -47,6 +50,7 @@ class Traits:
 
     takes_list: bool = False
     returns_list: bool = False
+    flow: Flow | None = None
     may_take_list: bool = False
     shares_memory: bool = False
     copies: bool = False

@@ -1,11 +1,12 @@
 -- Random networks and what Lua Torch computes with them, as one list of records.
---   th random_nets.lua KIND SEED COUNT OUT.t7        KIND: nn, graph, expr, rnn   (rnn needs dpnn and rnn)
+--   th random_nets.lua KIND SEED COUNT OUT.t7 [INPUTS]    KIND: nn, graph, expr, rnn, lists   (the last two need dpnn and rnn)
 -- A network grows layer by layer: each candidate is run on the value so far, and kept where Lua takes it.
 -- A record: model, input, output (evaluation), and where the network is the same function in training: trainOutput,
--- gradOutput, gradInput, gradParameters; for recurrent ones also again: the output of a second call.
+-- gradOutput, gradInput, gradParameters; for recurrent ones also again: the output of a second call. With INPUTS, as many
+-- further inputs, and the outputs of one module for them in turn: moreInputs, moreOutputs.
 require 'nn' require 'nngraph'
-local KIND, SEED, COUNT, OUT = arg[1] or 'nn', tonumber(arg[2] or 1), tonumber(arg[3] or 10), arg[4] or 'out.t7'
-if KIND == 'rnn' then require 'dpnn' require 'rnn' end
+local KIND, SEED, COUNT, OUT, INPUTS = arg[1] or 'nn', tonumber(arg[2] or 1), tonumber(arg[3] or 10), arg[4] or 'out.t7', tonumber(arg[5] or 0)
+if KIND == 'rnn' or KIND == 'lists' then require 'dpnn' require 'rnn' end
 torch.setdefaulttensortype('torch.DoubleTensor') torch.manualSeed(SEED) torch.setnumthreads(1)
 
 local function int(a, b) return torch.random(a, b) end
@@ -351,6 +352,121 @@ local function recurrent()
   return m, x
 end
 
+-- Lists in every order: what makes them, what takes them, and what passes them on, inside one another
+local depth = 0
+local listed -- (value, steps) -> module, value
+local width = 3 -- every tensor is (n, 3), as far as possible, so that lists can be joined and added
+local function deeper(f, ...) depth = depth + 1 local a, b = f(...) depth = depth - 1 return a, b end
+local function inner(v) -- one module for a value, mostly small
+  if depth >= 4 or chance(.4) then
+    if not torch.isTensor(v) then return nn.Identity() end
+    return pick{nn.Tanh, nn.Abs, nn.Identity, nn.LeakyReLU, nn.Sigmoid, function() return nn.Linear(v:size(v:dim()), width) end}()
+  end
+  return (deeper(listed, v, int(1, 2)))
+end
+local function cell(v)
+  local i = v:size(v:dim())
+  return pick{
+    function() return nn.Linear(i, width) end, function() return nn.LSTM(i, width) end, function() return nn.GRU(i, width) end,
+    function() nn.FastLSTM.usenngraph = false return nn.FastLSTM(i, width) end, function() return nn.Recursor(nn.Sequential():add(nn.Linear(i, width)):add(nn.Tanh())) end,
+    function() return nn.Recurrent(width, nn.Linear(i, width), nn.Linear(width, width), nn.Sigmoid(), 9) end,
+    function() return nn.Recurrence(nn.Sequential():add(nn.ParallelTable():add(nn.Linear(i, width)):add(nn.Linear(width, width))):add(nn.CAddTable()), width, 1) end,
+    function() return nn.Sequential():add(nn.LSTM(i, width)):add(nn.Tanh()) end,
+  }()
+end
+local function few_outputs(v) -- a graph of several outputs
+  local i = nn.Identity()()
+  local first = torch.isTensor(v) and i or nn.SelectTable(int(1, #v))(i)
+  local outs = {inner(torch.isTensor(v) and v or v[first.data.module.index])(first)}
+  for _ = 1, int(1, 2) do outs[#outs + 1] = chance(.5) and inner(v)(i) or nn.Identity()(pick(outs)) end
+  return nn.gModule({i}, outs)
+end
+local function listing(v) -- from a tensor
+  return pick{
+    function() local m = nn.ConcatTable() for _ = 1, int(1, 3) do m:add(inner(v)) end return m end, function() return nn.SplitTable(1) end, function() return nn.SplitTable(v:dim()) end,
+    function() return few_outputs(v) end, function() return nn.Repeater(cell(v), int(1, 3)) end, function() return nn.Sequential():add(nn.LeakyReLU()):add(few_outputs(v)) end,
+    function() local m = nn.ConcatTable() for _ = 1, int(2, 3) do m:add(nn.Linear(v:size(v:dim()), width)) end return m end,
+    function() return nn.Linear(v:size(v:dim()), width) end, function() return pick{nn.Tanh, nn.LeakyReLU, nn.Identity, nn.Abs, nn.Mul, nn.SoftMax}() end,
+    function() return nn.Recursor(nn.Linear(v:size(v:dim()), width)) end, function() return nn.ReLU(true) end,
+    function() return nn.Concat(v:dim()):add(inner(v)):add(inner(v)) end, function() return nn.Decorator(inner(v)) end,
+  }()
+end
+local function listed_from(v) -- from a list
+  local one, n = v[1], #v
+  local d = torch.isTensor(one) and one:dim() or 2
+  local options = {
+    function() return nn.FlattenTable() end, function() return nn.FlattenTable() end, function() return nn.FlattenTable() end,
+    function() return nn.SelectTable(int(1, n)) end, function() return nn.SelectTable(-int(1, n)) end, function() return nn.NarrowTable(int(1, n), int(1, n)) end,
+    function() return nn.JoinTable(int(1, d)) end, function() return nn.JoinTable(1, d - 1) end, function() return nn.CAddTable() end, function() return nn.CAddTable(true) end, function() return nn.CMulTable() end,
+    function() return pick{nn.CMaxTable, nn.CMinTable, nn.CSubTable}() end, function() return nn.ReverseTable() end, function() return nn.ZipTable() end, function() return nn.ZipTableOneToMany() end,
+    function() local m = nn.ParallelTable() for i = 1, n do m:add(inner(v[i])) end return m end, function() local m = nn.ParallelTable() for i = 1, n do m:add(inner(v[i])) end return m end,
+    function() return nn.MapTable(inner(one)) end, function() local m = nn.MapTable(inner(one), chance(.4)) m:resize(int(1, n + 1)) for i = 1, #m.modules do m.modules[i]:reset() end return m end,
+    function() return nn.MapTable(torch.isTensor(one) and nn.Linear(one:size(d), width) or nn.Identity()) end,
+    function() local m = nn.Sequencer(torch.isTensor(one) and cell(one) or inner(one)) if chance(.3) then m:remember(pick{'both', 'eval', 'train'}) end return m end,
+    function() return nn.Sequencer(inner(one)) end, function() return nn.BiSequencer(cell(one), cell(one), pick{nn.CAddTable(), nn.CMulTable(), nn.JoinTable(1, 1), nn.Identity(), nn.FlattenTable()}) end,
+    function() local m = nn.ConcatTable() for _ = 1, int(1, 3) do m:add(chance(.3) and nn.SelectTable(int(1, n)) or inner(v)) end return m end, function() return few_outputs(v) end,
+    function() return nn.ConcatTable():add(nn.Identity()):add(nn.FlattenTable()) end, function() return nn.NaN(inner(v)) end, function() return nn.Decorator(inner(v)) end, function() return nn.DontCast(inner(v)) end,
+    function() return nn.Recursor(inner(v)) end, function() return nn.Sequential():add(inner(v)):add(nn.Identity()) end, function() return nn.MixtureTable() end, function() return nn.DotProduct() end,
+    function() -- a graph of several inputs
+      local inputs, outs = {}, {}
+      for i = 1, n do inputs[i] = nn.Identity()() outs[i] = inner(v[i])(inputs[i]) end
+      if chance(.5) then outs[#outs + 1] = nn.FlattenTable()(outs) end
+      if chance(.3) then local _, last = 0, nn.Identity()(outs) outs = {last} end
+      return nn.gModule(inputs, outs)
+    end,
+    function() -- one element of several that a node returns
+      local i = nn.Identity()() local parts = n > 1 and {inner(v)(nn.Identity()(i))} or {} local split = n > 1 and {i:split(n)} or {i}
+      for k = 1, n do if chance(.7) then parts[#parts + 1] = split[k] end end
+      return nn.gModule({i}, parts)
+    end,
+    function() local shared = nn.FlattenTable() return nn.ConcatTable():add(shared):add(nn.Sequential():add(shared):add(nn.SelectTable(-1))) end,
+  }
+  return pick(options)()
+end
+function listed(v, steps)
+  local net = nn.Sequential()
+  for _ = 1, steps do
+    local m, out = try(v, true, function(v) return torch.isTensor(v) and listing(v) or listed_from(v) end)
+    if m and #leaves(out) <= 24 then net:add(m) v = out end
+  end
+  if #net.modules == 0 then return nn.Identity(), v end
+  if #net.modules == 1 and chance(.5) then return net.modules[1], v end
+  return net, v
+end
+function lists()
+  local n, x = int(1, 3)
+  local function tensor() return torch.randn(n, width) end
+  x = pick{tensor, tensor, function() return {tensor(), tensor()} end, function() return {tensor(), tensor(), tensor()} end,
+    function() return {tensor(), {tensor(), tensor()}} end, function() return {{tensor()}, {tensor(), {tensor()}}} end, function() return {tensor()} end}()
+  return (listed(x, int(2, 6))), x
+end
+
+-- Further inputs: other numbers, other sizes of the batch, other lengths of a list of steps where the network takes them
+function more(r, m, x)
+  local e = r.model:clone() e:evaluate()
+  r.moreInputs, r.moreOutputs = {}, {}
+  local batch = leaves(x)[1]:size(1)
+  local first = m while torch.typename(first) == 'nn.Sequential' and first.modules[1] do first = first.modules[1] end
+  local name = torch.typename(first)
+  -- A Sequencer copies a shorter table of a step over its last one, whose other elements remain.
+  local longer = not torch.isTensor(x) and (name == 'nn.Sequencer' or name == 'nn.MapTable' or name == 'nn.FlattenTable')
+  longer = longer and #leaves(x) == #x and select(2, r.text:gsub('Sequencer', '')) + select(2, r.text:gsub('Repeater', '')) <= (name == 'nn.Sequencer' and 1 or 0)
+  local function like(v, n)
+    if torch.isTensor(v) then local s = v:size() if s[1] == batch then s[1] = n end return torch.randn(s) end
+    local t = {} for i, each in ipairs(v) do t[i] = like(each, n) end return t
+  end
+  for _ = 1, INPUTS do
+    local input = like(x, batch)
+    local other = chance(.1) and longer
+    if other then if chance(.5) then input[#input + 1] = input[1]:clone() elseif #input > 1 then input[#input] = nil end end
+    local probe = other and e:clone() or e -- what fails may leave half a step behind
+    local ok, out = pcall(function() return copy(probe:forward(copy(input))) end)
+    if ok and other then e = probe end
+    if ok and good(out) then r.moreInputs[#r.moreInputs + 1] = input r.moreOutputs[#r.moreOutputs + 1] = out
+    elseif not other then break end
+  end
+end
+
 -- What Lua computes with a network
 function measure(m, x)
   local r = {input = copy(x), model = m:clone(), random = random_layers, text = tostring(m)}
@@ -360,7 +476,7 @@ function measure(m, x)
   end
   local e = r.model:clone() e:evaluate()
   r.output = assert(run(e, x), 'no output')
-  if KIND == 'rnn' then r.again = run(e, x) end
+  if KIND == 'rnn' or KIND == 'lists' then r.again = run(e, x) end
   local check = r.model:clone() check:evaluate()
   local again = assert(run(check, x))
   for i, a in ipairs(leaves(again)) do if (a - leaves(r.output)[i]):abs():max() > 1e-9 then error('not deterministic') end end
@@ -391,12 +507,15 @@ local function record()
   local m, x, b
   if KIND == 'graph' or (KIND == 'expr' and chance(.3)) then m, x = graph()
   elseif KIND == 'rnn' then m, x = recurrent()
+  elseif KIND == 'lists' then m, x = lists()
   else
     x, b = start() m = grow(x, b, int(1, 6))
     if chance(.1) then x = {x, torch.randn(x:size())} m = nn.ParallelTable():add(m):add((grow(x[2], b, 2))) end
   end
   if KIND == 'rnn' and chance(.2) then m:evaluate() m:forward(copy(x)) else m:clearState() end -- or saved amid a sequence
-  return measure(m, x)
+  local r = measure(m, x)
+  if INPUTS > 0 then more(r, m, x) end
+  return r
 end
 
 if KIND ~= 'none' then

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from ...graph.dtypes import LUA_CLASSES
-from ...graph.lua import TorchObject
+from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
-from ..fields import Fields
+from .. import flows
+from ..fields import Fields, lookup
 from ..mapping import LAYERS, Call, Lua, Mapped, NotMappedError, becomes, dim, integer, of_runtime, of_torch
+from ..plan.places import is_scratch
 from ..registry import (
+    Child,
+    Layer,
     Param,
     Source,
     first_module,
@@ -74,8 +81,14 @@ register_layer(
     module=_MODULES,
     traits={
         "containers.Concat": Traits(written=("concat",), block="Branches"),
-        "containers.ConcatTable": Traits(returns_list=True, written=("branches",), block="Branches"),
-        "containers.ParallelTable": Traits(takes_list=True, returns_list=True, written=("parallel",), block="Block"),
+        "containers.ConcatTable": Traits(
+            returns_list=True, flow=flows.branches, written=("branches",), block="Branches"
+        ),
+        "containers.ParallelTable": Traits(
+            takes_list=True, returns_list=True, flow=flows.parallel, written=("parallel",), block="Block"
+        ),
+        "containers.DontCast": Traits(flow=flows.sequence),
+        "torch.nn.Sequential": Traits(flow=flows.sequence),
     },
 )
 # CRNN: one module for every element of a table.
@@ -83,7 +96,11 @@ register_layer(
     "nn.SharedParallelTable",
     children=named_modules("unit"),
     module=of_runtime("containers.SharedParallelTable"),
-    traits={"containers.SharedParallelTable": Traits(takes_list=True, returns_list=True, written=("map",))},
+    traits={
+        "containers.SharedParallelTable": Traits(
+            takes_list=True, returns_list=True, flow=flows.mapped, written=("map",)
+        )
+    },
 )
 register_layer(
     "nn.Convert",
@@ -92,20 +109,77 @@ register_layer(
     module=dpnn_convert,
     traits={"shape.Convert": Traits(shares_memory=True)},
 )
-# Older files hold the copies that Lua made for the elements of the last input; cunn writes only the first replica
-# since class version 2, and all of them before.
+
+
+def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
+    """Return the fields of an object that are numbers, texts and truth values, but for temporary ones."""
+    scratch = layer.scratch if layer else frozenset()
+    return {
+        key: value
+        for key, value in (obj.fields.raw_items() if obj.fields is not None else ())
+        if isinstance(key, bytes)
+        and isinstance(value, (bool, float, bytes))
+        and not is_scratch(key.decode("utf-8", "replace"))
+        and key.decode("utf-8", "replace") not in scratch
+    }
+
+
+def _are_one(first: Value, second: Value) -> bool:
+    """Return whether two modules are clones that share all their tensors and have the same options."""
+    stack = [(first, second)]
+    for one, other in islice(iter(lambda: stack.pop() if stack else None, None), _MOST_COMPARED):
+        if one is other:
+            continue
+        if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
+            return False
+        layer = layer_of(one.class_name)
+        if one.class_name != other.class_name or layer is None or _options(one, layer) != _options(other, layer):
+            return False
+        for param in layer.params_of(Fields(one, "", layer.defaults)):
+            for source in param.sources:
+                a, b = lookup(one, source.path), lookup(other, source.path)
+                if isinstance(a, Tensor) and isinstance(b, Tensor):
+                    if a.numel != b.numel or (a.numel and (a.storage, a.offset) != (b.storage, b.offset)):
+                        return False
+                elif a is not b and not a == b:
+                    return False
+        inside = [[child.value for child in layer.children(obj)] if layer.children else [] for obj in (one, other)]
+        if len(inside[0]) != len(inside[1]):
+            return False
+        stack += zip(*inside)
+    return not stack
+
+
+_MOST_COMPARED = 100_000
+"""Maximum number of modules compared in the clones of one `nn.MapTable`."""
+
+
+def clones(obj: TorchObject) -> Iterator[Child]:
+    """Return the module of an `nn.MapTable`, and its clones for other elements if they have tensors of their own.
+
+    Lua uses `module` for the first element, whatever is first in `modules`.
+    """
+    inside = list(modules(obj))
+    if inside and obj.get("module") is not None and inside[0].value is not obj.get("module"):
+        inside[0] = Child("0", ".module", obj.get("module"))
+    yield from inside[:1] if all(_are_one(inside[0].value, each.value) for each in inside[1:]) else inside
+
+
 register_layer(
     "nn.MapTable",
+    children=clones,
+    scratch="sharedparams",
+    module=of_runtime("containers.MapTable"),
+    traits={"containers.MapTable": Traits(takes_list=True, returns_list=True, flow=flows.mapped, written=("map",))},
+)
+# Older files hold the copies that Lua made for other devices; cunn writes only the first replica since class version 2,
+# and all of them before.
+register_layer(
     "nn.DataParallelTable",
     "nn.DataParallel",
     children=first_module,
-    scratch="flattenedParams inputGpu outputGpu impl sharedparams",
-    module={
-        "nn.MapTable": of_runtime("containers.MapTable"),
-        "nn.DataParallelTable": of_torch("Sequential"),
-        "nn.DataParallel": of_torch("Sequential"),
-    },
-    traits={"containers.MapTable": Traits(takes_list=True, returns_list=True, written=("map",))},
+    scratch="flattenedParams inputGpu outputGpu impl",
+    module=of_torch("Sequential"),
 )
 
 
@@ -114,7 +188,7 @@ register_layer(
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
     module=of_runtime("graph.Graph"),
-    traits={"graph.Graph": Traits(written=("graph",), block="Graph", is_graph=True)},
+    traits={"graph.Graph": Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True)},
 )
 
 
@@ -190,4 +264,5 @@ register_layer(
     scratch="weight bias",
     defaults={"outputDim": 1.0},
     module=_weight_norm,
+    traits={"containers.WeightNorm": Traits(flow=flows.sequence)},
 )

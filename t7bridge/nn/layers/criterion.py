@@ -6,13 +6,17 @@ from typing import Any
 
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
+from .. import flows
 from ..fields import items_of
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
 from ..registry import Param, criterions, named_modules, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import elements
 
 _SCRATCH = "output_tensor total_weight_tensor target buffer"
 _AVERAGE = flag("sizeAverage", True)
+_IF_AVERAGE = flag("sizeAverage")
+"""Of criterions written in Lua, which take a missing field for false; those in C refuse it, or did not have it yet."""
 
 
 def _class_weights(path: str) -> Param:
@@ -29,10 +33,10 @@ register_layer(
             "classes.ClassSimplexCriterion", integer("nClasses"), average=_AVERAGE, index_base=BASE
         ),
         "nn.CosineEmbeddingCriterion": of_runtime(
-            "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_AVERAGE
+            "criterion.CosineEmbeddingCriterion", number("margin", 0.0), average=_IF_AVERAGE
         ),
         "nn.DistKLDivCriterion": of_runtime("criterion.DistKLDivCriterion", average=_AVERAGE),
-        "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_AVERAGE),
+        "nn.DistanceRatioCriterion": of_runtime("criterion.DistanceRatioCriterion", average=_IF_AVERAGE),
         "nn.HingeEmbeddingCriterion": of_runtime(
             "criterion.HingeEmbeddingCriterion", number("margin", 1.0), average=_AVERAGE
         ),
@@ -41,7 +45,7 @@ register_layer(
         "nn.MSECriterion": of_runtime("criterion.MSECriterion", average=_AVERAGE),
         "nn.MarginCriterion": of_runtime("criterion.MarginCriterion", number("margin", 1.0), average=_AVERAGE),
         "nn.MarginRankingCriterion": of_runtime(
-            "criterion.MarginRankingCriterion", number("margin", 1.0), average=_AVERAGE
+            "criterion.MarginRankingCriterion", number("margin", 1.0), average=_IF_AVERAGE
         ),
         "nn.MultiLabelMarginCriterion": of_runtime(
             "classes.MultiLabelMarginCriterion", average=_AVERAGE, index_base=BASE
@@ -74,9 +78,10 @@ def _class_nll(lua: Lua) -> Call:
 
 @becomes("classes.CrossEntropyCriterion")
 def _cross_entropy(lua: Lua) -> Call:
-    """Map to torch.nn.CrossEntropyLoss: `sizeAverage` of the criterion takes precedence over the inner one's."""
+    """Map to torch.nn.CrossEntropyLoss: the inner criterion decides, after `sizeAverage` was passed on if it changed."""
     kwargs = _weighted(lua)
-    kwargs["average"] = lua.flag("sizeAverage", lua.flag("nll.sizeAverage", True))
+    changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
+    kwargs["average"] = lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
     if lua.has("nll.ignoreIndex"):
         kwargs["ignore_index"] = _target(lua, "nll.ignoreIndex")
     return Call(f"{LAYERS}classes.CrossEntropyCriterion", (), {**kwargs, "index_base": lua.index_base})
@@ -108,7 +113,7 @@ def _multi_margin(lua: Lua) -> Call:
 
 @becomes("classes.MultiLabelSoftMarginCriterion")
 def _multi_label_soft_margin(lua: Lua) -> Call:
-    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage", True)}
+    kwargs = {**_weighted(lua), "average": lua.flag("sizeAverage")}
     return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
 
 
@@ -184,6 +189,14 @@ register_layer(
     kind="criterion",
     scratch="clones zeroMask",
     module={"nn.CriterionTable": of_runtime("classes.CriterionTable")},
+    traits={"classes.CriterionTable": Traits(flow=flows.unknown)},
+)
+# A layer: of nngraph.
+register_layer(
+    children=named_modules("criterion"),
+    kind="layer",
+    module={"nn.ModuleFromCriterion": of_runtime("classes.ModuleFromCriterion")},
+    traits={"classes.ModuleFromCriterion": Traits(takes_list=True)},
 )
 register_layer(
     "nn.ModuleCriterion",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from ...graph.lua import TorchObject
+from .. import flows
 from ..fields import lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
@@ -16,7 +17,7 @@ from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
 _LAYERS = f"{LAYERS}dpnn."
 _CRITERIONS = f"{LAYERS}sequence_criterion."
-_AVERAGE = flag("sizeAverage", True)
+_AVERAGE = flag("sizeAverage")
 _SCRATCH = "output_tensor total_weight_tensor target noise"
 _REINFORCE = ("ReinforceBernoulli", "ReinforceCategorical", "ReinforceNormal", "ReinforceGamma")
 
@@ -121,6 +122,7 @@ register_layer(
         logarithms=flag("logsoftmax"),
         index_base=BASE,
     ),
+    traits={"dpnn.NCE": Traits(flow=flows.unknown)},
 )
 # Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.lua import TorchObject
+from .. import flows
 from ..fields import items_of, lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, dim, flag, integer, of_runtime, optional
 from ..registry import Child, named_modules, register_layer
+from ..traits import Traits
 
 
 def _views(lua: Lua) -> tuple[int, ...]:
@@ -84,8 +86,14 @@ register_layer(
     children=named_modules("lstmUnit"),
     scratch="rnnState drnnState initState",
     module=of_runtime("language.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
+    traits={"language.LstmLayer": Traits(flow=flows.tensors)},
 )
-register_layer("nn.BiRnnJoin", children=named_modules("joinUnit"), module=of_runtime("language.BiRnnJoin"))
+register_layer(
+    "nn.BiRnnJoin",
+    children=named_modules("joinUnit"),
+    module=of_runtime("language.BiRnnJoin"),
+    traits={"language.BiRnnJoin": Traits(flow=flows.tensors)},
+)
 
 # OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops over steps in
 # Lua's code and have no entry; the network of one step is a module of its own, `….network`.
@@ -126,6 +134,7 @@ register_layer(
         "onmt.Generator": of_runtime("language.Wrapper", first=True),
         "onmt.FeaturesGenerator": of_runtime("language.Wrapper", first=True),
     },
+    traits={"language.Wrapper": Traits(flow=flows.unknown)},
 )
 register_layer(
     scratch="noiseInit sharedNoise size",

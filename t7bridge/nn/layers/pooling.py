@@ -120,8 +120,9 @@ def _average_pool(dims: int, cudnn: bool = False) -> Choice:
         if not lua.flag("count_include_pad", True) or "EXCLUDE" in lua.text("mode"):
             kwargs["count_include_pad"] = False
         divided = lua.flag("divide", True)
-        if divided and not cudnn and _is_ceiled(kwargs, (1,) * dims):
-            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), {"average": True})
+        if not cudnn and _is_ceiled(kwargs, (1,) * dims):
+            options = {"average": True, **({} if divided else {"divide": False})}
+            return Call(f"{LAYERS}pooling.CeiledPool", (kwargs["kernel_size"], kwargs["stride"]), options)
         average = f"torch.nn.AvgPool{dims}d"
         return Call(average if divided else f"{LAYERS}pooling.SumPool{dims}d", (), kwargs)
 

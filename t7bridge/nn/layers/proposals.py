@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.lua import Table, TorchObject
+from .. import flows
 from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
 from ..registry import Child, named_modules, register_layer
+from ..traits import Traits
 
 register_layer(
     "nn.DeepMask",
     children=named_modules("trunk", "maskBranch", "scoreBranch"),
     module=of_runtime("proposals.DeepMask"),
+    traits={"proposals.DeepMask": Traits(flow=flows.tensors)},
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
+from .. import flows
 from ..fields import Fields, items_of
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
 from ..registry import Param, Source, keeps, modules, param, register_layer
@@ -185,8 +186,24 @@ register_layer(
         ),
         "nn.VariableLength": _variable_length,
     },
+    traits={
+        "recurrent.Recursor": Traits(flow=flows.sequence),
+        "recurrent.MaskZero": Traits(flow=flows.sequence),
+        "recurrent.Recurrence": Traits(flow=flows.recurrence),
+        "sequence_mask.MaskedSequential": Traits(flow=flows.sequence),
+        "sequence_mask.Reversed": Traits(flow=flows.sequence),
+        "sequence_mask.MaskedSequencer": Traits(flow=flows.stepped),
+        "sequence_mask.VariableLength": Traits(flow=flows.unknown),
+        "sequencer.Sequencer": Traits(flow=flows.stepped),
+        "sequencer.Repeater": Traits(flow=flows.repeated),
+        "sequencer.BiSequencerLM": Traits(flow=flows.unknown),
+        "sequencer.RecurrentAttention": Traits(flow=flows.unknown),
+    },
 )
-register_layer(module={"nn.ReverseSequence": of_runtime("sequencer.ReverseSequence")})
+register_layer(
+    module={"nn.ReverseSequence": of_runtime("sequencer.ReverseSequence")},
+    traits={"sequencer.ReverseSequence": Traits(flow=flows.turned)},
+)
 
 
 def _cell_params(fields: Fields) -> tuple[Param, ...]:
@@ -353,6 +370,7 @@ register_layer(
     ),
     scratch=_BUFFERS,
     module=_step_lstm,
+    traits={"lstm.StepLSTM": Traits(flow=flows.tensors)},
 )
 register_layer(
     "nn.StepGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_step_gru

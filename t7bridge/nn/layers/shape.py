@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import flows
 from .. import output_shapes as out
 from ..fields import items_of
 from ..mapping import (
@@ -154,7 +155,7 @@ register_layer(
         "nn.Min": of_runtime("pick.Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
-        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True),
+        "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
         "shape.Cast": Traits(shares_memory=True, written=("cast",), output=out.same),
         "shape.Contiguous": Traits(shares_memory=True, written=("method", "contiguous"), output=out.same),
         "shape.Collapse": Traits(shares_memory=True, loses_batch=True),
@@ -215,22 +216,38 @@ register_layer(
         "table.CSubTable": Traits(takes_list=True, written=("fold", "-", 2), output=out.fold),
         "table.CMulTable": Traits(takes_list=True, written=("fold", "*"), output=out.fold),
         "table.CDivTable": Traits(takes_list=True, written=("fold", "/", 2), output=out.fold),
-        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "torch.maximum"), output=out.fold),
-        "table.CMinTable": Traits(takes_list=True, written=("extreme", "torch.minimum"), output=out.fold),
-        "table.CAddTensorTable": Traits(takes_list=True, returns_list=True),
+        "table.CMaxTable": Traits(takes_list=True, written=("extreme", "gt"), output=out.fold),
+        "table.CMinTable": Traits(takes_list=True, written=("extreme", "lt"), output=out.fold),
+        "table.CAddTensorTable": Traits(takes_list=True, returns_list=True, flow=flows.tensors),
         "table.JoinTable": Traits(takes_list=True, written=("join",), output=out.join),
-        "table.SplitTable": Traits(returns_list=True, shares_memory=True, written=("split",), output=out.split),
-        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",), output=out.select_table),
-        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",)),
+        "table.SplitTable": Traits(
+            returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=flows.tensors
+        ),
+        "table.SelectTable": Traits(
+            takes_list=True, shares_memory=True, written=("element",), output=out.select_table, flow=flows.element
+        ),
+        "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=flows.wrapped),
         "table.NarrowTable": Traits(
-            takes_list=True, returns_list=True, shares_memory=True, written=("slice",), output=out.narrow_table
+            flow=flows.narrowed,
+            takes_list=True,
+            returns_list=True,
+            shares_memory=True,
+            written=("slice",),
+            output=out.narrow_table,
         ),
         "table.FlattenTable": Traits(
-            takes_list=True, returns_list=True, shares_memory=True, written=("flat",), output=out.flat_list
+            flow=flows.flattened,
+            takes_list=True,
+            returns_list=True,
+            shares_memory=True,
+            written=("flat",),
+            output=out.flat_list,
         ),
-        "table.ReverseTable": Traits(takes_list=True, returns_list=True, shares_memory=True, written=("reversed",)),
-        "table.ZipTable": Traits(takes_list=True, returns_list=True, shares_memory=True),
-        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True),
+        "table.ReverseTable": Traits(
+            takes_list=True, returns_list=True, shares_memory=True, written=("reversed",), flow=flows.turned
+        ),
+        "table.ZipTable": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=flows.zipped),
+        "table.ZipTableOneToMany": Traits(takes_list=True, returns_list=True, shares_memory=True, flow=flows.paired),
         "table.MixtureTable": Traits(takes_list=True),
         "distance.DotProduct": Traits(takes_list=True, output=out.pairs),
         "distance.CosineDistance": Traits(takes_list=True, output=out.pairs),

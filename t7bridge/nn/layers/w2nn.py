@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from .. import flows
 from ..mapping import LAYERS, Call, Lua, becomes, dim, integer, number, of_runtime, of_torch, shape
 from ..registry import named_modules, param, register_layer
+from ..traits import Traits
 from .conv import KERNEL_2D, convolution
 
 _IDENTITY = of_torch("Identity")
@@ -21,6 +23,7 @@ register_layer(
         "w2nn.Print": _IDENTITY,
         "w2nn.PrintTable": _IDENTITY,
     },
+    traits={"w2nn.AuxiliaryLossTable": Traits(flow=flows.unknown)},
 )
 
 

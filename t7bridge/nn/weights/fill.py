@@ -14,6 +14,7 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...values.assign import Assignment, same_elements
 from ..fields import Fields
+from ..layers.containers import clones
 from ..plan.places import Places
 from ..registry import first_module, layer_of, modules
 from .layouts import copied, elements, undo_layout
@@ -105,9 +106,9 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
         The key of the first of them in the state dict; the place of the copy; the copy's origin and tensor.
     """
     for place in Places(root):
-        if place.layer is None or place.layer.children is not first_module:
+        if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        for child in list(modules(place.obj))[1:]:
+        for child in list(modules(place.obj))[len(list(place.layer.children(place.obj))) :]:
             if not isinstance(child.value, TorchObject):
                 continue
             found = state_dict(child.value, own_keys=True)

@@ -257,6 +257,26 @@ class CriterionTable(nn.Module):
         return self.criterion(*inputs)
 
 
+class ModuleFromCriterion(nn.Module):
+    """A criterion as a layer of a list of input and target, which gets no gradient.
+
+    Args:
+        criterion: the criterion.
+    """
+
+    def __init__(self, criterion: nn.Module) -> None:
+        super().__init__()
+        self.criterion = criterion
+
+    def forward(self, inputs: list[Any]) -> Tensor:
+        """Return the output of the criterion, (1)."""
+        input, target = inputs
+        if isinstance(target, Tensor):
+            target = target.detach()
+        loss: Tensor = self.criterion(input, target)
+        return loss.reshape(1)
+
+
 class ModuleCriterion(nn.Module):
     """A criterion after modules that transform its input and its target.
 

@@ -105,11 +105,19 @@ class Parallel(nn.Sequential):
 
 
 class MapTable(nn.Sequential):
-    """Applies the same module to each element of a list."""
+    """Applies the same module to each element of a list, or a clone of it.
+
+    Args:
+        modules: one for all elements; or for the first elements, and the first of these
+            for the others.
+    """
 
     def forward(self, inputs: list[Any]) -> list[Any]:
-        """Return its outputs."""
-        return [self[0](inputs[index]) for index in range(len(inputs))]
+        """Return their outputs."""
+        return [
+            self[index if index < len(self) else 0](inputs[index])
+            for index in range(len(inputs))
+        ]
 
 
 class SharedParallelTable(nn.Module):

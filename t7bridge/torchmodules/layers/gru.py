@@ -275,6 +275,14 @@ class SeqGRU(nn.Module):
         self.state = last.detach() if remembers else None
         return torch.stack(outputs, 1 if self.batch_first else 0)
 
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        resumes = self.remember not in ("neither", "always")
+        if resumes and self.trained_last == (not mode):
+            self.forget()
+        self.trained_last = mode
+        return super().train(mode)
+
     def forget(self) -> None:
         """Start a new sequence with the next call."""
         self.state = None

@@ -270,6 +270,14 @@ class SeqLSTM(nn.LSTM):
         self.state = tuple(part[0].detach() for part in last) if remembers else None
         return outputs
 
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        resumes = self.remember not in ("neither", "always")
+        if resumes and self.trained_last == (not mode):
+            self.forget()
+        self.trained_last = mode
+        return super().train(mode)
+
     def forget(self) -> None:
         """Start a new sequence with the next call."""
         self.state = None
@@ -383,6 +391,14 @@ class SteppedLSTM(nn.Module):
         none.
         """
         self.zero_mask = mask
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        resumes = self.remember not in ("neither", "always")
+        if resumes and self.trained_last == (not mode):
+            self.forget()
+        self.trained_last = mode
+        return super().train(mode)
 
     def forget(self) -> None:
         """Start a new sequence with the next call."""

@@ -45,6 +45,7 @@ class CeiledPool(nn.Module):
         stride: from window to window, larger than the kernel in some dimension.
         dilation: from element to element of a window.
         average: whether to return the mean, not the largest element.
+        divide: whether means are not multiplied by the size of a window.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class CeiledPool(nn.Module):
         stride: tuple[int, ...],
         dilation: tuple[int, ...] | None = None,
         average: bool = False,
+        divide: bool = True,
     ) -> None:
         super().__init__()
         self.kernel_size = kernel_size
         self.stride = stride
         self.dilation = dilation
         self.average = average
+        self.divide = divide
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, n, …) or (n, …) with as many extents as windows have; return the
@@ -87,7 +90,8 @@ class CeiledPool(nn.Module):
             outside = outside.unsqueeze(-1) | (starts >= size)
         lowest = torch.full_like(share, torch.finfo(input.dtype).min)
         empty = torch.zeros_like(share) / share if self.average else lowest
-        return torch.where(outside, empty, F.pad(output, borders))
+        output = torch.where(outside, empty, F.pad(output, borders))
+        return output if self.divide else output * prod(self.kernel_size)
 
 
 class IndexedMaxPool2d(nn.MaxPool2d):

@@ -24,6 +24,12 @@ def _tell(module: nn.Module, mask: Any) -> None:
             _tell(inside, mask)
 
 
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(part) for part in value]
+    return value.clone()
+
+
 def _detached(state: Any) -> Any:
     if isinstance(state, (list, tuple)):
         return [_detached(part) for part in state]
@@ -63,11 +69,20 @@ class MaskedSequencer(nn.Sequential):
                 if isinstance(self.zero_mask, Tensor)
                 else self.zero_mask,
             )
-            outputs.append(self[0](input))
+            output = self[0](input)
+            outputs.append(output if self.training else _copied(output))
         for module in self.modules():
             if "state" in vars(module):
                 vars(module)["state"] = _detached(vars(module)["state"])
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        resumes = self.remember not in ("neither", "always")
+        if resumes and self.trained_last == (not mode):
+            self.forget()
+        self.trained_last = mode
+        return super().train(mode)
 
     def forget(self) -> None:
         """Let all modules inside start a new sequence with the next call."""

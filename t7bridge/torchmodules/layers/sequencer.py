@@ -38,14 +38,31 @@ class Sequencer(nn.Sequential):
             self.forget()
         self.trained_last = self.training
         outputs = [self[0](input) for input in inputs]
+        # As in Lua, a step of its own even where the module returns its input.
+        if not self.training:
+            outputs = _copied(outputs)
         for module in self.modules():
             if "state" in vars(module):
                 vars(module)["state"] = _detached(vars(module)["state"])
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode; a change starts a new sequence."""
+        resumes = self.remember not in ("neither", "always")
+        if resumes and self.trained_last == (not mode):
+            self.forget()
+        self.trained_last = mode
+        return super().train(mode)
+
     def forget(self) -> None:
         """Let all modules inside start a new sequence with the next call."""
         _forget(self)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(part) for part in value]
+    return value.clone()
 
 
 def _detached(state: Any) -> Any:
@@ -69,7 +86,7 @@ class Repeater(nn.Sequential):
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
         self.forget()
-        return [self[0](input) for _ in range(self.steps)]
+        return [_copied(self[0](input)) for _ in range(self.steps)]
 
     def forget(self) -> None:
         """Let all modules inside start a new sequence with the next call."""
