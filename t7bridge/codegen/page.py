@@ -20,8 +20,8 @@ _TORCH_FUNCTIONS = {known.function.partition(".")[2] for known in TORCH.values()
     *("cat", "where", "load", "max_pool1d"),
 }
 _WORDS_OF_VALUES = """
-abs exp log square pow gt lt unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind flatten
-unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name __init__
+abs exp log square pow gt lt unsqueeze transpose select narrow sum mean max min values flip to mT long clone unbind
+flatten unflatten reshape_as contiguous refer double half bfloat16 float load_state_dict eval with_name __init__
 """
 _METHODS = frozenset(_WORDS_OF_VALUES.split())
 """Attributes of values that a page uses, besides the modules in its own classes."""

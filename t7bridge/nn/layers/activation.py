@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..mapping import INPLACE, Call, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch
+from ..compounds import node, recognized
+from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, extent, flag, number, of_runtime, of_torch
 from ..output_shapes import same
 from ..registry import modules, param, register_layer
 from ..traits import Traits
@@ -117,12 +118,19 @@ register_layer(
         "activation.Sqrt": Traits(output=same),
     },
 )
-# A Sequential that the runtime computes at once.
-register_layer(
-    "nn.CReLU",
-    children=modules,
-    module=of_runtime("activation.CReLU", integer("nInputDims"), childless=True),
-)
+
+
+@becomes("activation.CReLU", "activation.RowwiseSequential")
+def _concatenated(lua: Lua) -> Call:
+    """Map a Sequential for rows, which the runtime computes at once if nobody changed it."""
+    parts = node("JoinTable", ["x", node("MulConstant", "x", -1.0, None)], 2.0, None)
+    dims = (lua.integer("nInputDims"),)
+    if recognized(lua.obj, "", "x", node("ReLU", parts, 0.0, 0.0)) is not None:
+        return Call(f"{LAYERS}activation.CReLU", dims, childless=True)
+    return Call(f"{LAYERS}activation.RowwiseSequential", (), {"n_input_dims": dims[0]})
+
+
+register_layer("nn.CReLU", children=modules, module=_concatenated)
 
 _ALWAYS = flag("stochastic_inference")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import flows
@@ -80,6 +81,10 @@ def _class_nll(lua: Lua) -> Call:
 def _cross_entropy(lua: Lua) -> Call:
     """Map to torch.nn.CrossEntropyLoss: the inner criterion decides, after `sizeAverage` was passed on if it changed."""
     kwargs = _weighted(lua)
+    for name in ("lsm", "slsm"):
+        inner = lua.get(name)
+        if isinstance(inner, TorchObject) and not inner.class_name.endswith("LogSoftMax"):
+            raise NotMappedError(f"has a {inner.class_name} instead of its softmax", path=f"{lua.path}.{name}")
     changed = lua.get("sizeAverage") != lua.get("oldSizeAverage")
     kwargs["average"] = lua.flag("sizeAverage" if changed else "nll.sizeAverage", not changed)
     if lua.has("nll.ignoreIndex"):

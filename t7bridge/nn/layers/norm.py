@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import sqrt
+
 from ...graph.dtypes import INT64
+from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
-from ..fields import Fields
+from ..compounds import node, recognized
+from ..fields import Fields, lookup
 from ..mapping import LAYERS, Call, Lua, Row, becomes, extent, has, integer, number, of_runtime, shape
 from ..output_shapes import same
-from ..registry import Param, Source, buffer, param, register_layer
+from ..registry import Child, Param, Source, buffer, keeps, modules, param, register_layer
 from ..traits import Traits
 from ..weights.layouts import REST, DeviationToVariance, Reshape
 
@@ -96,9 +101,39 @@ register_layer(
 )
 
 
-@becomes("norm.LayerNormalization")
+_ROWS = "modules.1.modules.2.modules.2.nfeatures"
+
+
+def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
+    """Return the paths of factor and offset, if any; `None` for modules that compute something else."""
+    features = lookup(obj, _ROWS)
+    if not isinstance(features, float) or features < 0:
+        return None
+    means = node("Replicate", node("Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
+    rows = node("Normalize", node("CSubTable", ["x", means]), 2.0)
+    rows = node("MulConstant", rows, sqrt(features), None)
+    learned = node("Add", node("CMul", rows, path="weight"), path="bias")
+    tried = (recognized(obj, "", "x", pattern) for pattern in (rows, learned))
+    return next((paths for paths in tried if paths is not None), None)
+
+
+@keeps("weight", "bias")
+def _layer_norm_params(fields: Fields) -> tuple[Param, ...]:
+    paths = _layer_norm_paths(fields.obj) or {}
+    return tuple(param(name, field=f"{paths[name]}.{name}") for name in ("weight", "bias") if name in paths)
+
+
+def _layer_norm_children(obj: TorchObject) -> Iterator[Child]:
+    """Return the modules of a normalization in which somebody changed something."""
+    if _layer_norm_paths(obj) is None:
+        yield from modules(obj)
+
+
+@becomes("norm.LayerNormalization", "torch.nn.Sequential")
 def _layer_normalization(lua: Lua) -> Call:
-    features = lua.integer("modules.1.modules.2.modules.2.nfeatures")
+    if _layer_norm_paths(lua.obj) is None:
+        return Call("torch.nn.Sequential")
+    features = lua.integer(_ROWS)
     kwargs = {"eps": lua.number("modules.3.eps", 1e-10), "affine": "weight" in lua.shapes}
     return Call(f"{LAYERS}norm.LayerNormalization", (features,), kwargs)
 
@@ -106,7 +141,9 @@ def _layer_normalization(lua: Lua) -> Call:
 # A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
 register_layer(
     "nn.LayerNormalization",
-    params=(param("weight", field="modules.5.weight"), param("bias", field="modules.6.bias")),
+    params=_layer_norm_params,
+    children=_layer_norm_children,
+    kind="layer",
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,

@@ -141,6 +141,30 @@ class CReLU(nn.Module):
         return torch.relu(torch.cat((input, -input), dim))
 
 
+class RowwiseSequential(nn.Sequential):
+    """Modules in sequence that see each example as a row, and return twice as many
+    features.
+
+    Args:
+        modules: the modules.
+        n_input_dims: dimensions of one example.
+    """
+
+    def __init__(self, *modules: nn.Module, n_input_dims: int) -> None:
+        super().__init__(*modules)
+        self.n_input_dims = n_input_dims
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, …) or (batch, n, …); return (2 n, …) or (batch, 2 n, …)."""
+        dim = 1 if input.dim() == self.n_input_dims + 1 else 0
+        output = input.reshape(input.size(0) if dim else 1, -1)
+        for module in self:
+            output = module(output)
+        size = list(input.shape)
+        size[dim] *= 2
+        return output.reshape(size)
+
+
 class Overlapping(nn.Sequential):
     """A layer that changes its input in place, in a model that repeats tensors without
     copying them: an element of memory changes once per occurrence.

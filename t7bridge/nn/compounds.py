@@ -1,0 +1,215 @@
+"""What the modules inside a compound layer compute, as an expression: to recognize the layer by what it holds.
+
+Lua builds some layers from many small ones, which people replace or change. Such a layer is computed at once only if
+its modules together are the function that its constructor makes, however they are arranged. An expression is the name
+of an input, a list of expressions (a table in Lua), or a `Node`. May import graph and errors.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+from ..data import define
+from ..errors import ModelError
+from ..graph.lua import TorchObject, Value
+from ..graph.storage import Storage
+from .fields import Fields, items_of, lookup
+from .plan.graph_spec import graph_spec
+from .registry import graph_modules, modules
+
+_OPTIONS = {
+    "JoinTable": ("dimension", "nInputDims"),
+    "Max": ("dimension", "nInputDims"),
+    "Mean": ("dimension", "nInputDims"),
+    "Min": ("dimension", "nInputDims"),
+    "MulConstant": ("constant_scalar", "inplace"),
+    "Normalize": ("p",),
+    "ReLU": ("threshold", "val"),
+    "Replicate": ("nfeatures", "dim", "ndim"),
+    "Reshape": ("size",),
+    "SAdd": ("addend", "negate"),
+    "Sum": ("dimension", "nInputDims", "sizeAverage"),
+    "Transpose": ("permutations", "numInputDims"),
+    "Unsqueeze": ("pos", "numInputDims"),
+    "View": ("size", "numInputDims"),
+}
+"""Fields of layers that change what they compute."""
+_COMMUTE = ("CAddTable", "CMulTable")
+_MOST = 2_000
+"""Maximum number of modules and elements visited; the largest compound has some hundred."""
+
+Expression = Any
+
+
+@define(frozen=True)
+class Node:
+    """The output of a layer.
+
+    Attributes:
+        layer: its class, without package.
+        options: those that matter, `None` for missing or false ones.
+        path: its path in the compound, as for `lookup`; in a pattern a name for it, or empty.
+        input: the expression of its input.
+    """
+
+    layer: str
+    options: tuple[Any, ...]
+    path: str
+    input: Expression
+
+
+def node(layer: str, input: Expression, *options: Any, path: str = "") -> Node:
+    """Return a node of a pattern."""
+    return Node(layer, options, path, input)
+
+
+def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expression) -> dict[str, str] | None:
+    """Compare what the module at a path computes with a pattern.
+
+    Args:
+        obj: the compound.
+        start: the path of the module in it; empty for the compound itself, as a Sequential.
+        inputs: its input.
+        pattern: the output.
+
+    Returns:
+        The paths of the modules that have a name in the pattern; `None` if something else is computed.
+    """
+    try:
+        found = _Run().output(lookup(obj, start) if start else obj, start, inputs)
+    except (LookupError, ModelError, TypeError, ValueError, RecursionError):
+        return None
+    return _match(pattern, found, {})
+
+
+class _Run:
+    """Passes an expression through modules."""
+
+    def __init__(self) -> None:
+        self._left = _MOST
+
+    def output(self, module: Value, path: str, value: Expression) -> Expression:
+        """Return what a module computes.
+
+        Raises:
+            LookupError: it cannot be said, or a module is not used as it should be.
+        """
+        self._spend(1)
+        if not isinstance(module, TorchObject):
+            raise LookupError("not a module")
+        name = module.class_name.partition(".")[2].replace("LinearNoBias", "Linear")
+        fields = Fields(module)
+        if name == "gModule":
+            return self._graph(module, path, value)
+        children = [(child.value, _below(path, child.path)) for child in modules(module)]
+        if name in ("Sequential", "ConcatTable", "ParallelTable", "MapTable") or not path:
+            return self._container(name, children, value)
+        if name == "Identity" or (name == "Dropout" and fields.number("p", 0.5) == 0):
+            return value
+        if name == "SelectTable":
+            index = fields.integer("index")
+            return self._listed(value)[index - 1 if index > 0 else index]
+        if name == "NarrowTable":
+            start = fields.integer("offset") - 1
+            return self._listed(value)[start : start + fields.integer("length", 1)]
+        if name == "FlattenTable":
+            return self._flat(value)
+        if name == "SplitTable":
+            return self._split(fields, value)
+        options = tuple(map(_plain, map(fields.get, _OPTIONS.get(name, ()))))
+        if name == "Unsqueeze" and options[1] == 2:
+            options = (options[0], None)  # it remembers the dimensions of its first input, here always a batch of rows
+        return Node(name, options, path, value)
+
+    def _container(self, name: str, children: list[tuple[Value, str]], value: Expression) -> Expression:
+        if name == "ConcatTable":
+            return [self.output(child, path, value) for child, path in children]
+        if name == "ParallelTable":
+            return [self.output(*child, each) for child, each in zip(children, self._listed(value), strict=True)]
+        if name == "MapTable":
+            return [self.output(*children[0], each) for each in self._listed(value)]
+        for child, path in children:
+            value = self.output(child, path, value)
+        return value
+
+    def _graph(self, module: TorchObject, path: str, value: Expression) -> Expression:
+        inside = {child.name: child for child in graph_modules(module)}
+        graph = graph_spec(module, path)
+        values = [value]
+
+        def fetch(link: tuple[int, tuple[int, ...]]) -> Expression:
+            found = values[link[0]]
+            for index in link[1]:
+                found = self._listed(found)[index]
+            return found
+
+        for step in graph.nodes:
+            taken = fetch(step.takes[0]) if len(step.takes) == 1 else [fetch(link) for link in step.takes]
+            child = inside[step.module] if step.module is not None else None
+            values.append(taken if child is None else self.output(child.value, _below(path, child.path), taken))
+        outputs = [fetch(link) for link in graph.outputs]
+        return outputs if graph.returns_list else outputs[0]
+
+    def _split(self, fields: Fields, value: Expression) -> Expression:
+        """Return the parts of a value that was reshaped before."""
+        places = (fields.integer("dimension"), fields.get("nInputDims"))
+        if (
+            places not in ((1, 2), (2, None))
+            or not isinstance(value, Node)
+            or value.layer != "Reshape"
+            or len(value.options[0]) != 2
+        ):
+            raise LookupError("splits something else")
+        return [Node("part", (at,), "", value) for at in range(min(value.options[0][0], _MOST))]
+
+    def _listed(self, value: Expression) -> list[Expression]:
+        if not isinstance(value, list):
+            raise LookupError("not a list")
+        return value
+
+    def _flat(self, value: Expression) -> list[Expression]:
+        self._spend(1)
+        return [part for each in value for part in self._flat(each)] if isinstance(value, list) else [value]
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise LookupError("too many modules")
+
+
+def _below(path: str, step: str) -> str:
+    return f"{path}{step}".replace("[", ".").replace("]", "").lstrip(".")
+
+
+def _plain(value: Value) -> Any:
+    """Return the value of an option that can be compared; false is the same as missing."""
+    if isinstance(value, Storage):
+        return tuple(value.array.tolist())
+    items = items_of(value)
+    if items is not None:
+        return tuple(map(_plain, items))
+    return None if value is False else value
+
+
+def _match(pattern: Expression, found: Expression, names: dict[str, str]) -> dict[str, str] | None:
+    """Return the named paths if an expression is that of a pattern; the order of sums and products is free."""
+    if isinstance(pattern, list):
+        if not isinstance(found, list) or len(pattern) != len(found):
+            return None
+        known: dict[str, str] | None = names
+        for one, other in zip(pattern, found):
+            known = None if known is None else _match(one, other, known)
+        return known
+    if not isinstance(pattern, Node):
+        return names if isinstance(found, str) and pattern == found else None
+    if not isinstance(found, Node) or (pattern.layer, pattern.options) != (found.layer, found.options):
+        return None
+    if pattern.path:
+        if names.get(pattern.path, found.path) != found.path:
+            return None
+        names = {**names, pattern.path: found.path}
+    if pattern.layer in _COMMUTE and isinstance(found.input, list) and len(found.input) == len(pattern.input) <= 3:
+        tried = (_match(pattern.input, list(order), names) for order in permutations(found.input))
+        return next((each for each in tried if each is not None), None)
+    return _match(pattern.input, found.input, names)
