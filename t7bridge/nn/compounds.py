@@ -154,14 +154,10 @@ class _Run:
     def _split(self, fields: Fields, value: Expression) -> Expression:
         """Return the parts of a value that was reshaped before."""
         places = (fields.integer("dimension"), fields.get("nInputDims"))
-        if (
-            places not in ((1, 2), (2, None))
-            or not isinstance(value, Node)
-            or value.layer != "Reshape"
-            or len(value.options[0]) != 2
-        ):
+        rows = value.options[0] if isinstance(value, Node) and value.layer == "Reshape" else ()
+        if places not in ((1, 2), (2, None)) or len(rows) != 2:
             raise LookupError("splits something else")
-        return [Node("part", (at,), "", value) for at in range(min(value.options[0][0], _MOST))]
+        return [Node("part", (at,), "", value) for at in range(min(rows[0], _MOST))]
 
     def _listed(self, value: Expression) -> list[Expression]:
         if not isinstance(value, list):

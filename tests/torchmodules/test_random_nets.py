@@ -9,7 +9,10 @@ from helpers import TESTFILES
 
 from t7bridge.torchmodules.build import live_module
 
-FILES = ("random_nn", "random_graph", "random_expr", "random_rnn", "found_nets", "found_pages", "found_windows")
+FILES = (
+    *("random_nn", "random_graph", "random_expr", "random_rnn", "random_lists"),
+    *("found_nets", "found_pages", "found_windows", "found_lists"),
+)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
@@ -127,7 +126,10 @@ def _options(obj: TorchObject, layer: Layer | None) -> dict[bytes, Value]:
 def _are_one(first: Value, second: Value) -> bool:
     """Return whether two modules are clones that share all their tensors and have the same options."""
     stack = [(first, second)]
-    for one, other in islice(iter(lambda: stack.pop() if stack else None, None), _MOST_COMPARED):
+    for _ in range(_MOST_COMPARED):
+        if not stack:
+            return True
+        one, other = stack.pop()
         if one is other:
             continue
         if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
@@ -135,19 +137,22 @@ def _are_one(first: Value, second: Value) -> bool:
         layer = layer_of(one.class_name)
         if one.class_name != other.class_name or layer is None or _options(one, layer) != _options(other, layer):
             return False
-        for param in layer.params_of(Fields(one, "", layer.defaults)):
-            for source in param.sources:
-                a, b = lookup(one, source.path), lookup(other, source.path)
-                if isinstance(a, Tensor) and isinstance(b, Tensor):
-                    if a.numel != b.numel or (a.numel and (a.storage, a.offset) != (b.storage, b.offset)):
-                        return False
-                elif a is not b and not a == b:
-                    return False
+        sources = [source for each in layer.params_of(Fields(one, "", layer.defaults)) for source in each.sources]
+        if not all(_is_view_of(lookup(one, source.path), lookup(other, source.path)) for source in sources):
+            return False
         inside = [[child.value for child in layer.children(obj)] if layer.children else [] for obj in (one, other)]
         if len(inside[0]) != len(inside[1]):
             return False
         stack += zip(*inside)
-    return not stack
+    return False
+
+
+def _is_view_of(one: Value, other: Value) -> bool:
+    """Return whether two values are the same tensor, or none with elements."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other)
+    same = one.storage is other.storage and (one.offset, one.stride) == (other.offset, other.stride)
+    return one.size == other.size and (same or not one.numel)
 
 
 _MOST_COMPARED = 100_000

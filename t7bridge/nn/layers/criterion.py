@@ -79,7 +79,7 @@ def _class_nll(lua: Lua) -> Call:
 
 @becomes("classes.CrossEntropyCriterion")
 def _cross_entropy(lua: Lua) -> Call:
-    """Map to torch.nn.CrossEntropyLoss: the inner criterion decides, after `sizeAverage` was passed on if it changed."""
+    """Map to torch.nn.CrossEntropyLoss: Lua passes `sizeAverage` on to the inner criterion when it changed."""
     kwargs = _weighted(lua)
     for name in ("lsm", "slsm"):
         inner = lua.get(name)

@@ -195,5 +195,6 @@ def _shape(obj: TorchObject, name: str, inputs: float, outputs: float) -> tuple[
     gates = {"weight_ih": 4, "weight_hh": 4, "bias": 4, "bias_ih": 2}.get(name, 1)
     if obj.class_name == "nn.GRU" and gates == 4:
         gates = 2
-    columns = () if name.startswith(("bias", "weight_c")) else (inputs if name[7] == "i" else outputs,)
-    return (gates * outputs, *columns)
+    if name.startswith(("bias", "weight_c")):
+        return (gates * outputs,)
+    return (gates * outputs, inputs if name[7] == "i" else outputs)

@@ -1,0 +1,95 @@
+"""What is known of lists before a model runs, and what follows from the options of containers and criterions."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+from fuzz_networks import records
+from helpers import ROOT, TESTFILES
+from runtime_helpers import as_torch
+
+import t7bridge.nn.layers  # noqa: F401
+from t7bridge.nn.flows import ANY, TENSOR, DataFlow, listed, many
+from t7bridge.nn.mapping import LAYERS
+from t7bridge.nn.plan.build_spec import build_plan
+from t7bridge.nn.traits import traits_of
+from t7bridge.torchmodules.build import live_module
+
+TENSORS = {"OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}
+"""Classes that return a tensor although their annotation allows more: PyTorch's own is such, or the loss is."""
+
+
+def test_every_class_that_may_return_a_list_declares_its_flow():
+    """A layer of the runtime returns a tensor, by the annotation of `forward`, or its traits have a `flow`."""
+    wrong = []
+    for path in sorted((ROOT / "t7bridge" / "torchmodules" / "layers").glob("*.py")):
+        for kind in ast.parse(path.read_text(encoding="utf-8")).body:
+            for method in kind.body if isinstance(kind, ast.ClassDef) else ():
+                if isinstance(method, ast.FunctionDef) and method.name == "forward" and kind.name not in TENSORS:
+                    declared = traits_of(f"{LAYERS}{path.stem}.{kind.name}").flow is not None
+                    returned = ast.unparse(method.returns) if method.returns else ""
+                    wrong += [kind.name] if declared == (returned == "Tensor") else []
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_kinds_are_those_of_what_the_models_return():
+    """The predicted structure of the output of each network that Lua made is that of its output."""
+    known = 0
+
+    def fits(kind, value):
+        if isinstance(value, torch.Tensor):
+            return not kind.is_list
+        if kind.name == "tensor" or (kind.items is not None and len(kind.items) != len(value)):
+            return False
+        return all(fits(kind.at(at), item) for at, item in enumerate(value))
+
+    def kind_of(value):
+        return TENSOR if isinstance(value, torch.Tensor) else listed(map(kind_of, value))
+
+    for name in ("found_lists", "random_nn", "random_graph", "random_rnn", "found_nets"):
+        for record in records(TESTFILES / f"{name}.t7"):
+            spec = build_plan(record["model"]).root
+            output = as_torch(record["output"])
+            for given in (kind_of(as_torch(record["input"])), ANY):
+                kind = DataFlow(traits_of)(spec, given)
+                assert fits(kind, output), (name, record["text"], kind)
+                known += kind != ANY
+    assert known > 300
+
+
+def test_large_lists_are_known_by_their_elements_only():
+    """A kind is bounded, whatever a file nests or shares: no list of lists of lists grows with each layer."""
+    kind = TENSOR
+    for _ in range(100):
+        kind = listed([kind, kind])
+    assert kind.size < 500
+    assert many(TENSOR).at(7) == TENSOR
+    assert listed([TENSOR] * 3).at(-1) == TENSOR
+    assert listed([TENSOR] * 3).at(3) == ANY
+
+
+def test_criterions_take_a_missing_average_as_lua_does():
+    """`sizeAverage` missing, or set on the criterion inside a cross entropy: the loss is Lua's."""
+    for record in records(TESTFILES / "found_criterions.t7"):
+        found = live_module(record["module"], "root")(as_torch(record["input"]), as_torch(record.get("target")))
+        assert float(found) == pytest.approx(record["output"], rel=1e-12), record["name"]
+
+
+def test_a_change_of_mode_starts_a_new_sequence():
+    """As in Lua, `train` after `eval` and back forgets the last sequence; the same mode again does not."""
+    record = next(each for each in records(TESTFILES / "found_nets.t7") if each["text"].startswith(b"remember"))
+    steps = as_torch(record["input"])
+    fresh = live_module(record["model"], "root").eval()
+    resumed = fresh(steps)[0]
+    assert torch.allclose(resumed, as_torch(record["output"])[0])
+    again = live_module(record["model"], "root").eval().eval()
+    assert torch.equal(again(steps)[0], resumed)
+    turned = live_module(record["model"], "root").eval().train().eval()
+    first = turned(steps)[0]
+    assert not torch.allclose(first, resumed)
+    second = turned(steps)[0]
+    assert not torch.allclose(first, second)
+    assert torch.equal(turned.train().eval()(steps)[0], first)
