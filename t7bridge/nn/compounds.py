@@ -154,7 +154,7 @@ class _Run:
     def _split(self, fields: Fields, value: Expression) -> Expression:
         """Return the parts of a value that was reshaped before."""
         places = (fields.integer("dimension"), fields.get("nInputDims"))
-        rows = value.options[0] if isinstance(value, Node) and value.layer == "Reshape" else ()
+        rows: tuple[Any, ...] = value.options[0] if isinstance(value, Node) and value.layer == "Reshape" else ()
         if places not in ((1, 2), (2, None)) or len(rows) != 2:
             raise LookupError("splits something else")
         return [Node("part", (at,), "", value) for at in range(min(rows[0], _MOST))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
+from math import isclose, sqrt
 
 from ...graph.dtypes import INT64
 from ...graph.lua import TorchObject
@@ -106,12 +106,15 @@ _ROWS = "modules.1.modules.2.modules.2.nfeatures"
 
 def _layer_norm_paths(obj: TorchObject) -> dict[str, str] | None:
     """Return the paths of factor and offset, if any; `None` for modules that compute something else."""
-    features = lookup(obj, _ROWS)
-    if not isinstance(features, float) or features < 0:
+    features, factor = lookup(obj, _ROWS), lookup(obj, "modules.4.constant_scalar")
+    if not isinstance(features, float) or not isinstance(factor, float) or features < 0:
+        return None
+    # Lua rounds the root to the default element type.
+    if not isclose(factor, sqrt(features), rel_tol=1e-6):
         return None
     means = node("Replicate", node("Mean", "x", 1.0, 1.0), features, 1.0, 1.0)
     rows = node("Normalize", node("CSubTable", ["x", means]), 2.0)
-    rows = node("MulConstant", rows, sqrt(features), None)
+    rows = node("MulConstant", rows, factor, None)
     learned = node("Add", node("CMul", rows, path="weight"), path="bias")
     tried = (recognized(obj, "", "x", pattern) for pattern in (rows, learned))
     return next((paths for paths in tried if paths is not None), None)
