@@ -217,6 +217,8 @@ local function sound(m, v)
   if name == 'nn.DotProduct' or name == 'nn.CosineDistance' or name == 'nn.PairwiseDistance' then return #v == 2 and alike(v) and v[1]:dim() <= 2 end
   if name == 'nn.Squeeze' and torch.isTensor(v) and v:nElement() == 1 then return false end -- returns memory that nobody wrote
   if name == 'nn.ZipTable' then for _, t in ipairs(v) do if torch.isTensor(t) or #t ~= #v[1] then return false end end end
+  -- One step without a batch after one with it: every layer combines them by count.
+  if (name == 'nn.Sequencer' or name == 'nn.BiSequencer') and not torch.isTensor(v) and #leaves(v) == #v and not alike(v) then return false end
   if name == 'nn.MixtureTable' then return torch.isTensor(v[1]) and v[1]:dim() <= 2 and torch.isTensor(v[2]) == false and alike(v[2]) end
   if name == 'nn.Concat' or name == 'nn.Parallel' then
     local outs = {} for i, c in ipairs(m.modules) do outs[i] = c.output end
