@@ -14,7 +14,7 @@ from typing import Any
 
 import t7bridge.nn
 from t7bridge.lua import operations  # noqa: F401  # fills the table
-from t7bridge.lua.table import OPERATIONS
+from t7bridge.lua.build import OPERATIONS
 from t7bridge.nn.mapping import LAYERS, Choice, Mapped, Read, Row
 from t7bridge.nn.registry import ALIAS_PREFIXES, Layer, Param, ParamsOf, registered_layers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from t7bridge.lua import operations
-from t7bridge.lua.table import OPERATIONS
+from t7bridge.lua.build import OPERATIONS
 
 DOCUMENT = Path(__file__).with_name("lua-operations.md")
 HEAD = """# PyTorch operations in Lua Torch

@@ -63,6 +63,26 @@ def _without_gradient(x: Tensor, w: Tensor) -> Tensor:
     return x * target
 
 
+class FrozenNorm(nn.Module):
+    """A batch normalization of buffers only, as torchvision's for detection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.linspace(0.5, 2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weight * (self.running_var + 1e-5).rsqrt()
+        return x * scale.view(1, -1, 1, 1) + (self.bias - self.running_mean * scale).view(1, -1, 1, 1)
+
+
+def _left_out(x: Tensor) -> Tensor:
+    """Choices between a value and one that is NaN or infinite where it is left out."""
+    logs = torch.where(x > 0, x.log(), torch.zeros_like(x)) + x.log().masked_fill(x <= 0, 0.5)
+    far = x + float("inf")
+    return logs + far.masked_fill(x < 99, 2.0) + torch.where(torch.tensor([True, True]), x, far)
+
+
 _EQUALIZED = ((4, 3, 2, 2), (3, 16), (3, 1))
 MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
 aten = torch.ops.aten
@@ -368,6 +388,12 @@ CASES: dict[str, tuple[Any, ...]] = {
     "expand_learned": (lambda x, p: x + p.exp()[None] + (2 * p)[None].expand(x.shape[0], -1, -1), (3, 2, 4), (2, 4)),
     "lstm_cell": (Held(nn.LSTMCell(3, 4), lambda m, x: m(x)[0]), (2, 3)),
     "gru_cell": (Held(nn.GRUCell(3, 4), lambda m, x: m(x)), (2, 3)),
+    "left_out": (_left_out, (3, 2)),
+    "same_size": (lambda x: F.interpolate(x, size=x.shape[-2:]), (2, 3, 4, 4)),
+    "elements": (lambda x, y, p: p.softmax(0)[0] * x + p.softmax(0)[1] * y, "two", (2, 3), (2, 3), (2,)),
+    "number_twice": (lambda x, p: torch.sigmoid(p) * x + p * x.abs(), (2, 3), ()),
+    "frozen_norm": (FrozenNorm(), (2, 3, 4, 5)),
+    "detached_weight": (lambda x, p: F.linear(x, p.detach()) * F.linear(x, p), (2, 3), (3, 3)),
 }
 
 

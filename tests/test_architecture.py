@@ -90,6 +90,7 @@ NUMPY_MODULES = {
     "formats/torchfile_values.py",
     "formats/safetensors.py",
     "torchmodules",
+    "lua",
     "tools/torch_oracle.py",
 }
 # Libraries of the extras, and their only importers.

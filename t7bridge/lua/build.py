@@ -1,29 +1,20 @@
-"""From ATen calls to steps of Lua layers: values, constants, parameters, and services for operations."""
+"""From ATen calls to steps of Lua layers: the table of operations, values, and services for operations."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
+import numpy as np
 from attrs import field
 
 from ..data import define
 from ..errors import T7BridgeError, UnsupportedError
-from .layers import LuaLayer, LuaNode, WeightRef, make, sequential
-from .table import OPERATIONS
-from .trace import CallRef, DynamicExtent, Program, TracedCall, fold, is_tensor, to_array, to_tensor
-
-Shape = tuple[Any, ...]
-"""Extents: integers, and text for those that depend on the batch size."""
-
-
-TAKES_SCALED = frozenset(
-    (
-        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear"),
-        *("mul", "div"),
-    )
-)
-"""Operations that accept a `Scaled`."""
+from .layers import Arithmetic, LuaLayer, LuaNode, WeightRef, make, sequential
+from .program import CallRef, DynamicExtent, Program, Shape, TracedCall, leaves, mapped
+from .trace import fold, is_tensor, to_array, to_tensor
 
 
 class CannotError(Exception):
@@ -31,11 +22,21 @@ class CannotError(Exception):
 
 
 @define(eq=False)
-class Wire:
+class Wire(Arithmetic["Wire"]):
     """A value computed when the model runs."""
 
+    b: Builder = field(repr=False)
     step: LuaNode
     shape: Shape
+
+    def __rshift__(self, layer: LuaLayer) -> Wire:
+        """Apply a layer that keeps the shape."""
+        return self.b.emit(layer, self)
+
+    def joined(self, name: str, other: Any, swapped: bool = False) -> Wire:
+        """Apply a layer of two values, which are broadcast."""
+        made: Wire = self.b.joined(name, *((other, self) if swapped else (self, other)))
+        return made
 
 
 @define(eq=False)
@@ -51,11 +52,23 @@ class Const:
 
 
 @define(eq=False)
-class LearnedTensor:
-    """A learned tensor, or a contiguous part of one, broadcast to `shape`."""
+class Stored:
+    """A tensor of the state dict, or a contiguous part of one, broadcast to `shape`.
+
+    Attributes:
+        ref: the tensor.
+        shape: of the value.
+        learned: whether it is a parameter with a gradient, and not a buffer or detached.
+    """
 
     ref: WeightRef
     shape: Shape
+    learned: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has the layout of the tensor, and is not broadcast."""
+        return self.ref.size == self.shape and not self.ref.transposed
 
 
 @define(eq=False)
@@ -66,32 +79,81 @@ class Scaled:
         param: the learned tensor.
         scale: a number, or a wire of one number or of one for each index of a dimension.
         place: that dimension; `None` if the scale is one number.
-        shape: of the result.
     """
 
-    param: LearnedTensor
+    param: Stored
     scale: Any
     place: int | None
-    shape: Shape
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the product."""
+        return self.param.shape
 
 
 @define(eq=False)
 class Missing:
-    """The value of an operation that could not be expressed."""
+    """A value that Lua does not have.
 
+    Attributes:
+        reason: the reason, which is an error if the value is used; empty if it has been named already.
+    """
+
+    reason: str = ""
     shape: Any = ()
 
 
 @define(eq=False)
-class Absent:
-    """A part of an operation's result that Lua does not have: an error if it is used.
+class Operation:
+    """An entry of the table.
 
     Attributes:
-        reason: the reason.
+        names: the operations, `aten.relu.default`; those that change their first argument in place are included.
+        lua: the Lua layers that it becomes, for the documentation.
+        build: builds it; receives the builder and those arguments of ATen that it names. Arguments before a `/` are
+            passed by position, as operations of one entry may name them differently.
+        note: a note for the documentation.
+        scaled: whether it accepts a `Scaled`.
     """
 
-    reason: str
-    shape: Any = ()
+    names: tuple[str, ...]
+    lua: str
+    build: Callable[..., Any]
+    note: str = ""
+    scaled: bool = False
+
+    def call(self, b: Builder, args: dict[str, Any]) -> Any:
+        """Build a call with the arguments of its schema, by name."""
+        wanted = list(inspect.signature(self.build).parameters.values())[1:]
+        places = [value for value, one in zip(args.values(), wanted) if one.kind is one.POSITIONAL_ONLY]
+        rest = list(args)[len(places) :]
+        if not any(one.kind is one.VAR_KEYWORD for one in wanted):
+            rest = [one.name for one in wanted[len(places) :] if one.name in args]
+        return self.build(b, *places, **{name: args[name] for name in rest})
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""The table: ATen operation → its composition of Lua layers. `operations/` fills it."""
+
+
+def operation(
+    names: str, lua: str, note: str = "", scaled: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the builder of some operations.
+
+    Args:
+        names: ATen's names without `aten.`, separated by spaces: `add.Tensor relu`; `.default` may be left out.
+        lua: see `Operation`.
+        note: see `Operation`.
+        scaled: see `Operation`.
+    """
+
+    def decorate(build: Callable[..., Any]) -> Callable[..., Any]:
+        full = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
+        OPERATIONS.update(dict.fromkeys(full, Operation(full, lua, build, note, scaled)))
+        return build
+
+    return decorate
 
 
 @define(eq=False)
@@ -104,7 +166,7 @@ class Builder:
         steps: the emitted steps, in order.
         problems: inexpressible operations: line in the user's source, operation and reason.
         allow: other Lua packages than nn and nngraph that may be used.
-        notes: notes for the user.
+        notes: notes for the user: text → whether it is a warning.
         scalars: the outputs without dimensions, counted from 1, which have one of extent 1 in Lua.
     """
 
@@ -113,7 +175,7 @@ class Builder:
     allow: tuple[str, ...] = ()
     steps: list[LuaNode] = field(factory=list)
     problems: list[tuple[str, str, str]] = field(factory=list)
-    notes: list[str] = field(factory=list)
+    notes: dict[str, bool] = field(factory=dict)
     scalars: list[int] = field(factory=list)
     env: dict[str, Any] = field(factory=dict)
     call: TracedCall = field(default=None)
@@ -131,145 +193,134 @@ class Builder:
         for index, (name, shape, dtype) in enumerate(self.program.inputs):
             step = LuaNode(None, [], shape, (), index)
             inputs.append(step)
-            self.env[name] = Wire(step, shape)
-            if dtype != "float32" and dtype != "float64":
-                self.env[name] = self.emit(make("nn.Copy", "torch.LongTensor", "torch.FloatTensor"), self.env[name])
-        for name, key in self.program.parameters.items():
+            self.env[name] = self._floating(Wire(self, step, shape), dtype)
+        for name, (key, learned) in self.program.stored.items():
             shape = tuple(self.program.state[key].shape)
-            self.env[name] = LearnedTensor(WeightRef(key, 0, shape), shape)
+            self.env[name] = Stored(WeightRef(key, 0, shape), shape, learned)
         for name, value in self.program.constants.items():
             self.env[name] = Const(value, tuple(value.shape)) if is_tensor(value) else value
         for call in self.program.calls:
             self.call = call
             self.env[call.name] = self.value_of(call)
-        outputs = []
+        outputs: list[LuaNode] = []
         for item in self.program.outputs:
             value = self.env[item.name] if isinstance(item, CallRef) else item
-            if isinstance(value, Missing):
+            if isinstance(value, Missing) and value.reason:
+                self.problems.append(("", "the output", value.reason))
+            if value is None or isinstance(value, Missing):
                 continue
-            if value is None:
-                continue
+            if isinstance(value, (int, float)):
+                self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
+                value = self.constant(np.array(float(value)))
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalars.append(len(outputs))
         if self.problems:
-            raise self._error()
+            listed = dict.fromkeys(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in self.problems)
+            count = f"{len(listed)} operation{'s' if len(listed) > 1 else ''}"
+            raise UnsupportedError(f"{count} of the module cannot be expressed with nn and nngraph{''.join(listed)}")
         return inputs, outputs
 
-    def _error(self) -> UnsupportedError:
-        seen: dict[tuple[str, str, str], None] = dict.fromkeys(self.problems)
-        listed = "".join(f"\n  {op} at {line or 'an unknown line'}: {why}" for line, op, why in seen)
-        count = len(seen)
-        return UnsupportedError(
-            f"{count} operation{'s' if count > 1 else ''} of the module cannot be expressed with nn and nngraph{listed}"
-        )
+    def _floating(self, value: Wire, dtype: str) -> Wire:
+        """Return an input as floats. Half inputs have half gradients; Lua has no bfloat16."""
+        if dtype in ("float32", "float64", "bfloat16"):
+            return value
+        kind = "torch.HalfTensor" if dtype == "float16" else "torch.LongTensor"
+        return value >> make("nn.Copy", kind, "torch.FloatTensor")
 
     def value_of(self, call: TracedCall) -> Any:
         """Build a call; failures are added to the problems."""
-        missing: list[bool] = []
-        args = self._resolve(call.args, missing)
-        kwargs = {name: self._resolve(value, missing) for name, value in call.kwargs.items()}
+        entry = OPERATIONS.get(call.table_name)
+        missing: list[Missing] = []
+        args = mapped(call.args, lambda item: self._resolved(item, missing) if isinstance(item, CallRef) else item)
+        plain = call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         if missing:
-            return Missing(call.shape)
-        if call.op == "operator.list":
-            return args[0]
+            reasons = [value.reason for value in missing] + ([UNKNOWN] if entry is None and not plain else [])
+            self.problems += [self._problem(reason) for reason in reasons if reason]
+            return Missing("", call.shape)
+        if call.op == "operator.value":
+            return args["value"]
         if call.op == "operator.getitem":
-            return args[0][args[1]]
-        if call.op.startswith(("operator.", "aten.sym_size", "aten._assert", "aten.sym_")):
+            return args["0"][args["1"]]
+        if plain:
             return DynamicExtent(call.name)
-        if call.op.split(".")[1] not in TAKES_SCALED:
-            args, kwargs = self._unscaled(args), {name: self._unscaled(value) for name, value in kwargs.items()}
         try:
-            folded = self._fold(call, args, kwargs)
-            if folded is not None:
-                return folded
-            operation = OPERATIONS.get(call.op)
-            if operation is None:
-                raise CannotError("Lua has no such operation, and no composition is known")
-            value = operation.build(self, *args, **kwargs)
-            if is_inplace(call.op):
-                self.on_change(self, call, value)
+            return self._built(call, entry, args)
         except CannotError as error:
-            self.problems.append((call.line, call.op, str(error)))
-            return Missing(call.shape)
+            self.problems.append(self._problem(str(error)))
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, T7BridgeError):
                 raise
-            self.problems.append((call.line, call.op, f"with these arguments no composition is known ({error})"))
-            return Missing(call.shape)
+            self.problems.append(self._problem(f"with these arguments no composition is known ({error})"))
+        return Missing("", call.shape)
+
+    def _built(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        if entry is None or not entry.scaled:
+            args = mapped(args, lambda item: self.wire(item) if isinstance(item, Scaled) else item)
+        if call.inplace and (name := self.program.buffers.get(call.source)):
+            self.remark(f"forward updates the buffer {name}, which stays as it is in Lua", warning=True)
+        folded = self._folded(call, args)
+        if folded is not None:
+            return folded
+        if entry is None:
+            raise CannotError(UNKNOWN)
+        value = entry.call(self, args)
+        if isinstance(value, Wire) and call.shape == () and value.shape == (1,):
+            value = Wire(self, value.step, ())
+        if call.inplace:
+            self.on_change(self, call, value)
         return value
 
-    def _unscaled(self, value: Any) -> Any:
-        """Compute the argument of an operation that does not accept a scale."""
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._unscaled(item) for item in value)
-        return self.wire(value) if isinstance(value, Scaled) else value
+    def _problem(self, reason: str) -> tuple[str, str, str]:
+        part = f"{self.call.op}: " if self.call.origin else ""
+        return self.call.line, self.call.origin or self.call.op, part + reason
 
-    def _resolve(self, value: Any, missing: list[bool]) -> Any:
-        if isinstance(value, CallRef):
-            found = self.env[value.name]
-            if isinstance(found, Absent):
-                self.problems.append((self.call.line, self.call.op, found.reason))
-                found = Missing(found.shape)
-            if isinstance(found, Missing):
-                missing.append(True)
-            return found
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._resolve(item, missing) for item in value)
-        return value
+    def _resolved(self, ref: CallRef, missing: list[Missing]) -> Any:
+        found = self.env[ref.name]
+        if isinstance(found, Missing):
+            missing.append(found)
+        return found
 
-    def _fold(self, call: TracedCall, args: Any, kwargs: Any) -> Any:
+    def _folded(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call on constants now; `None` if its arguments are not constants."""
-        values = list(_leaves((args, kwargs)))
-        if any(isinstance(value, (Wire, LearnedTensor, Scaled, DynamicExtent)) for value in values):
+        values = list(leaves(args))
+        if any(isinstance(value, (Wire, Stored, Scaled, DynamicExtent)) for value in values):
             return None
         if any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values):
             return None
-        result = fold(call, _tensors(args), _tensors(kwargs))
-        return _constants(result)
+        return self.compute(args)
 
     # Used by operations
 
-    def remark(self, text: str) -> None:
+    def remark(self, text: str, warning: bool = False) -> None:
         """Add a note for the user, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+        self.notes.setdefault(text, warning)
 
-    def remark_unrolled(self, length: Any) -> None:
-        """Note that recurrent layers have a fixed number of steps."""
-        self.remark(
-            f"recurrent layers are unrolled for {length} steps: the model accepts sequences of that length only"
-        )
+    def compute(self, args: dict[str, Any]) -> Any:
+        """Run the current operation on constants."""
+        result = fold(self.call, mapped(args, lambda item: item.value if isinstance(item, Const) else item))
+        return mapped(result, lambda item: Const(item, tuple(item.shape)) if is_tensor(item) else item)
 
     @staticmethod
-    def tensor(array: Any) -> Any:
-        """Return a numpy array as PyTorch's tensor, for a constant."""
-        return to_tensor(array)
+    def constant(array: Any, shape: Shape | None = None) -> Const:
+        """Return a numpy array as a constant, broadcast to a shape."""
+        return Const(to_tensor(np.asarray(array)), tuple(array.shape) if shape is None else tuple(shape))
 
-    def compute(self, *args: Any) -> Any:
-        """Run the current operation on constants."""
-        return _constants(fold(self.call, args, {}))
+    def dtype_of(self, name: str, item: int | None = None) -> str:
+        """Return the element type of an argument of the call, or of an item of it, `float32`; empty if unknown."""
+        ref = self.call.args.get(name)
+        ref = ref if item is None or ref is None else ref[item]
+        return self.program.dtypes.get(ref.name, "") if isinstance(ref, CallRef) else ""
 
-    def argument(self, place: int, name: str) -> Any:
-        """Return an argument of the call as traced: a `CallRef` or a plain value."""
-        return self.call.args[place] if len(self.call.args) > place else self.call.kwargs.get(name)
+    @property
+    def path(self) -> str:
+        """The path of the module that contains the call."""
+        return self.call.stack[-1].partition("|")[2] if self.call.stack else ""
 
-    def dtype_of(self, ref: Any) -> str:
-        """Return the element type of an argument of the call, `float32`; empty if unknown."""
-        if not isinstance(ref, CallRef):
-            return ""
-        value = self.env.get(ref.name)
-        if isinstance(value, Const):
-            return str(value.value.dtype).removeprefix("torch.")
-        types = {name: dtype for name, _, dtype in self.program.inputs}
-        types.update((call.name, call.dtype) for call in self.program.calls)
-        return types.get(ref.name, "")
-
-    def dropout_of(self, kind: str) -> float:
-        """Return the dropout probability of the module that contains the call, if it acts in training only."""
-        path = self.call.stack[-1].partition("|")[2] if self.call.stack else ""
-        found = self.program.dropouts.get(path)
-        return found[1] if found and found[0].startswith(kind) else 0.0
+    @property
+    def kind(self) -> str:
+        """The name of the operation: `max_pool2d`."""
+        return self.call.table_name.split(".")[1]
 
     @property
     def shape(self) -> Any:
@@ -281,174 +332,175 @@ class Builder:
 
         Args:
             layer: the layer.
-            values: wires, constants or parameters, in the order of Lua's table.
+            values: wires, constants or tensors of the state dict, in the order of Lua's table.
             shape: of the result; by default that of the first value.
         """
         wires = [self.wire(value) for value in values]
         stack = self.call.stack if self.call is not None else ()
-        if not layer.path and stack:
-            layer.path = stack[-1].partition("|")[2]
-        step = LuaNode(layer, [wire.step for wire in wires], wires[0].shape if shape is None else shape, stack)
+        shape = wires[0].shape if shape is None else tuple(shape)
+        if 0 in shape:
+            raise CannotError("a value without elements, which Lua does not have")
+        layer.path = layer.path or (self.path if self.call is not None else "")
+        step = LuaNode(layer, [wire.step for wire in wires], shape, stack)
         self.steps.append(step)
-        return Wire(step, step.shape)
+        return Wire(self, step, shape)
 
-    def wire(self, value: Any, like: Wire | None = None) -> Wire:
-        """Return a value as a wire; constants and parameters become nodes that ignore their input.
+    def operands(self, *values: Any) -> list[Any]:
+        """Return values for formulas: numbers where they have one element, and at least one wire."""
+        found = [value if (number := number_of(value)) is None else number for value in values]
+        if not any(isinstance(value, Wire) for value in found):
+            known = [isinstance(value, float) + isinstance(given, (int, float)) for value, given in zip(found, values)]
+            first = known.index(min(known))
+            found[first] = self.wire(values[first])
+        return found
+
+    def joined(self, name: str, first: Any, second: Any) -> Any:
+        """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd."""
+        first, second = (self.wire(each) if isinstance(each, Scaled) else each for each in (first, second))
+        wires = isinstance(first, Wire), isinstance(second, Wire)
+        if name == "nn.CMulTable" and all(wires) and first.step is second.step:
+            return first >> make("nn.Square")
+        if wires == (True, False) and is_parameter(second) and not second.ref.transposed:
+            if name == "nn.CSubTable":
+                return -self._own("nn.CAddTable", -first, second)
+            if name in OWN:
+                return self._own(name, first, second)
+        if wires == (False, True) and is_parameter(first):
+            if name == "nn.CSubTable":
+                return self.joined("nn.CAddTable", -second, first)
+            if name in OWN:
+                return self.joined(name, second, first)
+        shape = broadcast(first.shape or (1,), second.shape or (1,))
+        like = next((each for each in (first, second) if isinstance(each, Wire) and each.shape[:1] == shape[:1]), None)
+        return self.emit(make(name), *(self._widened(each, shape, like) for each in (first, second)))
+
+    def _widened(self, value: Any, shape: Shape, like: Wire | None) -> Any:
+        """Return a value broadcast to a shape, as a wire."""
+        if not isinstance(value, Wire):
+            own = like is None and isinstance(shape[0], str) and len(value.shape) == len(shape)
+            value = self.wire(value if own else self.expand(value, shape), like)
+        return self.expand(value, shape, like)
+
+    def _own(self, name: str, value: Wire, param: Stored) -> Wire:
+        """Apply the layer that multiplies by a parameter or adds one."""
+        shape = broadcast(value.shape or (1,), param.shape)
+        size = (1,) * (len(shape) - len(param.ref.size)) + param.ref.size
+        layer, field = OWN[name]
+        return self.emit(make(layer, *size, **{field: param.ref.resized(size)}), self.expand(value, shape))
+
+    def wire(self, value: Any, like: Wire | None = None) -> Any:
+        """Return a value as a wire; constants and tensors of the state dict become nodes that ignore their input.
 
         Args:
-            value: a wire, a constant or a parameter.
+            value: a wire, a constant or a tensor of the state dict.
             like: a value with the batch in its first dimension, if the result has it too.
         """
         if isinstance(value, Wire):
             return value
         if isinstance(value, Scaled):
-            return self._product(value)
-        if (
-            isinstance(value, LearnedTensor) and value.ref.transposed
-        ):  # layers other than nn.Linear need a contiguous weight
-            straight = value.ref.size[::-1]
-            turned = self._perm(LearnedTensor(WeightRef(value.ref.key, value.ref.start, straight), straight), (1, 0))
-            wide: Wire = self.expand(turned, value.shape, like)
-            return wide
+            scale = value.scale
+            if value.place is not None:
+                scale = self.reshape(scale, (*scale.shape, *(1,) * (len(value.shape) - value.place - 1)))
+            return self.wire(value.param) * scale
         if isinstance(value, (int, float)):
             raise CannotError("a number where a tensor is needed")
-        import numpy as np
+        if isinstance(value, Stored) and value.ref.transposed:  # layers other than nn.Linear need a contiguous weight
+            straight = value.ref.size[::-1]
+            plain = Stored(WeightRef(value.ref.key, value.ref.start, straight), straight, value.learned)
+            return self.expand(self._transpose(plain, (1, 0)), value.shape, like)
+        return self._attached(value, like or self._any_input())
 
-        source = like or self._any_input(value.shape)
-        inner = value.shape
-        batched = any(isinstance(extent, str) for extent in inner)
-        if batched and (isinstance(inner[0], int) or any(isinstance(extent, str) for extent in inner[1:])):
+    def _attached(self, value: Any, source: Wire) -> Any:
+        """Return a constant or a tensor of the state dict as a node that takes a value, and the batch from it."""
+        shape = value.shape
+        grows = [isinstance(extent, str) for extent in shape]
+        if any(grows[1:]):
             raise CannotError("a constant grows with the batch in a dimension that is not the first")
-        if batched and inner[0] != source.shape[0]:
+        batch, depth = (shape[:1], len(source.shape) - 1) if any(grows) else ((), None)
+        if batch and batch != source.shape[:1]:
             raise CannotError("a constant needs the batch of a value without one")
-        sizes = inner[1:] if batched else inner
-        if not sizes and batched:
-            sizes, batched_scalar = (1,), True
-        else:
-            batched_scalar = False
-        depth = len(source.shape) - 1 if batched else None
+        sizes = shape[len(batch) :] or (1,)
+        own = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
+        if batch and len(own) == len(shape):
+            if own[0] != 1:
+                raise CannotError("a tensor that is not computed has the batch in its first dimension")
+            own = own[1:]
+        own = (1,) * (len(sizes) - len(own)) + own
         if isinstance(value, Const):
-            array = value.array()
-            if batched and array.ndim == len(inner):
-                if array.shape[0] != 1:
-                    raise CannotError("a constant has the batch in its first dimension")
-                array = array[0]
-            array = np.ascontiguousarray(np.broadcast_to(array, sizes)).astype("f4" if array.dtype != "f8" else "f8")
-            if not array.ndim:
-                array = array.reshape(1)
-            layer = make("nn.Constant", array, depth)
-            made = self.emit(layer, source, shape=inner)
+            array = np.broadcast_to(value.array().reshape(own), sizes)
+            array = np.ascontiguousarray(array).astype("f8" if array.dtype == "f8" else "f4")
+            made = self.emit(make("nn.Constant", array, depth), source, shape=batch + sizes)
+        elif value.learned:
+            full = (1,) * len(batch) + own
+            made = self.emit(make("nn.Constant", np.ones(sizes, "f4"), depth), source, shape=batch + sizes)
+            made = made >> make("nn.CMul", *full, weight=value.ref.resized(full))
         else:
-            own = value.ref.size
-            lead = (1,) * (len(sizes) - len(own)) + tuple(own)
-            if batched and len(own) == len(inner):
-                lead = tuple(own)[1:]
-                if own[0] != 1:
-                    raise CannotError("a parameter has the batch in its first dimension")
-            ones = np.ones(sizes or (1,), "f4")
-            constant = self.emit(make("nn.Constant", ones, depth), source, shape=inner)
-            full = ((1,) if batched else ()) + (lead or (1,))
-            made = self.emit(make("nn.CMul", *full, weight=self.resized(value.ref, full)), constant, shape=inner)
-        return self.reshape(made, inner) if batched_scalar else made
+            held = make("nn.Constant", np.zeros(own, "f4"), depth, value=value.ref.resized(own))
+            made = self.expand(self.emit(held, source, shape=batch + own), batch + sizes)
+        return self.reshape(made, shape)
 
-    def _product(self, value: Scaled) -> Wire:
-        """Return a learned tensor times its scale."""
-        made = self.wire(value.param)
-        if isinstance(value.scale, float):
-            return self.emit(make("nn.MulConstant", value.scale), made)
-        scale = value.scale
-        if value.place is not None:
-            rest = (1,) * (len(value.shape) - value.place - 1)
-            scale = self.reshape(scale, (*(1,) * value.place, scale.shape[0], *rest))
-        else:
-            scale = self.reshape(scale, (1,) * len(value.shape))
-        return self.emit(make("nn.CMulTable"), made, self.expand(scale, value.shape))
+    def _any_input(self) -> Wire:
+        """Return a wire to attach a constant to, an input if possible."""
+        for name, _, _ in self.program.inputs:
+            value = self.env[name]
+            if isinstance(value, Wire):
+                return value
+        raise CannotError("the module has no inputs")
 
-    def _any_input(self, shape: Shape) -> Wire:
-        """Return a wire to attach a constant to: with the batch in its first dimension if there is one."""
-        step = next((step for step in self.steps if step.layer is not None and step.layer.name == "nn.Copy"), None)
-        if step is not None:
-            return Wire(step, step.shape)
-        name, first, _ = self.program.inputs[0]
-        value = self.env[name]
-        return value if isinstance(value, Wire) and value.step.layer is None else Wire(self._input_step(), first)
-
-    def _input_step(self) -> LuaNode:
-        for step in self.steps:
-            for source in step.inputs:
-                if source.layer is None:
-                    return source
-        raise CannotError("the module uses none of its inputs")
-
-    @staticmethod
-    def resized(ref: WeightRef, size: tuple[int, ...]) -> WeightRef:
-        """Return the same elements in another shape."""
-        return WeightRef(ref.key, ref.start, tuple(size), ref.transposed)
-
-    def reshape(self, value: Any, shape: Shape) -> Any:
+    def reshape(self, value: Any, shape: Any) -> Any:
         """Reshape a value to another shape with equally many elements."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
-        if isinstance(value, Const) and not any(isinstance(extent, str) for extent in (*value.shape, *shape)):
+        if is_known(shape) and isinstance(value, Const) and is_known(value.shape):
             return Const(value.value.expand(value.shape).reshape(shape), shape)
-        if whole(value) and all(isinstance(extent, int) for extent in shape):
-            return LearnedTensor(self.resized(value.ref, shape), shape)
+        if is_known(shape) and isinstance(value, Stored) and value.whole:
+            return Stored(value.ref.resized(shape), shape, value.learned)
         wire = self.wire(value)
-        open_dims = [place for place, extent in enumerate(shape) if isinstance(extent, str)]
-        if len(open_dims) > 1:
+        if {wire.shape, shape} == {(), (1,)}:
+            return Wire(self, wire.step, shape)
+        if sum(isinstance(extent, str) for extent in shape) > 1:
             raise CannotError("more than one extent of the result depends on the inputs")
-        layers = []
-        if wire.step.layer is not None and last_layer(wire.step.layer).name in ("nn.Replicate",):
-            layers.append(make("nn.Contiguous"))
-        if shape and wire.shape and shape[0] == wire.shape[0] and len(shape) > 1 and isinstance(shape[0], str):
-            count = len(wire.shape) - 1
-            layers.append(make("nn.View", *shape[1:], calls=(("setNumInputDims", (count,)),)))
-        else:
-            sizes = tuple(-1 if isinstance(extent, str) else extent for extent in shape)
-            layers.append(make("nn.View", *(sizes or (1,))))
-        return self.emit(sequential(*layers), wire, shape=shape)
+        layer = make("nn.View", *(tuple(-1 if isinstance(extent, str) else extent for extent in shape) or (1,)))
+        if len(shape) > 1 and shape[:1] == wire.shape[:1] and isinstance(shape[0], str):
+            layer = make("nn.View", *shape[1:], calls=(("setNumInputDims", (len(wire.shape) - 1,)),))
+        repeated = wire.step.layer is not None and last_layer(wire.step.layer).name == "nn.Replicate"
+        return self.emit(make("nn.Contiguous") >> layer if repeated else layer, wire, shape=shape)
 
-    def permute(self, value: Any, order: tuple[int, ...]) -> Any:
+    def permute(self, value: Any, order: Any) -> Any:
         """Permute dimensions; `order` is the source, 0-based, of each dimension of the result."""
+        order = tuple(order)
         shape = tuple(value.shape[place] for place in order)
         if list(order) == sorted(order):
             return value
-        if isinstance(value, Const):
-            return (
-                Const(value.value.expand(_known(value)).permute(order), shape)
-                if _known(value)
-                else self._perm(value, order)
-            )
+        if isinstance(value, Const) and is_known(value.shape):
+            return Const(value.value.expand(value.shape).permute(order), shape)
         kept = [place for place in order if value.shape[place] != 1]
-        if kept == sorted(kept) and not isinstance(value, LearnedTensor):
+        whole = isinstance(value, Stored) and value.whole
+        if kept == sorted(kept) and (whole or not isinstance(value, Stored)):
             return self.reshape(value, shape)
-        if (
-            order == (1, 0)
-            and isinstance(value, LearnedTensor)
-            and value.ref.transposed
-            and value.ref.size == value.shape
-        ):
-            return LearnedTensor(WeightRef(value.ref.key, value.ref.start, shape), shape)
-        if order == (1, 0) and whole(value) and tuple(self.program.state[value.ref.key].shape) == value.shape:
-            return LearnedTensor(WeightRef(value.ref.key, 0, shape, True), shape)
-        return self._perm(value, order)
+        if isinstance(value, Stored) and len(kept) == 2 and all(extent == 1 for extent in shape[:-2]):
+            ref, matrix = value.ref, shape[-2:]
+            if ref.transposed and ref.size == value.shape:
+                return Stored(WeightRef(ref.key, ref.start, matrix), shape, value.learned)
+            if whole and tuple(self.program.state[ref.key].shape) == matrix[::-1]:
+                return Stored(WeightRef(ref.key, 0, matrix, True), shape, value.learned)
+        return self._transpose(value, order)
 
-    def _perm(self, value: Any, order: tuple[int, ...]) -> Wire:
+    def _transpose(self, value: Any, order: Shape) -> Wire:
         swaps, current = [], list(range(len(order)))
         for place, wanted in enumerate(order):
             found = current.index(wanted)
             if found != place:
                 swaps.append((place + 1, found + 1))
                 current[place], current[found] = current[found], current[place]
-        shape = tuple(value.shape[place] for place in order)
-        return self.emit(make("nn.Transpose", *swaps), value, shape=shape)
+        return self.emit(make("nn.Transpose", *swaps), value, shape=tuple(value.shape[place] for place in order))
 
     def expand(self, value: Any, shape: Shape, like: Wire | None = None) -> Any:
         """Repeat a value along dimensions of extent 1, and along new dimensions in front.
 
         Args:
-            value: a wire, a constant or a parameter.
+            value: a wire, a constant or a tensor of the state dict.
             shape: of the result.
             like: a value with the batch of the result in its first dimension, if the value does not have it.
         """
@@ -457,57 +509,76 @@ class Builder:
             return value
         if isinstance(value, Const):
             return Const(value.value, shape)
-        if isinstance(value, LearnedTensor):
-            return LearnedTensor(value.ref, shape)
+        if isinstance(value, Stored):
+            return Stored(value.ref, shape, value.learned)
+        value = Wire(self, value.step, value.shape or (1,))
         if shape and isinstance(shape[0], str) and (len(value.shape) < len(shape) or value.shape[0] == 1):
             return self._for_each_example(value, shape, like)
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
-            if isinstance(extent, str):
-                raise CannotError("a value is repeated for each example of the batch")
-            value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
+            value = self._repeated(value, make("nn.Replicate", extent, 1), (extent, *value.shape))
         for place, extent in enumerate(shape):
             if value.shape[place] == extent:
                 continue
-            if isinstance(extent, str):
-                raise CannotError("a value is repeated for each example of the batch")
-            result = (*value.shape[:place], extent, *value.shape[place + 1 :])
-            layers = [make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)]
+            layers = make("nn.Select", place + 1, 1), make("nn.Replicate", extent, place + 1)
             if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
-                layers = [make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)]
-            layer = sequential(*layers)
-            value = self.emit(layer, value, shape=result)
+                layers = make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)
+            result = (*value.shape[:place], extent, *value.shape[place + 1 :])
+            value = self._repeated(value, sequential(*layers), result)
         return value
+
+    def _repeated(self, value: Wire, layer: LuaLayer, shape: Shape) -> Wire:
+        if isinstance(shape, tuple) and any(isinstance(new, str) and new not in value.shape for new in shape):
+            raise CannotError("a value is repeated for each example of the batch")
+        return self.emit(layer, value, shape=shape)
 
     def _for_each_example(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
         """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row."""
-        import numpy as np
-
-        source = like or self._any_input(shape)
+        source = like or self._any_input()
         if source.shape[:1] != shape[:1]:
             raise CannotError("a value is repeated for each example of the batch")
-        inner = shape[1:]
-        lead = len(shape) - len(value.shape)
-        row = self.expand(self.reshape(value, value.shape[1:]) if lead == 0 else value, inner)
-        count = 1
-        for extent in inner:
-            count *= extent
+        inner, count = shape[1:], prod(shape[1:])
+        row = self.expand(self.reshape(value, value.shape[1:]) if len(value.shape) == len(shape) else value, inner)
         ones = make("nn.Constant", np.ones(1, "f4"), len(source.shape) - 1)
         column = self.emit(ones, source, shape=(shape[0], 1))
-        layer = make("nn.MM")
-        made = self.emit(layer, column, self.reshape(row, (1, count)), shape=(shape[0], count))
+        made = self.emit(make("nn.MM"), column, self.reshape(row, (1, count)), shape=(shape[0], count))
         return self.reshape(made, shape)
 
 
-def is_inplace(op: str) -> bool:
-    """Return whether an operation changes its first argument: its name ends in one underscore."""
-    base = op.split(".")[1] if op.startswith("aten.") else ""
-    return base.endswith("_") and not base.endswith("__")
+UNKNOWN = "Lua has no such operation, and no composition is known"
+OWN = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
+"""Layers of two values → the layer with a parameter as the second, and its field."""
 
 
-def whole(value: Any) -> bool:
-    """Return whether a value is a parameter in its own layout, not broadcast."""
-    return isinstance(value, LearnedTensor) and value.ref.size == value.shape and not value.ref.transposed
+def number_of(value: Any) -> float | None:
+    """Return the number that a value has everywhere, if it is known."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, Const) and value.value.numel() == 1:
+        return float(value.array().reshape(-1)[0])
+    return None
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Return the shape to which shapes broadcast."""
+    rank = max(map(len, shapes))
+    result = []
+    for extents in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes)):
+        longer = {extent for extent in extents if extent != 1}
+        if len(longer) > 1:
+            raise CannotError(f"the extents {' and '.join(map(str, sorted(longer, key=str)))} do not match")
+        result.append(longer.pop() if longer else 1)
+    return tuple(result)
+
+
+def is_parameter(*values: Any) -> bool:
+    """Return whether all values are parameters, which layers can learn."""
+    return all(isinstance(value, Stored) and value.learned for value in values)
+
+
+def is_known(shape: Shape) -> bool:
+    """Return whether a shape does not depend on the batch."""
+    return all(isinstance(extent, int) for extent in shape)
 
 
 def last_layer(layer: LuaLayer) -> LuaLayer:
@@ -515,38 +586,3 @@ def last_layer(layer: LuaLayer) -> LuaLayer:
     while layer.name == "nn.Sequential":
         layer = layer.children[-1]
     return layer
-
-
-def _known(value: Const) -> tuple[int, ...] | None:
-    return None if any(isinstance(extent, str) for extent in value.shape) else value.shape
-
-
-def _leaves(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
-    else:
-        yield value
-
-
-def _tensors(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_tensors(item) for item in value)
-    if isinstance(value, dict):
-        return {name: _tensors(item) for name, item in value.items()}
-    return value.value if isinstance(value, Const) else value
-
-
-def _constants(value: Any) -> Any:
-    if is_tensor(value):
-        return Const(value, tuple(value.shape))
-    if isinstance(value, (list, tuple)):
-        return [_constants(item) for item in value]
-    return value
-
-
-def mentions(call: TracedCall, name: str) -> bool:
-    """Return whether a call uses a value."""
-    return any(isinstance(item, CallRef) and item.name == name for item in _leaves((call.args, call.kwargs)))

@@ -83,7 +83,8 @@ def _prelu(args: tuple[Any, ...]) -> dict[str, Value]:
 
 
 def _copy(args: tuple[Any, ...]) -> dict[str, Value]:
-    taken, returned = (Tensor(INT64 if "Long" in name else ELEMENT_TYPES["float32"], None) for name in args[:2])
+    types = {"torch.LongTensor": "int64", "torch.HalfTensor": "float16", "torch.FloatTensor": "float32"}
+    taken, returned = (Tensor(ELEMENT_TYPES[types[name]], None) for name in args[:2])
     if args[3:]:
         return {"gradInput": taken, "output": returned, "dontCast": args[3]}
     return {"gradInput": taken}

@@ -14,13 +14,13 @@ from ..graph.lua import Table, TorchObject
 from ..graph.tensor import Tensor
 from ..report import Note
 from . import operations as _operations
-from .build import Builder
+from .build import OPERATIONS, Builder
 from .inplace import changed
 from .layers import LuaLayer, walk
-from .objects import ObjectMaker
-from .record import ROOT_FIELD
+from .objects import ROOT_FIELD, ObjectMaker
+from .program import Program
 from .structure import structured
-from .trace import Program, state_arrays, trace
+from .trace import state_arrays, trace
 
 __all__ = ["LuaModel", "convert_module"]
 _ = _operations  # registers the operations
@@ -57,20 +57,7 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     Raises:
         UnsupportedError: see `save_module`.
     """
-    program = trace(module, inputs)
-    builder = Builder(program, changed, allow)
-    try:
-        ins, outs = builder.run()
-    except UnsupportedError as error:
-        if program.static:
-            raise
-        # The first dimension may not be the batch, as in sequences with time first.
-        program = trace(module, inputs, fixed=True)
-        builder = Builder(program, changed, allow)
-        try:
-            ins, outs = builder.run()
-        except UnsupportedError:
-            raise error from None
+    program, ins, outs, builder = _built(module, inputs, allow)
     layer = structured(ins, builder.steps, outs)
     arrays = state_arrays(program)
     floats = {array.dtype.str[1:] for array in arrays.values() if array.dtype.kind == "f"}
@@ -78,54 +65,42 @@ def convert_module(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...] 
     maker = ObjectMaker(FLOAT64 if wide else FLOAT32, arrays, bool(module.training))
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, builder.scalars)
-    notes = [Note("info", "", text, code="lua") for text in builder.notes]
+    notes = [
+        Note("warning" if warning else "info", "", text, code="left-out" if warning else "lua")
+        for text, warning in builder.notes.items()
+    ]
     if program.static:
-        notes.append(
-            Note(
-                "info",
-                "",
-                "the size of the batch is fixed: the module does not let its first dimension vary",
-                code="fixed-batch",
-            )
-        )
-    for path, kind in program.left_out:
-        notes.append(
-            Note(
-                "warning",
-                path,
-                f"a {kind} acts in training only, and is left out",
-                "type",
-                code="left-out",
-                class_name=kind,
-            )
-        )
-    for path, kind in program.branching:
-        notes.append(
-            Note(
-                "warning",
-                path,
-                f"the forward of {kind} branches on self.training; the branch of evaluation is written",
-                "type",
-                code="left-out",
-                class_name=kind,
-            )
-        )
+        text = "the size of the batch is fixed: the module does not let its first dimension vary"
+        notes.append(Note("info", "", text, code="fixed-batch"))
+    for path, kind, text in program.notes:
+        notes.append(Note("warning", path, text, "type", code="left-out", class_name=kind))
     if program.returns == "dict":
         names = ", ".join(program.output_names)
-        notes.append(
-            Note(
-                "info",
-                "",
-                f"the module returns a dictionary; the Lua model returns its values in order: {names}",
-                code="order",
-            )
-        )
-    small = sorted(kind for kind in floats if kind == "f2")
-    if small:
-        notes.append(
-            Note("info", "", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
-        )
+        text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"
+        notes.append(Note("info", "", text, code="order"))
+    if "f2" in floats:
+        text = "16-bit weights become 32-bit ones, which hold them exactly"
+        notes.append(Note("info", "", text, code="element-type"))
     return LuaModel(layer, root, program, notes, len(arrays))
+
+
+def _built(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...]) -> Any:
+    """Trace and build a module: with any batch, or where that fails, with the example's.
+
+    The first dimension may not be the batch, as in sequences with time first.
+    """
+    failed: UnsupportedError | None = None
+    for fixed in (False, True):
+        program = trace(module, inputs, OPERATIONS, fixed)
+        builder = Builder(program, changed, allow)
+        try:
+            return program, *builder.run(), builder
+        except UnsupportedError as error:
+            failed = failed or error
+            if program.static:
+                break
+    assert failed is not None
+    raise failed
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalars: list[int]) -> Table:

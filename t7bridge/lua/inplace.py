@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .build import Builder, CannotError, mentions
+from .build import Builder, CannotError
 from .operations.shape import concatenated, narrowed
-from .trace import CallRef, TracedCall
-
-PARTS = frozenset(f"aten.{name}" for name in ("select.int", "slice.Tensor", "narrow.default"))
-RESHAPES = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("view.default", "squeeze.dim", "squeeze.dims", "squeeze.default", "unsqueeze.default", "flatten.using_ints"),
-        *("unflatten.int", "view_as.default", "reshape.default"),
-    )
-)
-PERMUTATIONS = frozenset(f"aten.{name}" for name in ("transpose.int", "permute.default", "t.default", "mT.default"))
-SAME = frozenset(
-    f"aten.{name}" for name in ("alias.default", "detach.default", "dropout.default", "feature_dropout.default")
-)
-SPLITS = frozenset(
-    f"aten.{name}"
-    for name in ("split.Tensor", "split_with_sizes.default", "split.sizes", "chunk.default", "unbind.int")
-)
-VIEWS = PARTS | RESHAPES | PERMUTATIONS | SAME | {"operator.getitem", "aten.expand.default"}
-"""Operations whose result shares the memory of their first argument."""
+from .program import CallRef, TracedCall, leaves
 
 
 def changed(b: Builder, call: TracedCall, value: Any) -> None:
@@ -39,110 +20,79 @@ def changed(b: Builder, call: TracedCall, value: Any) -> None:
     Raises:
         CannotError: the tensor is a part of another in an unsupported way.
     """
-    if not isinstance(call.args[0], CallRef):
-        return
     calls = {other.name: other for other in b.program.calls}
-    name = call.args[0].name
+    name = call.source
     chain = {name}
     b.env[name] = value
-    while (made_by := calls.get(name)) is not None and made_by.op in VIEWS:
-        above = made_by.args[0]
-        if not isinstance(above, CallRef):
-            break
-        source = calls.get(above.name)
-        place = made_by
-        if made_by.op == "operator.getitem":
-            if source is None or source.op not in SPLITS or not isinstance(source.args[0], CallRef):
+    while (part := calls.get(name)) is not None and part.is_view and part.source:
+        number, view = 0, part
+        if part.op == "operator.getitem":
+            number, view = part.args["1"], calls[part.source]
+            if not view.is_view or not view.source:
                 break
-            place, above = source, source.args[0]
-        value = _written(b, place, made_by, b.env[above.name], value)
-        name = above.name
+        value = _written(b, view, number, b.env[view.source], value)
+        name = view.source
         b.env[name] = value
         chain.add(name)
-    _refresh(b, call, name, chain)
+    _refresh(b, call, {name, *chain})
 
 
-def _refresh(b: Builder, call: TracedCall, root: str, chain: set[str]) -> None:
-    """Recompute the other views of a changed tensor, if they are used later."""
+def _refresh(b: Builder, call: TracedCall, changed: set[str]) -> None:
+    """Recompute the other views of changed tensors, if they are used later."""
     calls = b.program.calls
     position = next(place for place, other in enumerate(calls) if other is call)
-    later = calls[position + 1 :]
-    stale = {root, *chain}
+    used = {item.name for later in calls[position:] for item in leaves(later.args) if isinstance(item, CallRef)}
+    stale = set(changed)
     for other in calls[:position]:
-        if other.name in chain or other.op not in VIEWS | SPLITS or not other.args:
-            continue
-        if not isinstance(other.args[0], CallRef) or other.args[0].name not in stale:
-            continue
-        stale.add(other.name)
-        if any(mentions(user, other.name) for user in later) or other.op in SPLITS | RESHAPES | PERMUTATIONS:
-            b.call = other
-            b.env[other.name] = b.value_of(other)
+        if other.is_view and other.name not in changed and other.source in stale:
+            stale.add(other.name)
+            if other.name in used or not other.op.startswith("operator."):
+                b.call = other
+                b.env[other.name] = b.value_of(other)
     b.call = call
 
 
-def _written(b: Builder, place: TracedCall, made_by: TracedCall, base: Any, value: Any) -> Any:
+def _written(b: Builder, view: TracedCall, number: int, base: Any, value: Any) -> Any:
     """Return a tensor in which a part has another value.
 
     Args:
         b: the builder.
-        place: the operation that selects the part; for a list of parts that of the list.
-        made_by: the operation that returned the part.
+        view: the operation that selects the part.
+        number: of the part, if the operation returns several.
         base: the tensor.
         value: of the part.
     """
-    op, shape = place.op, base.shape
-    if op in SAME:
-        return value
-    if op in RESHAPES:
-        return b.reshape(value, shape)
-    if op in PERMUTATIONS:
-        order = _order(place, len(shape))
-        return b.permute(value, tuple(order.index(dim) for dim in range(len(order))))
-    if op not in PARTS | SPLITS:
+    kind, shape, args = view.op.split(".")[1], base.shape, view.args
+    rank = len(shape)
+    if kind in ("transpose", "permute", "t", "mT"):
+        order = [dim % rank for dim in args.get("dims", range(rank))]
+        if kind != "permute":
+            one, other = args.get("dim0", -2), args.get("dim1", -1)
+            order[one], order[other] = order[other], order[one]
+        return b.permute(value, (order.index(dim) for dim in range(rank)))
+    if kind == "expand" or (number and not isinstance(view.shape[0], tuple)):
         raise CannotError("a part of a tensor is changed in place")
-    dim, start, count = _range(place, made_by, shape)
+    if kind not in ("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk"):
+        return b.reshape(value, shape)
+    dim = (args.get("dim") or 0) % rank
     if isinstance(shape[dim], str):
         if value.shape == shape:
             return value
         raise CannotError("a part of the batch is changed in place")
-    if len(value.shape) < len(shape):
-        value = b.reshape(value, (*shape[:dim], 1, *shape[dim + 1 :]))
+    start, count = _range(view, number, dim)
+    start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
     parts = [narrowed(b, base, dim, 0, start)] if start else []
-    parts.append(value)
+    parts.append(b.reshape(value, (*shape[:dim], count, *shape[dim + 1 :])))
     rest = shape[dim] - start - count
-    parts += [narrowed(b, base, dim, start + count, rest)] if rest else []
-    return concatenated(b, parts, dim)
+    return concatenated(b, parts + ([narrowed(b, base, dim, start + count, rest)] if rest else []), dim)
 
 
-def _order(call: TracedCall, rank: int) -> list[int]:
-    if call.op == "aten.permute.default":
-        return [dim % rank for dim in call.args[1]]
-    order = list(range(rank))
-    one, other = call.args[1:3] if call.op == "aten.transpose.int" else (-2, -1)
-    order[one], order[other] = order[other], order[one]
-    return order
-
-
-def _range(place: TracedCall, made_by: TracedCall, shape: Any) -> tuple[int, int, int]:
-    """Return the dimension of a part, 0-based, its first index there and its length."""
-    args: tuple[Any, ...] = (*place.args, *(None,) * 5)
-    if place.op in SPLITS:
-        number = made_by.args[1]
-        dim = (place.kwargs.get("dim") or args[1 if place.op == "aten.unbind.int" else 2] or 0) % len(shape)
-        if place.op == "aten.unbind.int":
-            return dim, number, 1
-        before = [part[dim] for part in place.shape[: number + 1]]
-        return dim, sum(before[:-1]), before[-1]
-    dim = (args[1] or 0) % len(shape)
-    extent = shape[dim]
-    if isinstance(extent, str):
-        return dim, 0, 0
-    if place.op == "aten.select.int":
-        return dim, args[2] % extent, 1
-    if place.op == "aten.narrow.default":
-        return dim, args[2] % extent, args[3]
-    if (args[4] or 1) != 1:
+def _range(view: TracedCall, number: int, dim: int) -> tuple[int, int]:
+    """Return the first index of a part, negative from the end, and its length."""
+    if view.op in ("aten.select.int", "aten.unbind.int"):
+        return view.args.get("index", number), 1
+    if isinstance(view.shape[0], tuple):
+        return sum(part[dim] for part in view.shape[:number]), view.shape[number][dim]
+    if view.args.get("step", 1) != 1:
         raise CannotError("strided elements of a tensor are changed in place")
-    start = args[2] or 0
-    start = max(start + extent, 0) if start < 0 else min(start, extent)
-    return dim, start, place.shape[dim]
+    return view.args.get("start") or 0, view.shape[dim]

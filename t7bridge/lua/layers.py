@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import field
 
 from ..data import define
+
+Value = TypeVar("Value", bound="Arithmetic[Any]")
+
+
+class Arithmetic(Generic[Value]):
+    """Operators of values and of layers: `x * y + 1` is the layers that compute it; `x >> layer` applies a layer."""
+
+    @property
+    def _value(self) -> Value:
+        return self  # type: ignore[return-value]
+
+    def __rshift__(self, layer: LuaLayer) -> Value:
+        """Apply a layer."""
+        raise NotImplementedError
+
+    def joined(self, name: str, other: Any, swapped: bool = False) -> Value:
+        """Apply a layer that takes a table of two: this and another value, or the other first."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Value:
+        if not isinstance(other, (int, float)):
+            return self.joined("nn.CAddTable", other)
+        return self >> make("nn.AddConstant", other) if other else self._value
+
+    def __mul__(self, other: Any) -> Value:
+        if not isinstance(other, (int, float)):
+            return self.joined("nn.CMulTable", other)
+        return self >> make("nn.MulConstant", other) if other != 1 else self._value
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Value:
+        return self * -1
+
+    def __sub__(self, other: Any) -> Value:
+        return self + -other if isinstance(other, (int, float)) else self.joined("nn.CSubTable", other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return -self + other if isinstance(other, (int, float)) else self.joined("nn.CSubTable", other, True)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self * (1 / other) if isinstance(other, (int, float)) else self.joined("nn.CDivTable", other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self**-1 * other if isinstance(other, (int, float)) else self.joined("nn.CDivTable", other, True)
+
+    def __pow__(self, exponent: float) -> Value:
+        if exponent == 1:
+            return self._value
+        return self >> {2: make("nn.Square"), 0.5: make("nn.Sqrt")}.get(exponent, make("nn.Power", exponent))
 
 
 @define(frozen=True)
@@ -25,9 +75,13 @@ class WeightRef:
     size: tuple[int, ...]
     transposed: bool = False
 
+    def resized(self, size: tuple[int, ...]) -> WeightRef:
+        """Return the same elements in another shape."""
+        return WeightRef(self.key, self.start, tuple(size), self.transposed)
+
 
 @define(eq=False)
-class LuaLayer:
+class LuaLayer(Arithmetic["LuaLayer"]):
     """One nn module: a constructor call, methods called on the result, weights and children.
 
     Attributes:
@@ -52,9 +106,18 @@ class LuaLayer:
     outputs: list[LuaNode] = field(factory=list)
     path: str = ""
 
+    def __rshift__(self, layer: LuaLayer) -> LuaLayer:
+        """Return a chain of both."""
+        return layer if self.name == "nn.Identity" else sequential(*_chain(self), *_chain(layer))
+
+    def joined(self, name: str, other: Any, swapped: bool = False) -> LuaLayer:
+        """Return the layers that apply both to one input and join their outputs."""
+        pair = [other, self] if swapped else [self, other]
+        return LuaLayer("nn.ConcatTable", children=pair) >> make(name)
+
 
 @define(eq=False)
-class LuaNode:
+class LuaNode(Arithmetic["LuaNode"]):
     """A node of a graph: a layer applied to the values of other nodes.
 
     Attributes:
@@ -71,10 +134,30 @@ class LuaNode:
     stack: tuple[str, ...] = ()
     index: int = 0
 
+    def __rshift__(self, layer: LuaLayer) -> LuaNode:
+        """Return a node that applies a layer to this one."""
+        return LuaNode(layer, [self])
 
-def make(name: str, *args: Any, calls: Any = (), **weights: Any) -> LuaLayer:
-    """Return a layer without children; `calls` are methods with their arguments, `weights` fields of the state dict."""
-    return LuaLayer(name, args, calls, weights)
+    def joined(self, name: str, other: Any, swapped: bool = False) -> LuaNode:
+        """Return a node of both."""
+        return LuaNode(make(name), [other, self] if swapped else [self, other])
+
+
+def make(name: str, *args: Any, calls: Any = (), **weights: WeightRef | None) -> LuaLayer:
+    """Return a layer without children.
+
+    Args:
+        name: of the class.
+        args: of the constructor.
+        calls: methods with their arguments.
+        weights: fields of the state dict; those that are `None` are left out.
+    """
+    return LuaLayer(name, args, calls, {field: ref for field, ref in weights.items() if ref is not None})
+
+
+def same() -> LuaLayer:
+    """Return an `nn.Identity`, where the formula of a layer begins: `same() * make("nn.Sigmoid")`."""
+    return make("nn.Identity")
 
 
 def sequential(*layers: LuaLayer) -> LuaLayer:
@@ -82,9 +165,21 @@ def sequential(*layers: LuaLayer) -> LuaLayer:
     return layers[0] if len(layers) == 1 else LuaLayer("nn.Sequential", children=list(layers))
 
 
-def branches(join: LuaLayer, *layers: LuaLayer) -> LuaLayer:
-    """Return a Sequential that applies layers to the same input and joins their outputs."""
-    return sequential(LuaLayer("nn.ConcatTable", children=list(layers)), join)
+def _chain(layer: LuaLayer) -> list[LuaLayer]:
+    return layer.children if layer.name == "nn.Sequential" else [layer]
+
+
+def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
+    """Return an `nn.gModule` of the nodes that lead from the inputs to the outputs."""
+    steps = {id(node): node for node in inputs}
+    stack = [*reversed(outputs)]
+    while stack:
+        node = stack[-1]
+        waiting = [source for source in node.inputs if id(source) not in steps]
+        stack.extend(reversed(waiting))
+        if not waiting:
+            steps[id(stack.pop())] = node
+    return LuaLayer("nn.gModule", inputs=len(inputs), steps=list(steps.values()), outputs=list(outputs))
 
 
 def walk(layer: LuaLayer) -> list[LuaLayer]:

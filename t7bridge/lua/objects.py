@@ -1,4 +1,11 @@
-"""Layers as Torch objects, with their weights as views of one storage for each tensor of the state dict."""
+"""Layers as Torch objects, with their weights as views of one storage for each tensor of the state dict.
+
+Names of a PyTorch state dict are in a field of each module with weights, and in one of the root. A module's field is a
+table: name of a tensor field → `key` of the state dict, `size` of that tensor, `start` of the part that the field holds
+(0-based, in elements), `transposed`. The root's field has the order of the keys, other keys for tied tensors, and the
+tensors that no module holds. The fields move with the modules that they describe, so they hold after training,
+`getParameters`, cloning and surgery in Lua.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +21,12 @@ from ..graph.tensor import Tensor
 from .classes import CONTAINERS, class_of, fields_of
 from .gmodule import make_gmodule
 from .layers import LuaLayer, WeightRef
-from .record import FIELD, weight_entry
 
 if TYPE_CHECKING:
     import numpy as np
 
+FIELD = "t7bridge"
+ROOT_FIELD = "t7bridge_state_dict"
 GRADIENTS = {"weight": "gradWeight", "bias": "gradBias"}
 
 
@@ -109,3 +117,13 @@ class ObjectMaker:
         made = Tensor(self.element, storage, ref.size, tuple(reversed(stride)), ref.start)
         self._tensors[ref, gradient] = made
         return made
+
+
+def weight_entry(ref: WeightRef, shape: tuple[int, ...]) -> Table:
+    """Return the entry of a tensor field."""
+    entry = Table.of({"key": ref.key, "size": Table.from_list([float(extent) for extent in shape])})
+    if ref.start:
+        entry["start"] = float(ref.start)
+    if ref.transposed:
+        entry["transposed"] = True
+    return entry

@@ -14,7 +14,7 @@ from .classes import CLASSES
 from .layers import LuaLayer, LuaNode, WeightRef
 
 if TYPE_CHECKING:
-    from .trace import Program
+    from .program import Program
 
 USUAL = ("weight", "bias", "running_mean", "running_var")
 MOST_LOCALS = 120
@@ -99,7 +99,8 @@ local function tie(model)
    end
    for _, holders in pairs(places) do
       if #holders > 1 then
-         local sizes = torch.LongStorage(holders[1][3].size)
+         local size = holders[1][3].size
+         local sizes = torch.LongStorage(#size > 0 and size or {{1}})
          local weight, gradient
          for _, holder in ipairs(holders) do
             local module, field, entry = unpack(holder)

@@ -1,13 +1,17 @@
-"""PyTorch modules as lists of ATen calls, by `torch.export`. The only module of this package that imports torch."""
+"""PyTorch modules as lists of ATen calls, by `torch.export`; operations that Lua lacks are decomposed by PyTorch.
+
+With `factory`, the only module of this package that imports torch.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
 import inspect
+import operator
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -15,103 +19,24 @@ from typing import Any
 import torch
 from attrs import field
 from torch import nn
+from torch.autograd.function import Function
 from torch.export import Dim
 from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from ..data import define
 from ..errors import UnsupportedError
-
-Shape = tuple[Any, ...]
-
-
-@define(frozen=True)
-class CallRef:
-    """The value of another call, by its name."""
-
-    name: str
+from .program import CallRef, DynamicExtent, Program, TracedCall, leaves, mapped
 
 
-@define(frozen=True)
-class DynamicExtent:
-    """An integer that depends on the inputs: the batch size, or a number computed from it."""
-
-    text: str
-
-
-@define(eq=False)
-class TracedCall:
-    """One operation.
-
-    Attributes:
-        name: of its value.
-        op: `aten.relu.default`, `operator.getitem`.
-        target: the operation itself, to fold constants.
-        args: arguments by position, with `CallRef` and `DynamicExtent` inside.
-        kwargs: arguments by keyword.
-        shape: of its value; a tuple of shapes where it returns several.
-        dtype: of its value: `float32`, empty where it is not a tensor.
-        stack: the module calls it belongs to, outermost first: key of the call and path of the module.
-        line: where the user's source calls it.
-    """
-
-    name: str
-    op: str
-    target: Any = field(repr=False)
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(factory=dict)
-    shape: Any = ()
-    dtype: str = ""
-    stack: tuple[str, ...] = ()
-    line: str = ""
-
-
-@define(eq=False)
-class Program:
-    """A traced module.
-
-    Attributes:
-        inputs: name, shape and element type of each input.
-        parameters: name of a value → key in the state dict, of parameters.
-        constants: name of a value → tensor, of buffers and other constants.
-        buffers: name of a value → key in the state dict, of the buffers among them.
-        calls: in order.
-        outputs: names of the values returned; anything but a tensor is stored itself.
-        returns: how the outputs were packed: `one`, `list` or `dict`.
-        output_names: keys of a returned dict.
-        state: the state dict: key → array, in order; tied tensors under their first key.
-        order: all keys of the state dict, in order.
-        aliases: other keys of tied tensors → first key.
-        static: whether the size of the batch is fixed.
-        classes: path of a module → its class.
-        dropouts: path of a module that drops out inside one operation → its class and probability.
-        left_out: paths and classes of modules that only act in training and left nothing in evaluation.
-        branching: paths and classes of modules whose `forward` branches on `self.training`.
-    """
-
-    inputs: list[tuple[str, Shape, str]] = field(factory=list)
-    parameters: dict[str, str] = field(factory=dict)
-    constants: dict[str, Any] = field(factory=dict)
-    buffers: dict[str, str] = field(factory=dict)
-    calls: list[TracedCall] = field(factory=list)
-    outputs: list[Any] = field(factory=list)
-    returns: str = "one"
-    output_names: list[str] = field(factory=list)
-    state: dict[str, Any] = field(factory=dict)
-    order: list[str] = field(factory=list)
-    aliases: dict[str, str] = field(factory=dict)
-    static: bool = False
-    classes: dict[str, str] = field(factory=dict)
-    dropouts: dict[str, tuple[str, float]] = field(factory=dict)
-    left_out: list[tuple[str, str]] = field(factory=list)
-    branching: list[tuple[str, str]] = field(factory=list)
-
-
-def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Program:
+def trace(module: nn.Module, inputs: tuple[Any, ...], known: Collection[str] = (), fixed: bool = False) -> Program:
     """Trace a module in evaluation mode. The module is not changed.
 
     Args:
         module: any module that `torch.export` takes.
         inputs: example inputs; their first dimension is treated as the batch if the module allows it.
+        known: operations that are not decomposed: `aten.relu.default`.
         fixed: whether all extents are those of the example.
 
     Raises:
@@ -119,24 +44,36 @@ def trace(module: nn.Module, inputs: tuple[Any, ...], fixed: bool = False) -> Pr
     """
     module = _copied(module).eval().cpu()
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    exported = static = None
-    if not fixed and inputs and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs):
-        doubled = tuple(value if value.shape[0] > 1 else torch.cat([value, value]) for value in inputs)
-        try:
-            exported = _export(module, doubled, tuple({0: Dim.AUTO} for _ in doubled))
-        except Exception:
-            exported = None
-        if exported is not None and not _has_batch(exported):
-            exported = None
+    several = bool(inputs) and all(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
+    called: list[str] = []
+    exported = _with_any_batch(module, inputs, called) if several and not fixed else None
+    static = exported is None
     if exported is None:
-        static = True
+        called.clear()
         try:
-            exported = _export(module, inputs, None)
+            exported = _export(module, inputs, None, called)
         except Exception as error:
             raise _refused(error) from error
-    program = _program(exported, module)
-    program.static = bool(static)
+    program = _program(exported, module, known)
+    program.static = static
+    program.single = not static and inputs[0].shape[0] == 1
+    text = "has its own backward, which is not carried to Lua: gradients there are those of its forward"
+    program.notes += [("", name, f"{name} {text}") for name in dict.fromkeys(called)]
     return program
+
+
+def _with_any_batch(module: nn.Module, inputs: tuple[Any, ...], called: list[str]) -> Any:
+    """Return a module exported for batches of any size, `None` if it does not allow that."""
+    doubled = tuple(value if value.shape[0] > 1 else torch.cat([value, value]) for value in inputs)
+    shapes: Any = tuple({0: Dim.AUTO} for _ in doubled)
+    kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
+    try:
+        exported = _export(
+            module, doubled, (shapes,) if kinds == [inspect.Parameter.VAR_POSITIONAL] else shapes, called
+        )
+    except Exception:
+        return None
+    return exported if _has_batch(exported) else None
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -150,8 +87,8 @@ def _copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> Any:
-    with warnings.catch_warnings(), _plain_attention():
+def _export(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, called: list[str]) -> Any:
+    with warnings.catch_warnings(), _plain_attention(), _watched(called):
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
@@ -172,6 +109,23 @@ def _plain_attention() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         home._detect_is_causal_mask = detect
+
+
+@contextmanager
+def _watched(called: list[str]) -> Iterator[None]:
+    """Collect the names of the user's classes with a backward of their own."""
+    apply: Any = Function.__dict__["apply"]
+
+    def watched(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            called.append(cls.__name__)
+        return apply.__get__(None, cls)(*args, **kwargs)
+
+    Function.apply = classmethod(watched)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        Function.apply = apply  # type: ignore[method-assign]
 
 
 def _has_batch(exported: Any) -> bool:
@@ -210,10 +164,10 @@ def _text(value: Any) -> int | str:
     return known if isinstance(known, int) else str(value)
 
 
-def _program(exported: Any, module: nn.Module) -> Program:
+def _program(exported: Any, module: nn.Module, known: Collection[str]) -> Program:
     program = Program()
     first: dict[int, str] = {}
-    for key, tensor in _named_state(module):
+    for key, tensor in module.state_dict(keep_vars=True).items():
         program.order.append(key)
         if id(tensor) in first:
             program.aliases[key] = first[id(tensor)]
@@ -224,151 +178,216 @@ def _program(exported: Any, module: nn.Module) -> Program:
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             _add_input(program, node, specs[node.name], exported)
-        elif node.op == "call_function" and _is_region(node):
-            program.calls += _inlined(node, exported)
-        elif node.op == "call_function":
-            program.calls.append(_call(node))
-        elif node.op == "output":
-            _add_outputs(program, node, exported)
-        elif node.op == "get_attr" and not isinstance(getattr(exported.graph_module, node.target), nn.Module):
-            program.constants[node.name] = getattr(exported.graph_module, node.target)
+    computed = {*program.stored, *(name for name, _, _ in program.inputs)}
+    _Reader(program, known, exported.graph_module, computed).read()
+    _add_outputs(program, next(node for node in exported.graph.nodes if node.op == "output"), exported)
+    program.dtypes.update((name, dtype) for name, _, dtype in program.inputs)
+    program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
+    program.dtypes.update((call.name, call.dtype) for call in program.calls)
     for path, inner in module.named_modules():
         program.classes[path] = type(inner).__name__
         chance = getattr(inner, "dropout", None)
         if isinstance(chance, float) and chance:
             program.dropouts[path] = (type(inner).__name__, chance)
-    program.left_out = _silent_modules(module, program)
-    program.branching = _branching_modules(module)
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm) and inner.momentum is None:
+            program.cumulative.add(path)
+    program.notes += _training_notes(module, program) + _range_notes(exported, program)
     return program
-
-
-def _named_state(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return the state dict's keys and tensors, in order."""
-    return list(module.state_dict(keep_vars=True).items())
 
 
 def _add_input(program: Program, node: Any, spec: Any, exported: Any) -> None:
     if spec.kind == InputKind.USER_INPUT:
         value = node.meta["val"]
-        if not isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
+            program.inputs.append((node.name, _shape(value), _dtype(value)))
+        else:
             program.constants[node.name] = value
-            return
-        program.inputs.append((node.name, _shape(value), str(value.dtype).removeprefix("torch.")))
         return
     key = program.aliases.get(spec.target, spec.target)
     if spec.kind == InputKind.PARAMETER:
-        program.parameters[node.name] = key
-    elif spec.kind == InputKind.BUFFER:
+        program.stored[node.name] = key, True
+        return
+    value = exported.constants.get(spec.target, exported.state_dict.get(spec.target))
+    if spec.kind == InputKind.BUFFER:
         program.buffers[node.name] = key
-        tensor = exported.state_dict[spec.target] if spec.persistent else exported.constants[spec.target]
-        program.constants[node.name] = tensor.detach().clone()
-    else:
-        value = exported.constants.get(spec.target)
-        program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
+        if spec.persistent and value.is_floating_point():
+            program.stored[node.name] = key, False
+            return
+    program.constants[node.name] = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _add_outputs(program: Program, node: Any, exported: Any) -> None:
     program.outputs = [CallRef(item.name) if isinstance(item, torch.fx.Node) else item for item in node.args[0]]
     spec = exported.call_spec.out_spec
-    kind = spec.type
-    if kind is None:
-        program.returns = "one"
-    elif isinstance(spec.context, list) and all(isinstance(name, str) for name in spec.context):
+    if isinstance(spec.context, list) and all(isinstance(name, str) for name in spec.context):
         program.returns, program.output_names = "dict", list(spec.context)
-    else:
+    elif spec.type is not None:
         program.returns = "list"
 
 
-def _plain(value: Any) -> Any:
-    """Return an argument with nodes and symbols replaced."""
-    if isinstance(value, torch.fx.Node):
-        held = value.meta.get("val")
-        if isinstance(held, (torch.SymInt, torch.SymFloat)):
-            text = _text(held)
-            return text if isinstance(text, int) else DynamicExtent(text)
-        if isinstance(held, (int, float, bool)):
-            return held
-        return CallRef(value.name)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, slice):
-        return slice(_plain(value.start), _plain(value.stop), _plain(value.step))
-    return value
-
-
-def _call(node: Any) -> TracedCall:
-    target = node.target
-    op = str(target) if hasattr(target, "_schema") else f"operator.{getattr(target, '__name__', target)}"
-    value = node.meta.get("val")
-    stack = tuple(f"{key}|{path}" for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items() if path)
-    dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
-    return TracedCall(
-        node.name,
-        op,
-        target,
-        tuple(_plain(item) for item in node.args),
-        {name: _plain(item) for name, item in node.kwargs.items()},
-        _shape(value),
-        dtype,
-        stack,
-        _line(node.meta.get("stack_trace") or ""),
-    )
-
-
 _REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+"""Blocks of the source, such as `with torch.no_grad()`."""
 
 
-def _is_region(node: Any) -> bool:
-    """Return whether a node is a block of the source, such as `with torch.no_grad()`."""
-    return getattr(node.target, "__name__", "") in _REGIONS
+@define(eq=False)
+class _Reader:
+    """Reads the calls of a graph into a program.
+
+    Attributes:
+        program: receives the calls and constants.
+        known: operations that are not decomposed.
+        module: the graph's.
+        computed: names of the values that are not constants.
+        prefix: of the names of the values, in a block or a decomposition.
+        bound: values of the graph's inputs.
+        outer: the call that a decomposition belongs to.
+    """
+
+    program: Program
+    known: Collection[str]
+    module: Any
+    computed: set[str]
+    prefix: str = ""
+    bound: dict[str, Any] = field(factory=dict)
+    outer: TracedCall | None = None
+
+    def read(self) -> list[Any]:
+        """Read all calls; return the graph's outputs."""
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr":
+                value = getattr(self.module, node.target)
+                if not isinstance(value, nn.Module):
+                    self.program.constants[self.prefix + node.name] = value
+            elif node.op == "output":
+                return [self.plain(item) for item in pytree.tree_leaves(node.args[0])]
+            elif node.op == "call_function" and getattr(node.target, "__name__", "") in _REGIONS:
+                self._read_block(node)
+            elif node.op == "call_function":
+                self._read_call(node)
+        return []
+
+    def plain(self, value: Any) -> Any:
+        """Return an argument with nodes and symbols replaced."""
+
+        def one(item: Any) -> Any:
+            if not isinstance(item, torch.fx.Node):
+                return item
+            held = item.meta.get("val")
+            if isinstance(held, (torch.SymInt, torch.SymFloat)):
+                text = _text(held)
+                return text if isinstance(text, int) else DynamicExtent(text)
+            if isinstance(held, (int, float, bool)):
+                return held
+            return self.bound.get(item.name, CallRef(self.prefix + item.name))
+
+        return mapped(value, one)
+
+    def _call(self, node: Any, target: Any) -> TracedCall:
+        value = node.meta.get("val")
+        outer = self.outer
+        stack = tuple(f"{key}|{path}" for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items() if path)
+        schema = getattr(target, "_schema", None)
+        op = str(target) if schema else f"operator.{getattr(target, '__name__', target)}"
+        names = [one.name for one in schema.arguments] if schema else map(str, range(len(node.args)))
+        args = {**dict(zip(names, node.args)), **node.kwargs}
+        if schema:
+            args = {one.name: args.get(one.name, one.default_value) for one in schema.arguments}
+        line = outer.line if outer else _line(node.meta.get("stack_trace") or "")
+        call = TracedCall(self.prefix + node.name, op, target, self.plain(args), _shape(value), stack, line)
+        call.dtype = _dtype(value)
+        if outer:
+            call.stack, call.origin = outer.stack, outer.op
+        if any(isinstance(item, CallRef) and item.name in self.computed for item in leaves(call.args)):
+            self.computed.add(call.name)
+        return call
+
+    def _read_call(self, node: Any) -> None:
+        call = self._call(node, node.target)
+        final = self.outer or call.op.startswith("operator.") or call.name not in self.computed
+        made = None
+        if not final and call.table_name not in self.known:
+            made = _decomposition(node, call, frozenset(self.known))
+        if made is None:
+            self.program.calls.append(call)
+            return
+        graph, given = made
+        names = [inner.name for inner in graph.graph.nodes if inner.op == "placeholder"]
+        bound = dict(zip(names, map(self.plain, given)))
+        inner = _Reader(self.program, (), graph, self.computed, f"{call.name}.", bound, call)
+        results = inner.read()
+        if call.inplace:
+            target = torch.ops.aten.copy_.default
+            args = {"self": call.args["self"], "src": results[0], "non_blocking": False}
+            results = [CallRef(f"{call.name}.copy")]
+            self._add(f"{call.name}.copy", args, call, target)
+        several = isinstance(node.meta.get("val"), (list, tuple))
+        self._add(call.name, {"value": results if several else results[0]}, call)
+
+    def _read_block(self, node: Any) -> None:
+        """Read a block; its results are a list, detached if the block disables gradients."""
+        place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
+        call = self._call(node, node.target)
+        module = getattr(self.module, node.args[place].target)
+        names = [inner.name for inner in module.graph.nodes if inner.op == "placeholder"]
+        bound = dict(zip(names, map(self.plain, node.args[place + 1 :])))
+        prefix = f"{self.prefix}{node.name}."
+        results = _Reader(self.program, self.known, module, self.computed, prefix, bound, self.outer).read()
+        if node.target.__name__ == _REGIONS[0] and not node.args[0]:
+            for number, (value, held) in enumerate(zip(results, node.meta["val"])):
+                if isinstance(value, CallRef) and isinstance(held, torch.Tensor) and held.is_floating_point():
+                    name = f"{prefix}detach{number}"
+                    self._add(name, {"self": value}, call, torch.ops.aten.detach.default, _shape(held), _dtype(held))
+                    results[number] = CallRef(name)
+        self._add(call.name, {"value": results}, call)
+
+    def _add(
+        self, name: str, args: Any, like: TracedCall, target: Any = None, shape: Any = None, dtype: str = ""
+    ) -> None:
+        """Add a call that the graph does not contain: by default one that returns its argument."""
+        self.computed.add(name)
+        op = str(target) if target else "operator.value"
+        made = TracedCall(name, op, target, args, like.shape if shape is None else shape, like.stack, like.line)
+        made.dtype = dtype or like.dtype
+        self.program.calls.append(made)
 
 
-def _inlined(node: Any, exported: Any) -> list[TracedCall]:
-    """Return the calls of a block, and one for the list of its results, detached if the block disables gradients."""
-    place = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
-    graph = getattr(exported.graph_module, node.args[place].target).graph
-    given = iter(node.args[place + 1 :])
-    renamed: dict[str, Any] = {}
-    calls: list[TracedCall] = []
-    silent = node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]
-    for inner in graph.nodes:
-        if inner.op == "placeholder":
-            renamed[inner.name] = _plain(next(given))
-        elif inner.op == "call_function":
-            call = _call(inner)
-            call.name = f"{node.name}.{inner.name}"
-            call.args, call.kwargs = _with_names(call.args, renamed), _with_names(call.kwargs, renamed)
-            renamed[inner.name] = CallRef(call.name)
-            calls.append(call)
-        elif inner.op == "output":
-            results = []
-            for item in inner.args[0]:
-                value = renamed[item.name]
-                held = item.meta.get("val")
-                if (
-                    silent
-                    and isinstance(value, CallRef)
-                    and isinstance(held, torch.Tensor)
-                    and held.is_floating_point()
-                ):
-                    dtype = str(held.dtype).removeprefix("torch.")
-                    detached = f"{node.name}.{item.name}.detach"
-                    target = torch.ops.aten.detach.default
-                    calls.append(TracedCall(detached, "aten.detach.default", target, (value,), {}, _shape(held), dtype))
-                    value = CallRef(detached)
-                results.append(value)
-            calls.append(TracedCall(node.name, "operator.list", None, (results,), {}, _shape(node.meta.get("val"))))
-    return calls
+@cache
+def _table(known: frozenset[str]) -> dict[Any, Any]:
+    """Return PyTorch's decompositions of the operations that are not known."""
+    table = torch.export.default_decompositions().materialize()
+    return {target: rule for target, rule in table.items() if str(target) not in known}
 
 
-def _with_names(value: Any, renamed: dict[str, Any]) -> Any:
-    if isinstance(value, CallRef):
-        return renamed.get(value.name, value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_names(item, renamed) for item in value)
-    if isinstance(value, dict):
-        return {name: _with_names(item, renamed) for name, item in value.items()}
-    return value
+def _decomposition(node: Any, call: TracedCall, known: frozenset[str]) -> Any:
+    """Return a call as a graph of other calls, and the nodes that are its inputs; `None` if PyTorch has none."""
+    target = node.target
+    if call.inplace:
+        packet, _, overload = call.table_name.removeprefix("aten.").partition(".")
+        target = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if target is None:
+            return None
+    flat, spec = pytree.tree_flatten((node.args, node.kwargs))
+    places = [place for place, item in enumerate(flat) if isinstance(item, torch.fx.Node)]
+
+    def run(*values: Any) -> Any:
+        items = [*flat]
+        for place, value in zip(places, values):
+            items[place] = value
+        args, kwargs = pytree.tree_unflatten(items, spec)
+        return target(*args, **kwargs)
+
+    try:
+        with torch.no_grad():
+            made = make_fx(run, decomposition_table=_table(known))(*(flat[place].meta["val"] for place in places))
+    except Exception:  # a rule may need values that only a run has; the operation is then named itself
+        return None
+    calls = [inner for inner in made.graph.nodes if inner.op == "call_function"]
+    same = any(inner.target is target for inner in calls)
+    return None if same else (made, [flat[place] for place in places])
+
+
+def _dtype(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
 
 
 def _line(trace_text: str) -> str:
@@ -389,25 +408,39 @@ def _line(trace_text: str) -> str:
 _SILENT = ("StochasticDepth", "DropPath", "RReLU", "GaussianNoise")
 
 
-def _silent_modules(module: nn.Module, program: Program) -> list[tuple[str, str]]:
-    """Return modules that act in training only and left no call in evaluation."""
+def _training_notes(module: nn.Module, program: Program) -> list[tuple[str, str, str]]:
+    """Return what Lua does otherwise in training."""
     seen = {entry.partition("|")[2] for call in program.calls for entry in call.stack}
-    return [
-        (path, type(inner).__name__)
-        for path, inner in module.named_modules()
-        if type(inner).__name__ in _SILENT and path not in seen
+    found = []
+    for path, inner in module.named_modules():
+        kind = type(inner).__name__
+        if kind in _SILENT:
+            found += [] if path in seen else [(path, kind, f"a {kind} acts in training only, and is left out")]
+        elif not type(inner).__module__.startswith("torch.") and _branches_on_training(type(inner).forward):
+            text = f"the forward of {kind} branches on self.training; the branch of evaluation is written"
+            found.append((path, kind, text))
+        if inner._backward_hooks or inner._backward_pre_hooks:
+            found.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
+    frozen = [
+        key for key, tensor in program.state.items() if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
     ]
+    if frozen:
+        text = (
+            f"{len(frozen)} parameters with requires_grad=False are trained in Lua, which has no such mark: {frozen[0]}"
+        )
+        found.append(("", type(module).__name__, text + (", …" if len(frozen) > 1 else "")))
+    return found
 
 
-def _branching_modules(module: nn.Module) -> list[tuple[str, str]]:
-    """Return modules, not of PyTorch itself, that compute something else in training."""
-    return [
-        (path, type(inner).__name__)
-        for path, inner in module.named_modules()
-        if not type(inner).__module__.startswith("torch.")
-        and type(inner).__name__ not in _SILENT
-        and _branches_on_training(type(inner).forward)
-    ]
+def _range_notes(exported: Any, program: Program) -> list[tuple[str, str, str]]:
+    """Return which batches the traced branch of the source is for, if not all."""
+    found = []
+    for symbol, limits in exported.range_constraints.items():
+        low, high = limits.lower, limits.upper
+        if any(str(symbol) in shape[:1] for _, shape, _ in program.inputs) and (low > 2 or high < 1 << 30):
+            text = f"the module branches on the size of the batch: this one is for {low}"
+            found.append(("", "", f"{text} to {high} examples" if high < 1 << 30 else f"{text} examples or more"))
+    return found
 
 
 @cache
@@ -422,10 +455,14 @@ def _branches_on_training(forward: Any) -> bool:
     return any(isinstance(part, ast.Attribute) and part.attr == "training" for part in asked)
 
 
-def fold(call: TracedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fold(call: TracedCall, args: dict[str, Any]) -> Any:
     """Compute an operation on constants."""
+    if call.target is operator.getitem or not hasattr(call.target, "_schema"):
+        return call.target(*args.values())
+    names = {one.name for one in call.target._schema.arguments if one.kwarg_only}
     with torch.no_grad():
-        return call.target(*args, **kwargs)
+        plain = [value for name, value in args.items() if name not in names]
+        return call.target(*plain, **{name: value for name, value in args.items() if name in names})
 
 
 def is_tensor(value: Any) -> bool:

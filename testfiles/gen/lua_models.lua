@@ -1,5 +1,5 @@
 -- Runs the models that lua_models.py saved, in stock nn and nngraph, and records what they compute.
---   th lua_models.lua WORK OUT
+--   th lua_models.lua WORK OUT [FIRST]
 -- Each network is OUT/NAME.t7, the operations are OUT/operations_N.t7, networks in other styles OUT/styles_N.t7: name -> {input=, gradOutput=, weights=, output=,
 -- gradInput=, gradients=}; weights and gradients by key of the PyTorch state dict.
 require 'nn'
@@ -42,10 +42,12 @@ local function run(name)
 end
 
 local files = {op = 'operations', style = 'styles'}
-local parts = {op = {cases = {}, size = 0, number = 1}, style = {cases = {}, size = 0, number = 1}}
+local first = tonumber(arg[3]) or 1
+local parts = {op = {cases = {}, size = 0, number = first}, style = {cases = {}, size = 0, number = first}}
 
 local function finish(kind)
    local part = parts[kind]
+   if part.size == 0 then return end
    torch.save(out .. '/' .. files[kind] .. '_' .. part.number .. '.t7', part.cases)
    parts[kind] = {cases = {}, size = 0, number = part.number + 1}
 end

@@ -2,6 +2,11 @@
 
     python testfiles/gen/lua_models.py WORK && th testfiles/gen/lua_models.lua WORK testfiles/lua
 
+Names after WORK save these alone, and a number after the folder of the results is that of the first file of operations
+and of styles, so that cases can be added:
+
+    python testfiles/gen/lua_models.py WORK left_out && th testfiles/gen/lua_models.lua WORK testfiles/lua 11
+
 Run from the root of the repository, with `tests` on PYTHONPATH.
 """
 
@@ -33,7 +38,7 @@ def packed(values: list[torch.Tensor]) -> object:
 
 
 names = []
-for name in (*NETS, *CASES, *STYLES):
+for name in sys.argv[2:] or (*NETS, *CASES, *STYLES):
     made = module_of(name) if name in NETS else case_of(name) if name in CASES else style_of(name)
     module, inputs = made
     label = name if name in NETS else f"{'op' if name in CASES else 'style'}_{name}"

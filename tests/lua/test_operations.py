@@ -9,7 +9,7 @@ from lua_operations import CASES, case_of
 
 import t7bridge
 from t7bridge.lua import operations
-from t7bridge.lua.table import OPERATIONS
+from t7bridge.lua.build import OPERATIONS
 from t7bridge.lua.trace import trace
 
 
@@ -41,7 +41,7 @@ def test_every_operation_has_a_case():
     assert operations.shape
     used = set()
     for name in CASES:
-        used |= {call.op for call in trace(*case_of(name)).calls}
+        used |= {call.table_name for call in trace(*case_of(name), OPERATIONS).calls}
     entries = {id(entry): entry for entry in OPERATIONS.values()}
     untested = [entry.names[0] for entry in entries.values() if not used & set(entry.names)]
     assert not untested

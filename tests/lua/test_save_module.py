@@ -180,6 +180,105 @@ def test_weights_go_both_ways(name, tmp_path):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return -slope
+
+
+class Counting(nn.Module):
+    """Does what Lua does otherwise: a backward of its own, a buffer that changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        return Reversed.apply(self.layer(x)) * self.count
+
+
+OTHERWISE = {
+    "backward": (Counting, "Reversed has its own backward"),
+    "buffer": (Counting, "forward updates the buffer count"),
+    "momentum": (lambda: nn.BatchNorm1d(4, momentum=None), "momentum=None, a cumulative average"),
+    "statistics": (lambda: nn.InstanceNorm1d(4, track_running_stats=True), "uses those of the batch in training"),
+    "frozen": (lambda: nn.Linear(4, 4).requires_grad_(False), "2 parameters with requires_grad=False"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_training_does_otherwise_is_a_warning(name, tmp_path):
+    """What Lua does not do in training as PyTorch does is named."""
+    make, text = OTHERWISE[name]
+    inputs = torch.randn((3, 4, 5) if name == "statistics" else (3, 4))
+    report = t7bridge.save_module(make(), tmp_path / "m.t7", example_inputs=inputs)
+    assert any(text in note.message and note.level == "warning" for note in report.notes)
+
+
+def test_half_inputs_have_half_gradients(tmp_path):
+    """A model of 16-bit inputs begins with a copy from and, backward, to such tensors."""
+    t7bridge.save_module(nn.Sequential(nn.Linear(4, 2)).half(), tmp_path / "m.t7", torch.randn(3, 4).half())
+    copy = t7bridge.load(tmp_path / "m.t7")["modules"][1]
+    assert (copy.class_name, copy["gradInput"].dtype) == ("nn.Copy", "float16")
+
+
+class Sized(nn.Module):
+    def forward(self, *inputs):
+        return inputs[0] * 2, 5
+
+
+def test_any_arguments_and_numbers(tmp_path):
+    """A forward of `*inputs` keeps the batch open; a number that it returns is a tensor of one element."""
+    report = t7bridge.save_module(Sized(), tmp_path / "m.t7", torch.randn(2, 3))
+    assert [note.message for note in report.notes] == ["output 2 is a number: a tensor of one element in Lua"]
+    outputs = t7bridge.load_module(tmp_path / "m.t7")(torch.ones(5, 3))
+    assert outputs[0].shape == (5, 3)
+    assert outputs[1] == 5
+
+
+class Larger(nn.Module):
+    def forward(self, x):
+        return torch.topk(torch.sin(x), 2).values
+
+
+def test_operations_on_refused_values_are_listed(tmp_path):
+    """An operation without a composition is named, too, if its input is the value of another."""
+    with pytest.raises(UnsupportedError, match=r"(?s)aten\.sin.*aten\.topk"):
+        t7bridge.save_module(Larger(), tmp_path / "m.t7", torch.randn(2, 3))
+
+
+class Temperature(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.07))
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x):
+        return (x - self.mean) * self.scale.exp()
+
+
+def test_state_is_state(tmp_path):
+    """A parameter without dimensions keeps its shape; a buffer is a field that a template and a state dict set."""
+    first, second, x = Temperature(), Temperature(), torch.randn(3, 4)
+    second.load_state_dict({"scale": torch.tensor(0.5), "mean": torch.arange(4.0)})
+    t7bridge.save_module(first, tmp_path / "m.t7", x)
+    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    assert all(torch.equal(value, first.state_dict()[key]) for key, value in torch.load(tmp_path / "m.pt").items())
+    torch.save(second.state_dict(), tmp_path / "second.pt")
+    t7bridge.convert(tmp_path / "second.pt", tmp_path / "second.t7", template=tmp_path / "m.t7")
+    loaded = t7bridge.load_module(tmp_path / "m.t7")
+    loaded.load_state_dict(second.state_dict())
+    with torch.no_grad():
+        for model in (loaded, t7bridge.load_module(tmp_path / "second.t7")):
+            torch.testing.assert_close(model(x), second(x))
+
+
 class TimeFirst(nn.Module):
     def __init__(self):
         super().__init__()

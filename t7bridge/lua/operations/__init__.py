@@ -1,39 +1,5 @@
-"""The operations of the table, one file per family. Importing this module fills `lua.table.OPERATIONS`."""
+"""The operations of the table, one file per family. Importing this module fills `lua.build.OPERATIONS`."""
 
-from . import (
-    activation,
-    arithmetic,
-    attention,
-    bags,
-    comparison,
-    composed,
-    convolution,
-    einsum,
-    linear,
-    normalization,
-    pooling,
-    recurrent,
-    reduction,
-    reparametrized,
-    resample,
-    shape,
-)
+from . import elementwise, image, linear, recurrent, reduction, shape
 
-__all__ = [
-    "activation",
-    "arithmetic",
-    "attention",
-    "bags",
-    "comparison",
-    "composed",
-    "convolution",
-    "einsum",
-    "linear",
-    "normalization",
-    "pooling",
-    "recurrent",
-    "reduction",
-    "reparametrized",
-    "resample",
-    "shape",
-]
+__all__ = ["elementwise", "image", "linear", "recurrent", "reduction", "shape"]

@@ -1,78 +1,79 @@
-"""Matrix products."""
+"""Matrix products, attention, and matrices that are a learned tensor times a scale."""
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod, sqrt
 from typing import Any
 
-from ..build import Builder, CannotError, LearnedTensor, Scaled, Wire
+import numpy as np
+
+from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, broadcast, is_parameter, operation
 from ..layers import LuaLayer, make
-from ..table import operation
-from .arithmetic import add, learned, times
-from .reparametrized import add_bias, apply_scale
+from .elementwise import over_last
+from .reduction import flattened
 
 
-def applied(b: Builder, value: Wire, weight: LearnedTensor, bias: LearnedTensor | None) -> Any:
+def applied(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -> Any:
     """Apply nn.Linear to the last dimension."""
     n_out, n_in = weight.ref.size
-    layer = make("nn.Linear", n_in, n_out, *(() if bias is not None else (False,)), weight=weight.ref)
-    if bias is not None:
-        layer.weights["bias"] = bias.ref
+    args = (n_in, n_out, *(() if bias is not None else (False,)))
+    layer = make("nn.Linear", *args, weight=weight.ref, bias=None if bias is None else bias.ref)
     shape = (*value.shape[:-1], n_out)
-    if len(shape) > 2:
-        layer = LuaLayer("nn.Bottle", (2, 2), children=[layer])
-    return b.emit(layer, value, shape=shape)
+    return b.emit(layer if len(shape) < 3 else LuaLayer("nn.Bottle", (2, 2), children=[layer]), value, shape=shape)
 
 
-def product(b: Builder, first: Any, second: Any, trans_a: bool = False, trans_b: bool = False) -> Any:
+def product(b: Builder, first: Any, second: Any, trans_b: bool = False) -> Any:
     """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
-    lead = first.shape[:-2]
-    rows = first.shape[-1] if trans_a else first.shape[-2]
-    columns = second.shape[-2] if trans_b else second.shape[-1]
-    args = (trans_a, trans_b) if trans_b else (trans_a,) if trans_a else ()
+    lead, rows, columns = first.shape[:-2], first.shape[-2], second.shape[-2 if trans_b else -1]
     anchor = next((value for value in (first, second) if isinstance(value, Wire)), None)
-    first, second = b.wire(first, anchor), b.wire(second, anchor)
-    if len(lead) > 1:
-        flat = flattened(lead)
-        first = b.reshape(first, (flat, *first.shape[-2:]))
-        second = b.reshape(second, (flat, *second.shape[-2:]))
-        made = b.emit(make("nn.MM", *args), first, second, shape=(flat, rows, columns))
-        return b.reshape(made, (*lead, rows, columns))
-    return b.emit(make("nn.MM", *args), first, second, shape=(*lead, rows, columns))
+    pair = [b.wire(first, anchor), b.wire(second, anchor)]
+    flat = (flattened(lead),) if len(lead) > 1 else lead
+    pair = [b.reshape(value, (*flat, *value.shape[-2:])) for value in pair]
+    made = b.emit(make("nn.MM", *((False, True) if trans_b else ())), *pair, shape=(*flat, rows, columns))
+    return b.reshape(made, (*lead, rows, columns))
 
 
-def flattened(lead: Any) -> Any:
-    """Return the extent of merged dimensions."""
-    if all(isinstance(extent, int) for extent in lead):
-        return prod(lead)
-    return "*".join(map(str, lead))
+def apply_scale(b: Builder, value: Any, weight: Scaled, place: int) -> Any:
+    """Multiply the channels of a value, in dimension `place`, by the scale of a weight."""
+    if isinstance(weight.scale, float):
+        return value * weight.scale
+    return value * b.reshape(weight.scale, (weight.scale.shape[0], *(1,) * (len(value.shape) - place - 1)))
 
 
-@operation("linear.default", "nn.Linear, in nn.Bottle for more than two dimensions")
-def linear(b: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
+def add_bias(b: Builder, value: Any, bias: Any, place: int) -> Any:
+    """Add a learned bias to the channels of a value."""
+    if bias is None:
+        return value
+    if not is_parameter(bias):
+        raise CannotError("the bias is computed, or is not a parameter")
+    return value + b.reshape(bias, (bias.ref.size[0], *(1,) * (len(value.shape) - place - 1)))
+
+
+@operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
+def linear(b: Builder, input: Any, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension."""
     value = b.wire(input)
     if isinstance(weight, Scaled):
-        last = len(value.shape) - 1
-        if weight.place not in (None, 0):
-            return linear(b, value, b.wire(weight), bias)
-        return add_bias(b, apply_scale(b, applied(b, value, weight.param, None), weight, last), bias, last)
-    if isinstance(weight, LearnedTensor) and len(weight.ref.size) == 2:
-        learned_bias = bias if isinstance(bias, LearnedTensor) else None
-        made = applied(b, value, weight, learned_bias)
-        return made if bias is learned_bias else add(b, made, bias)
-    made = matmul(b, value, b.permute(weight, (1, 0)))
-    return made if bias is None else add(b, made, bias)
+        if weight.place in (None, 0):
+            last = len(value.shape) - 1
+            return add_bias(b, apply_scale(b, applied(b, value, weight.param, None), weight, last), bias, last)
+        weight = b.wire(weight)
+    if is_parameter(weight) and len(weight.ref.size) == 2:
+        own = bias if is_parameter(bias) else None
+        made = applied(b, value, weight, own)
+        return made if bias is own else made + bias
+    made = matmul(b, value, b.permute(weight, range(len(weight.shape))[::-1]))
+    return made if bias is None else made + bias
 
 
-@operation("matmul.default mm.default bmm.default", "nn.MM, nn.Linear for a parameter")
-def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
+@operation("matmul mm bmm mv dot vdot", "nn.MM, nn.Linear for a parameter")
+def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
-    other = mat2 if other is None else other
-    if isinstance(other, LearnedTensor) and len(other.ref.size) == 2 and other.ref.size == other.shape:
-        turned = b.permute(other, (1, 0))
-        if isinstance(turned, LearnedTensor):
-            return applied(b, b.wire(self), turned, None)
+    if is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size):
+        turned = b.permute(other, (*range(len(other.shape) - 2), -1, -2))
+        if isinstance(turned, Stored) and all(extent == 1 for extent in other.shape[:-2]):
+            shape = (*broadcast(self.shape[:-2], other.shape[:-2]), *self.shape[-2:-1], other.shape[-1])
+            return b.reshape(applied(b, b.wire(self), turned, None), shape)
     if len(other.shape) == 1:
         made = matmul(b, self, b.reshape(other, (*other.shape, 1)))
         return b.reshape(made, made.shape[:-1])
@@ -85,56 +86,104 @@ def matmul(b: Builder, self: Any, other: Any = None, mat2: Any = None) -> Any:
         made = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
         return b.reshape(made, (*first.shape[:-1], other.shape[-1]))
     rank = max(len(self.shape), len(other.shape))
-    pair = []
-    for value in (self, other):
-        pair.append(b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)))
-    lead = []
-    for left, right in zip(pair[0].shape[:-2], pair[1].shape[:-2]):
-        if left != right and 1 not in (left, right):
-            raise CannotError("the extents before the matrices do not match")
-        lead.append(right if left == 1 else left)
-    anchor = next((value for value in pair if isinstance(value, Wire) and value.shape[:1] == tuple(lead[:1])), None)
-    wide = []
-    for value in pair:
+    pair = [b.reshape(value, (*(1,) * (rank - len(value.shape)), *value.shape)) for value in (self, other)]
+    lead = broadcast(*(value.shape[:-2] for value in pair))
+    anchor = next((value for value in pair if isinstance(value, Wire) and value.shape[:1] == lead[:1]), None)
+    for place, value in enumerate(pair):
         shape = (*lead, *value.shape[-2:])
-        broad = value if isinstance(value, Wire) else b.wire(b.expand(value, shape), anchor)
-        wide.append(b.expand(broad, shape, anchor))
-    return product(b, *wide)
+        pair[place] = b.expand(
+            value if isinstance(value, Wire) else b.wire(b.expand(value, shape), anchor), shape, anchor
+        )
+    return product(b, *pair)
 
 
-@operation("mv.default", "nn.MM")
-def mv(b: Builder, self: Any, vec: Any) -> Any:
-    """Multiply a matrix by a vector."""
-    return matmul(b, self, vec)
-
-
-@operation("addmm.default baddbmm.default", "nn.Linear, nn.MM, nn.CAdd")
-def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+@operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
+def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
     """Multiply matrices and add."""
-    if (
-        isinstance(mat2, LearnedTensor)
-        and isinstance(self, LearnedTensor)
-        and beta == alpha == 1
-        and len(self.ref.size) == 1
-    ):
+    if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
         turned = b.permute(mat2, (1, 0))
-        if isinstance(turned, LearnedTensor):
+        if isinstance(turned, Stored):
             return applied(b, b.wire(mat1), turned, self)
-    made = times(b, matmul(b, mat1, mat2), alpha)
-    if beta != 1:
-        self = times(b, b.wire(self), beta)
-    if isinstance(self, LearnedTensor):
-        return learned(b, "nn.CAdd", made, self)
-    return add(b, made, self)
+    made = matmul(b, mat1, mat2) * alpha
+    return made + (self if beta == 1 else b.wire(self) * beta)
 
 
-@operation("bilinear.default", "nn.Bilinear")
-def bilinear(b: Builder, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+@operation("bilinear", "nn.Bilinear")
+def bilinear(b: Builder, input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
     """Apply a bilinear form to two inputs of two dimensions."""
-    if len(input1.shape) != 2 or not isinstance(weight, LearnedTensor):
+    if len(input1.shape) != 2 or not is_parameter(weight):
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
-    layer = make("nn.Bilinear", n_1, n_2, n_out, *(() if bias is not None else (False,)), weight=weight.ref)
-    if bias is not None:
-        layer.weights["bias"] = bias.ref
+    args = (n_1, n_2, n_out, *(() if bias is not None else (False,)))
+    layer = make("nn.Bilinear", *args, weight=weight.ref, bias=None if bias is None else bias.ref)
     return b.emit(layer, input1, input2, shape=b.shape)
+
+
+@operation(
+    "_weight_norm _weight_norm_interface",
+    "nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable after the layer",
+    "The layer has the direction as its weight, and its outputs are scaled.",
+)
+def weight_norm(b: Builder, v: Any, g: Any, dim: int) -> Any:
+    """Return a weight as direction times length."""
+    if not is_parameter(v):
+        raise CannotError("the direction is computed, or is not a parameter")
+    place = None if dim == -1 else dim % len(v.shape)
+    order = (
+        [*range(len(v.shape))] if place is None else [place, *(axis for axis in range(len(v.shape)) if axis != place)]
+    )
+    count = 1 if place is None else v.shape[place]
+    flat = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
+    norm = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), flat, shape=(count,))
+    made = Scaled(v, b.wire(b.reshape(b.wire(g), (count,))) / norm, place)
+    return [made, norm] if b.kind.endswith("interface") else made
+
+
+@operation(
+    "scaled_dot_product_attention", "nn.MM, nn.MulConstant, nn.SoftMax, nn.CAddTable with nn.Constant for a mask"
+)
+def attention(
+    b: Builder,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Any:
+    """Sum values weighted by the softmax of products of queries and keys."""
+    query, key, value = b.wire(query), b.wire(key), b.wire(value)
+    if enable_gqa and len(query.shape) == 4 and query.shape[1] != key.shape[1]:  # heads of queries that share keys
+        key, value = (_repeated(b, shared, query.shape[1]) for shared in (key, value))
+    if query.shape[:-2] != key.shape[:-2]:
+        raise CannotError("queries and keys have different heads")
+    scores = product(b, query, key, True) * (1 / sqrt(query.shape[-1]) if scale is None else scale)
+    mask = None
+    if is_causal:
+        mask = np.tril(np.ones(scores.shape[-2:], bool))
+    elif isinstance(attn_mask, Const):
+        mask = attn_mask.array()
+        mask = mask != 0 if b.dtype_of("attn_mask") == "bool" else mask
+    elif attn_mask is not None:
+        if b.dtype_of("attn_mask") == "bool":
+            attn_mask = b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log")
+        scores = scores + attn_mask
+    if mask is not None and mask.dtype == bool:
+        mask = np.where(mask, 0, -inf).astype("f4")
+    if mask is not None and mask.any():
+        if np.isneginf(mask).all(-1).any():
+            raise CannotError("the mask leaves a row without any value")
+        scores = scores + b.constant(mask, scores.shape)
+    weights = over_last(b, "nn.SoftMax", scores, -1)
+    kind, chance = b.program.dropouts.get(b.path, ("", 0.0))
+    chance = dropout_p or (chance if kind.startswith("MultiheadAttention") else 0.0)
+    return product(b, b.emit(make("nn.Dropout", chance), weights) if chance else weights, value)
+
+
+def _repeated(b: Builder, value: Any, heads: int) -> Any:
+    """Repeat each head."""
+    batch, own, *rest = value.shape
+    wide = b.expand(b.reshape(value, (batch, own, 1, *rest)), (batch, own, heads // own, *rest), value)
+    return b.reshape(wide, (batch, heads, *rest))

@@ -1,148 +1,231 @@
-"""Sums, means, extrema and norms over dimensions."""
+"""Sums, means, extrema and norms over dimensions; normalization: batch normalization is nn's own."""
 
 from __future__ import annotations
 
+from math import inf, prod
 from typing import Any
 
-from ..build import Absent, Builder, CannotError, Wire
-from ..layers import LuaLayer, make, sequential
-from ..table import operation
+import numpy as np
+
+from ..build import Builder, CannotError, Missing, Wire, is_parameter, operation
+from ..layers import LuaLayer, make, same, sequential
 
 POSITIONS = "the positions of extrema are not available in nn"
 
 
-def reduced(b: Builder, name: str, value: Wire, dims: Any, keepdim: bool) -> Any:
+def _places(dim: Any, rank: int) -> list[int]:
+    """Return dimensions counted from the front: all by default."""
+    dims = [dim] if isinstance(dim, int) else dim
+    return sorted({place % rank for place in dims}) if dims else list(range(rank))
+
+
+def reduced(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = False) -> Any:
     """Apply nn.Sum, nn.Mean, nn.Max or nn.Min over dimensions, last first."""
-    rank = len(value.shape)
-    places = sorted({place % rank for place in dims}) if dims else list(range(rank))
-    shape = value.shape
-    layers = []
-    for place in reversed(places):
-        layers.append(make(name, place + 1))
-    left = tuple(extent for place, extent in enumerate(shape) if place not in places)
-    made = b.emit(sequential(*layers), value, shape=left or (1,))
+    places = _places(dim, len(value.shape))
+    left = tuple(extent for place, extent in enumerate(value.shape) if place not in places)
+    made = value
+    if places:
+        made = b.emit(sequential(*(make(name, place + 1) for place in reversed(places))), value, shape=left or (1,))
     if keepdim:
-        return b.reshape(made, tuple(1 if place in places else extent for place, extent in enumerate(shape)))
-    return made if left else Wire(made.step, ())
+        return b.reshape(made, (1 if place in places else extent for place, extent in enumerate(value.shape)))
+    return made if left else Wire(b, made.step, ())
 
 
-@operation("mean.dim mean.default", "nn.Mean")
-def mean(b: Builder, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return means."""
-    return reduced(b, "nn.Mean", b.wire(self), [dim] if isinstance(dim, int) else dim, keepdim)
-
-
-@operation("sum.dim_IntList sum.default", "nn.Sum")
-def sum_(b: Builder, self: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return sums."""
-    return reduced(b, "nn.Sum", b.wire(self), [dim] if isinstance(dim, int) else dim, keepdim)
-
-
-@operation("amax.default amin.default", "nn.Max, nn.Min")
-def extremum(b: Builder, self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    """Return maxima or minima."""
-    name = "nn.Max" if "amax" in b.call.op else "nn.Min"
-    return reduced(b, name, b.wire(self), [dim] if isinstance(dim, int) else dim, keepdim)
+@operation("mean.dim mean sum.dim_IntList sum amax amin max min", "nn.Mean, nn.Sum, nn.Max, nn.Min")
+def reduce(b: Builder, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return means, sums, maxima or minima."""
+    return reduced(b, f"nn.{b.kind.removeprefix('a').capitalize()}", b.wire(self), dim, keepdim)
 
 
 @operation("max.dim min.dim", "nn.Max, nn.Min")
-def extremum_and_place(b: Builder, self: Any, dim: int, keepdim: bool = False) -> Any:
+def extremum_and_place(b: Builder, self: Any, dim: int, keepdim: bool) -> Any:
     """Return maxima or minima; the positions must be unused."""
-    name = "nn.Max" if b.call.op == "aten.max.dim" else "nn.Min"
-    return [reduced(b, name, b.wire(self), [dim], keepdim), Absent(POSITIONS)]
-
-
-@operation("max.default min.default", "nn.View, nn.Max, nn.Min")
-def whole_extremum(b: Builder, self: Any) -> Any:
-    """Return the largest or smallest element."""
-    return reduced(b, "nn.Max" if "max" in b.call.op else "nn.Min", b.wire(self), None, False)
+    return [reduce(b, self, dim, keepdim), Missing(POSITIONS)]
 
 
 @operation(
     "var.correction var.dim std.correction std.dim var_mean.correction",
     "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant, nn.Sqrt",
 )
-def variance(
-    b: Builder, self: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
+def variance(b: Builder, self: Any, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances or standard deviations."""
     value = b.wire(self)
-    rank = len(value.shape)
-    if correction is None:
-        correction = 1 if unbiased in (None, True) else 0
-    dims = [dim] if isinstance(dim, int) else dim
-    places = sorted({place % rank for place in dims}) if dims else list(range(rank))
-    count = 1
-    for place in places:
-        if isinstance(value.shape[place], str):
-            raise CannotError("the variance over the batch depends on its size")
-        count *= value.shape[place]
+    places = _places(dim, len(value.shape))
+    correction = (unbiased is not False) if correction is None else correction
+    if any(isinstance(value.shape[place], str) for place in places):
+        raise CannotError("the variance over the batch depends on its size")
+    count = prod(value.shape[place] for place in places)
     middle = reduced(b, "nn.Mean", value, places, True)
-    apart = b.emit(make("nn.CSubTable"), value, b.expand(middle, value.shape))
-    total = reduced(b, "nn.Sum", b.emit(make("nn.Square"), apart), places, keepdim)
-    made = b.emit(make("nn.MulConstant", 1 / (count - correction)), total)
-    if b.call.op.startswith("aten.std"):
-        return b.emit(make("nn.Sqrt"), made)
-    if b.call.op.startswith("aten.var_mean"):
+    made = reduced(b, "nn.Sum", (value - middle) ** 2, places, keepdim) * (1 / (count - correction))
+    if b.kind == "var_mean":
         return [made, middle if keepdim else b.reshape(middle, made.shape)]
-    return made
+    return made >> make("nn.Sqrt") if b.kind == "std" else made
+
+
+@operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
+def norm(b: Builder, self: Any, ord: float, dim: Any, keepdim: bool) -> Any:
+    """Return p-norms."""
+    value = b.wire(self)
+    if ord == 2:
+        return reduced(b, "nn.Sum", value**2, dim, keepdim) ** 0.5
+    size = value >> make("nn.Abs")
+    if ord in (1, inf):
+        return reduced(b, "nn.Sum" if ord == 1 else "nn.Max", size, dim, keepdim)
+    if ord <= 0:
+        raise CannotError(f"the norm of order {ord}")
+    return reduced(b, "nn.Sum", size**ord, dim, keepdim) ** (1 / ord)
+
+
+@operation("logsumexp", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
+def logsumexp(b: Builder, self: Any, dim: Any) -> Any:
+    """Return the logarithm of sums of exponentials."""
+    value = b.wire(self)
+    top = reduced(b, "nn.Max", value, dim, True)
+    return b.reshape(top + (reduced(b, "nn.Sum", value - top >> make("nn.Exp"), dim, True) >> make("nn.Log")), b.shape)
+
+
+@operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
+def cumsum(b: Builder, self: Any, dim: int) -> Any:
+    """Return cumulative sums."""
+    value = b.wire(self)
+    rank, place = len(value.shape), dim % len(value.shape)
+    extent = value.shape[place]
+    if isinstance(extent, str):
+        raise CannotError("sums along the batch")
+    order = [*(axis for axis in range(rank) if axis != place), place]
+    made = along_last(b, b.permute(value, order), np.triu(np.ones((extent, extent), "f4")))
+    return b.permute(made, (order.index(axis) for axis in range(rank)))
+
+
+def along_last(b: Builder, value: Wire, matrix: Any) -> Any:
+    """Multiply the last dimension by a constant matrix."""
+    flat = b.reshape(value, (flattened(value.shape[:-1]), value.shape[-1]))
+    made = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
+    return b.reshape(made, (*value.shape[:-1], matrix.shape[1]))
+
+
+def flattened(lead: Any) -> Any:
+    """Return the extent of merged dimensions."""
+    return prod(lead) if all(isinstance(extent, int) for extent in lead) else "*".join(map(str, lead))
+
+
+@operation("prod.dim_int", "nn.Select, nn.CMulTable")
+def product_along(b: Builder, self: Any, dim: int) -> Any:
+    """Return products."""
+    value = b.wire(self)
+    place = dim % len(value.shape)
+    extent = value.shape[place]
+    if isinstance(extent, str) or extent > 256:
+        raise CannotError(f"multiplies {extent} elements")
+    shape = value.shape[:place] + value.shape[place + 1 :]
+    parts = [
+        b.emit(make("nn.Narrow", place + 1, index + 1, 1), value, shape=(*value.shape[:place], 1, *shape[place:]))
+        for index in range(extent)
+    ]
+    return b.reshape(b.emit(make("nn.CMulTable"), *parts) if extent > 1 else parts[0], b.shape)
+
+
+def repeated(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
+    """Return layers that repeat a mean over a dimension, 1-based, along it."""
+    return layer >> make("nn.Replicate", extent, dim)
+
+
+def normalized(dim: int, extent: int, eps: float, centered: bool = True) -> LuaLayer:
+    """Return layers that subtract the mean over a dimension, 1-based, and divide by the root of the mean square."""
+    middle = same() - repeated(make("nn.Mean", dim), dim, extent)
+    root = same() / repeated((make("nn.Square") >> make("nn.Mean", dim)) + eps >> make("nn.Sqrt"), dim, extent)
+    return middle >> root if centered else root
+
+
+def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ...]) -> Any:
+    """Multiply by a weight and add a bias of a shape that broadcasts."""
+    value = value if weight is None else value * b.reshape(weight, size)
+    return value if bias is None else value + b.reshape(bias, size)
 
 
 @operation(
-    "linalg_vector_norm.default norm.ScalarOpt_dim", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power"
+    "batch_norm",
+    "nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
+    "Means and variances are updated in training as in PyTorch.",
 )
-def norm(b: Builder, self: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return p-norms."""
-    value, dims = b.wire(self), [dim] if isinstance(dim, int) else dim
-    if ord in (2, 2.0):
-        return b.emit(make("nn.Sqrt"), reduced(b, "nn.Sum", b.emit(make("nn.Square"), value), dims, keepdim))
-    size = b.emit(make("nn.Abs"), value)
-    if ord == 1:
-        return reduced(b, "nn.Sum", size, dims, keepdim)
-    if ord == float("inf"):
-        return reduced(b, "nn.Max", size, dims, keepdim)
-    if ord <= 0:
-        raise CannotError(f"the norm of order {ord}")
-    powers = reduced(b, "nn.Sum", b.emit(make("nn.Power", ord), size), dims, keepdim)
-    return b.emit(make("nn.Power", 1 / ord), powers)
+def batch_norm(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalize over the batch, with running statistics in evaluation."""
+    if training or running_mean is None:
+        raise CannotError("without running statistics a batch normalization has no meaning in evaluation")
+    if b.path in b.program.cumulative:
+        momentum = 0.1
+        b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
+    own = [param for param in (weight, bias) if param is not None]
+    refs: list[Any] = [getattr(value, "ref", None) for value in (running_mean, running_var)]
+    if not is_parameter(*own) or None in refs:
+        raise CannotError("the scale or the statistics are computed, or are no parameters and buffers")
+    if len(own) == 1:
+        raise CannotError("one of weight and bias is missing")
+    fields = {"weight": weight.ref, "bias": bias.ref} if own else {}
+    value, shape = b.wire(input), input.shape
+    if len(shape) == 3:
+        value = b.reshape(value, (*shape[:2], 1, shape[2]))
+    kind = {2: "", 5: "Volumetric"}.get(len(shape), "Spatial")
+    args = (refs[0].size[0], eps, momentum, *(() if own else (False,)))
+    args = args[:1] if args[1:] == (1e-5, 0.1) else args
+    layer = make(f"nn.{kind}BatchNormalization", *args, **fields, running_mean=refs[0], running_var=refs[1])
+    return b.reshape(b.emit(layer, value), shape)
 
 
-@operation("logsumexp.default", "nn.Max, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
-def logsumexp(b: Builder, self: Any, dim: Any, keepdim: bool = False) -> Any:
-    """Return the logarithm of sums of exponentials."""
-    value, dims = b.wire(self), [dim] if isinstance(dim, int) else dim
-    top = reduced(b, "nn.Max", value, dims, True)
-    apart = b.emit(make("nn.CSubTable"), value, b.expand(top, value.shape))
-    total = b.emit(make("nn.Log"), reduced(b, "nn.Sum", b.emit(make("nn.Exp"), apart), dims, True))
-    return b.reshape(b.emit(make("nn.CAddTable"), top, total), b.shape)
+def _over_last(b: Builder, input: Any, over: Any, eps: float, weight: Any, bias: Any, centered: bool = True) -> Any:
+    """Normalize over the merged last dimensions; then scale and shift."""
+    lead, count = input.shape[: len(input.shape) - len(over)], prod(over)
+    value = b.emit(normalized(len(lead) + 1, count, eps, centered), b.reshape(b.wire(input), (*lead, count)))
+    return b.reshape(_affine(b, value, weight, bias, (*(1,) * len(lead), count)), input.shape)
 
 
-def _length(b: Builder, value: Wire, place: int, eps: float) -> Any:
-    """Return the norms over a dimension, which is kept, but at least a given number."""
-    total = reduced(b, "nn.Sum", b.emit(make("nn.Square"), value), [place], True)
-    return b.emit(sequential(make("nn.Sqrt"), make("nn.Threshold", eps, eps)), total)
+@operation("layer_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
+def layer_norm(b: Builder, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Normalize over the last dimensions of each example."""
+    return _over_last(b, input, normalized_shape, eps, weight, bias)
 
 
-@operation("cosine_similarity.default", "nn.Square, nn.Sum, nn.Sqrt, nn.Threshold, nn.CDivTable, nn.CMulTable")
-def cosine_similarity(b: Builder, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Return the cosines of the angles between vectors."""
-    rank = max(len(x1.shape), len(x2.shape))
-    place = dim % rank
-    shape = (*b.shape[:place], max(x1.shape[dim], x2.shape[dim]), *b.shape[place:])
-    like = next(value for value in (x1, x2) if isinstance(value, Wire))
-    pair = []
-    for value in (x1, x2):
-        wide = b.expand(b.wire(value, like), shape, like)
-        length = b.expand(_length(b, wide, place, eps), shape)
-        pair.append(b.emit(make("nn.CDivTable"), wide, length))
-    return reduced(b, "nn.Sum", b.emit(make("nn.CMulTable"), *pair), [place], False)
+@operation("rms_norm", "nn.Square, nn.Mean, nn.Sqrt, nn.CDivTable, nn.CMul")
+def rms_norm(b: Builder, input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Divide by the root of the mean square over the last dimensions."""
+    return _over_last(b, input, normalized_shape, 2.0**-23 if eps is None else eps, weight, None, False)
 
 
-@operation("pairwise_distance.default", "nn.CSubTable, nn.AddConstant, and the norm")
-def pairwise_distance(b: Builder, x1: Any, x2: Any, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Any:
-    """Return the norms of differences of vectors."""
-    like = next(value for value in (x1, x2) if isinstance(value, Wire))
-    shape = x1.shape if len(x1.shape) >= len(x2.shape) else x2.shape
-    pair = [b.expand(b.wire(value, like), shape, like) for value in (x1, x2)]
-    apart = b.emit(sequential(LuaLayer("nn.CSubTable"), make("nn.AddConstant", eps)), *pair)
-    return norm(b, apart, p, [len(shape) - 1], keepdim)
+@operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
+def group_norm(b: Builder, input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    """Normalize over groups of channels of each example."""
+    shape = input.shape
+    if any(isinstance(extent, str) for extent in shape[1:]):
+        raise CannotError("an extent of the image depends on the inputs")
+    count = prod(shape[1:]) // num_groups
+    value = b.emit(normalized(3, count, eps), b.reshape(b.wire(input), (shape[0], num_groups, count)))
+    return _affine(b, b.reshape(value, shape), weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
+
+
+@operation("instance_norm", "as group_norm with a group for each channel")
+def instance_norm(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Normalize each channel of each example."""
+    if use_input_stats:
+        return group_norm(b, input, input.shape[1], weight, bias, eps)
+    b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
+    return batch_norm(b, input, weight, bias, running_mean, running_var, False, momentum, eps)

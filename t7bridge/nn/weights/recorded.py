@@ -1,6 +1,6 @@
 """The PyTorch state dict recorded in a Lua model: which of its tensors each module holds.
 
-`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/record.py`.
+`save_module` writes a field `t7bridge` into each module with weights, and one into the root; see `lua/objects.py`.
 They are read back here: the model's current state dict becomes the recorded one, and vice versa.
 """
 

@@ -1,0 +1,408 @@
+"""Operations on each element: a table of those of one value; arithmetic of two; comparisons, masks and choices.
+
+Masks are 0 and 1 as numbers, without a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, log, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from ..build import Builder, CannotError, Const, Scaled, Stored, Wire, is_parameter, number_of, operation
+from ..layers import LuaLayer, make, same, walk
+
+ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
+
+
+def erf_of_magnitude() -> LuaLayer:
+    """Return erf(|x|) as layers: 1 - (a1 t + ... + a5 t^5) exp(-x^2) with t = 1 / (1 + p |x|)."""
+    coefficients = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+    terms = [same() ** power * value for power, value in enumerate(coefficients, 1)]
+    series = make("nn.Abs") * 0.3275911 + 1 >> make("nn.Power", -1)
+    series = series >> LuaLayer("nn.ConcatTable", children=terms) >> make("nn.CAddTable")
+    return 1 - series * (-make("nn.Square") >> make("nn.Exp"))
+
+
+def hard_sigmoid() -> LuaLayer:
+    """Return relu6(x + 3) / 6 as layers."""
+    return (same() + 3 >> make("nn.HardTanh", 0, 6)) / 6
+
+
+def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
+    """Return layers that clip to an interval, or on one side."""
+    if min is not None and max is not None:
+        if not min < max:
+            raise CannotError(f"clips to an interval from {min} to {max}")
+        return make("nn.HardTanh", min, max)
+    if min is not None:
+        return make("nn.Threshold", min, min)
+    return same() if max is None else -(-same() >> make("nn.Threshold", -max, -max))
+
+
+# Operation → its layers, by those arguments that they depend on.
+EACH: dict[str, Callable[..., LuaLayer]] = {
+    "relu": lambda: make("nn.ReLU"),
+    "sigmoid": lambda: make("nn.Sigmoid"),
+    "tanh": lambda: make("nn.Tanh"),
+    "elu": lambda alpha, scale, input_scale: same() * input_scale >> make("nn.ELU", alpha) * scale,
+    "celu": lambda alpha: same() * (1 / alpha) >> make("nn.ELU", 1) * alpha,
+    "leaky_relu": lambda negative_slope: make("nn.LeakyReLU", negative_slope),
+    "rrelu": lambda lower, upper: make("nn.RReLU", lower, upper),
+    "hardtanh": lambda min_val, max_val: make("nn.HardTanh", min_val, max_val),
+    "clamp clip": clipped,
+    "clamp_min": lambda min: clipped(min),
+    "clamp_max": lambda max: clipped(None, max),
+    "threshold": lambda threshold, value: make("nn.Threshold", threshold, value),
+    "silu": lambda: same() * make("nn.Sigmoid"),
+    "hardsigmoid": hard_sigmoid,
+    "hardswish": lambda: same() * hard_sigmoid(),
+    "mish": lambda: same() * (make("nn.SoftPlus") >> make("nn.Tanh")),
+    "log_sigmoid": lambda: make("nn.LogSigmoid"),
+    "hardshrink": lambda lambd: make("nn.HardShrink", lambd),
+    "softshrink": lambda lambd: make("nn.SoftShrink", lambd),
+    "exp": lambda: make("nn.Exp"),
+    "expm1": lambda: make("nn.Exp") - 1,
+    "log": lambda: make("nn.Log"),
+    "log1p": lambda: same() + 1 >> make("nn.Log"),
+    "log2": lambda: make("nn.Log") / log(2),
+    "log10": lambda: make("nn.Log") / log(10),
+    "sqrt": lambda: make("nn.Sqrt"),
+    "rsqrt": lambda: make("nn.Power", -0.5),
+    "reciprocal": lambda: make("nn.Power", -1),
+    "abs": lambda: make("nn.Abs"),
+    "neg": lambda: -same(),
+    "square": lambda: make("nn.Square"),
+    "pow.Tensor_Scalar": lambda exponent: same() ** exponent,
+}
+
+
+def _register(names: str, layer: Callable[..., LuaLayer]) -> None:
+    taken = layer.__code__.co_varnames[: layer.__code__.co_argcount]
+
+    def build(b: Builder, value: Any, /, **args: Any) -> Any:
+        made = layer(**{name: args[name] for name in taken})
+        return value if made.name == "nn.Identity" else b.emit(made, value)
+
+    build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
+    sample = layer(*(0.5 + place for place in range(len(taken))))
+    operation(names, ", ".join(dict.fromkeys(part.name for part in walk(sample))))(build)
+
+
+for _names, _layer in EACH.items():
+    _register(_names, _layer)
+
+
+@operation("gelu", "nn.Tanh with a cubic, or erf of nn.Power, nn.Exp, nn.CMulTable", f"erf is {ERF}.")
+def gelu(b: Builder, self: Any, approximate: str) -> Any:
+    """Apply the Gaussian error linear unit, in both forms."""
+    if approximate == "tanh":
+        inner = (same() + same() ** 3 * 0.044715) * sqrt(2 / pi) >> make("nn.Tanh")
+        return b.emit(same() * (inner + 1) * 0.5, self)
+    b.remark(f"GELU uses erf by {ERF}")
+    return b.emit((same() + make("nn.Abs") * (same() * sqrt(0.5) >> erf_of_magnitude())) * 0.5, self)
+
+
+@operation("erf", "nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", f"By {ERF}.")
+def erf(b: Builder, self: Any) -> Any:
+    """Apply the error function, as erf(relu(x)) - erf(relu(-x))."""
+    b.remark(f"erf is computed by {ERF}")
+    halves = [part >> make("nn.ReLU") >> erf_of_magnitude() for part in (same(), -same())]
+    return b.emit(halves[0] - halves[1], self)
+
+
+@operation("softplus", "nn.SoftPlus")
+def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
+    """Apply log(1 + exp(beta x)) / beta."""
+    if threshold != 20:
+        raise CannotError(f"nn.SoftPlus is linear above 20, this one above {threshold}")
+    return b.emit(make("nn.SoftPlus", beta), self)
+
+
+@operation("logit", "nn.HardTanh, nn.Log, nn.CSubTable")
+def logit(b: Builder, self: Any, eps: Any) -> Any:
+    """Apply log(x / (1 - x))."""
+    value = b.wire(self) if eps is None else b.emit(clipped(eps, 1 - eps), self)
+    return (value >> make("nn.Log")) - (1 - value >> make("nn.Log"))
+
+
+@operation("prelu _prelu_kernel", "nn.PReLU")
+def prelu(b: Builder, self: Any, weight: Any) -> Any:
+    """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
+    if not is_parameter(weight):
+        raise CannotError("the slopes are not a parameter")
+    count = (*weight.ref.size, 1)[0]
+    layer = make("nn.PReLU", *((count,) if count > 1 else ()), weight=weight.ref.resized((count,)))
+    wide = count > 1 and len(self.shape) == 3
+    return b.reshape(b.emit(layer, b.reshape(self, (*self.shape, 1)) if wide else self), self.shape)
+
+
+@operation("dropout", "nn.Dropout")
+def dropout(b: Builder, input: Any, p: float, train: bool) -> Any:
+    """Set elements to 0 at random in training."""
+    if p == 0:
+        return input
+    if p >= 1:
+        raise CannotError("Lua has no dropout of all elements")
+    if train:
+        b.remark("a dropout that is active in evaluation too becomes nn.Dropout, which acts in training only")
+    return b.emit(make("nn.Dropout", p), input)
+
+
+@operation(
+    "feature_dropout",
+    "nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
+    "Lua scales in evaluation and PyTorch in training: the constant compensates.",
+)
+def feature_dropout(b: Builder, input: Any, p: float) -> Any:
+    """Set channels to 0 at random in training."""
+    rank = len(input.shape)
+    if p == 0:
+        return input
+    if p >= 1 or rank not in (3, 4, 5):
+        raise CannotError("only a part of the channels of inputs of 3 to 5 dimensions is dropped")
+    layer = make("nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout", p) / (1 - p)
+    return b.reshape(b.emit(layer, b.reshape(input, (*input.shape, 1)) if rank == 3 else input), input.shape)
+
+
+def over_last(b: Builder, name: str, value: Any, dim: int) -> Any:
+    """Apply a layer defined on rows to any dimension."""
+    rank = len(value.shape)
+    place = dim % rank
+    if (rank, place) in ((1, 0), (2, 1)):
+        return b.emit(make(name), value)
+    if (rank, place) == (4, 1):
+        return b.emit(make("nn.SpatialSoftMax" if name == "nn.SoftMax" else name), value)
+    if place != rank - 1:
+        order = list(range(rank))
+        order[place], order[-1] = order[-1], order[place]
+        return b.permute(over_last(b, name, b.permute(value, order), -1), order)
+    return b.emit(LuaLayer("nn.Bottle", (2, 2), children=[make(name)]), value)
+
+
+@operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
+def softmax(b: Builder, self: Any, dim: int) -> Any:
+    """Apply softmax over a dimension."""
+    return over_last(b, "nn.SoftMax", b.wire(self), dim)
+
+
+@operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
+def log_softmax(b: Builder, self: Any, dim: int) -> Any:
+    """Apply the logarithm of softmax over a dimension."""
+    return over_last(b, "nn.LogSoftMax", b.wire(self), dim)
+
+
+def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> Scaled | None:
+    """Return a learned kernel or matrix times one number, or one for each index of a dimension; `None` for others."""
+    param, old = (weight.param, weight.scale) if isinstance(weight, Scaled) else (weight, 1.0)
+    if not is_parameter(param) or len(param.shape) < 2 or param.ref.size != param.shape:
+        return None
+    number = number_of(other)
+    if number is not None:
+        return Scaled(param, old * (1 / number if divide else number), getattr(weight, "place", None))
+    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled):
+        return None
+    longer = [place for place, extent in enumerate(other.shape) if extent != 1]
+    if len(longer) > 1 or (longer and len(other.shape) != len(param.shape)) or b.shape != param.shape:
+        return None
+    scale = b.reshape(b.wire(other), (other.shape[longer[0]] if longer else 1,))
+    return Scaled(param, scale**-1 if divide else scale, longer[0] if longer else None)
+
+
+def _times(b: Builder, value: Any, factor: float) -> Any:
+    """Return a value times a factor."""
+    return value if factor == 1 else (value if isinstance(value, float) else b.wire(value)) * factor
+
+
+@operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
+def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
+    """Add."""
+    self, other = b.operands(self, other)
+    return b.expand(self + _times(b, other, alpha), b.shape)
+
+
+@operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
+def sub(b: Builder, self: Any, other: Any, alpha: float) -> Any:
+    """Subtract."""
+    self, other = b.operands(*((other, self) if b.kind == "rsub" else (self, other)))
+    if b.kind == "rsub" and alpha != 1:
+        raise CannotError("subtracts with a factor")
+    return b.expand(self - _times(b, other, alpha), b.shape)
+
+
+@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
+def mul(b: Builder, self: Any, other: Any) -> Any:
+    """Multiply."""
+    made = weight_times(b, self, other) or weight_times(b, other, self)
+    if made is None:
+        self, other = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
+    return made or b.expand(self * other, b.shape)
+
+
+@operation("div.Tensor div.Scalar true_divide.Tensor", "nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
+def div(b: Builder, self: Any, other: Any) -> Any:
+    """Divide."""
+    made = weight_times(b, self, other, divide=True)
+    if made is None:
+        self, other = b.operands(*(b.wire(each) if isinstance(each, Scaled) else each for each in (self, other)))
+    return made or b.expand(self / other, b.shape)
+
+
+@operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
+def lerp(b: Builder, self: Any, end: Any, weight: Any) -> Any:
+    """Interpolate linearly between two values."""
+    return (b.wire(end) - self) * weight + self
+
+
+@operation("maximum max.other", "nn.CMaxTable")
+def maximum(b: Builder, self: Any, other: Any) -> Any:
+    """Return the larger of two."""
+    return b.joined("nn.CMaxTable", self, other)
+
+
+@operation("minimum min.other", "nn.CMinTable")
+def minimum(b: Builder, self: Any, other: Any) -> Any:
+    """Return the smaller of two."""
+    return b.joined("nn.CMinTable", self, other)
+
+
+@operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", "nn.CMaxTable, nn.CMinTable")
+def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
+    """Clip each element to an interval of its own."""
+    numbers = [number_of(bound) for bound in (min, max) if bound is not None]
+    if None not in numbers:
+        return b.emit(clipped(number_of(min), number_of(max)), self)
+    value = self if min is None else b.joined("nn.CMaxTable", self, min)
+    return value if max is None else b.joined("nn.CMinTable", value, max)
+
+
+@operation("pow.Scalar", "nn.MulConstant, nn.Exp")
+def power_of_number(b: Builder, self: float, exponent: Any) -> Any:
+    """Raise a number to powers."""
+    if self <= 0:
+        raise CannotError(f"powers of {self}")
+    return b.wire(exponent) * log(self) >> make("nn.Exp")
+
+
+@operation("logaddexp", "nn.CMaxTable, nn.CSubTable, nn.Abs, nn.SoftPlus, nn.CAddTable")
+def logaddexp(b: Builder, self: Any, other: Any) -> Any:
+    """Return the logarithm of a sum of exponentials."""
+    apart = -(b.joined("nn.CSubTable", self, other) >> make("nn.Abs"))
+    return b.joined("nn.CMaxTable", self, other) + (apart >> make("nn.SoftPlus"))
+
+
+STEEP = {"float32": 3e38, "float64": 1.7e308}
+"""Factor that scales the smallest normal number of a type to at least 1."""
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+PARTS = "nn.CSubTable or nn.AddConstant, nn.ZeroGrad, nn.MulConstant, nn.HardTanh"
+NOTE = "Exact for all numbers but denormal ones; masks are 0 and 1 in the model's own type."
+
+
+def is_positive(b: Builder, dtype: str) -> LuaLayer:
+    """Return layers that map positive values to 1 and the rest to 0."""
+    layer = make("nn.ZeroGrad")
+    if dtype in FLOATS or not dtype:
+        b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
+        layer = layer * STEEP["float64" if dtype == "float64" else "float32"]
+    return layer >> make("nn.HardTanh", 0, 1)
+
+
+def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
+    """Return layers that map 0 to 0 and the rest to 1."""
+    return make("nn.Abs") >> is_positive(b, dtype)
+
+
+def _compared_type(b: Builder) -> str:
+    """Return the element type of a comparison: that of its first floating argument."""
+    found = [dtype for name in ("self", "other") if (dtype := b.dtype_of(name))]
+    return next((name for name in found if name in FLOATS), (*found, "")[0])
+
+
+@operation(
+    " ".join(f"{name}.{kind}" for name in ("gt", "lt", "ge", "le", "eq", "ne") for kind in ("Scalar", "Tensor")),
+    f"{PARTS}, nn.Abs",
+    NOTE,
+)
+def compare(b: Builder, self: Any, other: Any) -> Any:
+    """Return 1 where a comparison holds."""
+    self, other = b.operands(self, other)
+    apart = other - self if b.kind in ("lt", "ge") else self - other
+    layer = is_nonzero if b.kind in ("eq", "ne") else is_positive
+    made = apart >> layer(b, _compared_type(b))
+    return b.expand(1 - made if b.kind in ("ge", "le", "eq") else made, b.shape)
+
+
+def _mask(b: Builder, value: Any, name: str) -> Any:
+    """Return a value as a mask, as required by logical operations."""
+    if isinstance(value, Const):
+        return b.constant((value.array() != 0).astype("f4"), value.shape)
+    if b.dtype_of(name) != "bool":
+        raise CannotError("logic of numbers that are no masks")
+    return value
+
+
+@operation("logical_not bitwise_not", "nn.MulConstant, nn.AddConstant")
+def logical_not(b: Builder, self: Any) -> Any:
+    """Exchange 0 and 1 of a mask."""
+    return 1 - b.wire(_mask(b, self, "self"))
+
+
+@operation(
+    " ".join(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor" for name in ("and", "or", "xor")),
+    "nn.CMulTable (and), nn.CMaxTable (or), nn.CSubTable and nn.Abs (xor)",
+)
+def logic(b: Builder, self: Any, other: Any) -> Any:
+    """Combine masks."""
+    name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
+    made = b.joined(name, _mask(b, self, "self"), _mask(b, other, "other"))
+    return made >> make("nn.Abs") if name == "nn.CSubTable" else made
+
+
+@operation("sign sgn", f"nn.ConcatTable, nn.CSubTable, {PARTS}", NOTE)
+def sign(b: Builder, self: Any) -> Any:
+    """Return -1, 0 or 1."""
+    dtype = _compared_type(b)
+    return b.emit(is_positive(b, dtype) - (-same() >> is_positive(b, dtype)), self)
+
+
+def filled(b: Builder, value: Any, mask: Any, number: float) -> Any:
+    """Return a value, and a number where a mask is 1: the value between bounds that are infinite where it is kept.
+
+    Nothing is multiplied, so that NaN and infinities that are left out leave no trace.
+    """
+    if isinstance(mask, Const):
+        chosen = mask.array() != 0
+        low, high = (b.constant(np.where(chosen, number, rest).astype("f4"), b.shape) for rest in (-inf, inf))
+    else:
+        # The logarithm of a mask is 0 where it is 1, and minus infinity where it is 0.
+        mask = b.wire(mask) >> make("nn.ZeroGrad")
+        edge = mask >> make("nn.Log")
+        low, high = edge, -edge
+        if abs(number) == inf:
+            level = (1 - mask >> make("nn.Log")) * (1 if number < 0 else -1)
+            low, high = level + edge, level - edge
+        elif number:
+            low, high = mask * number + edge, mask * number - edge
+    made = value if number == -inf else b.joined("nn.CMaxTable", low, value)
+    return made if number == inf else b.joined("nn.CMinTable", high, made)
+
+
+@operation(
+    "where.self where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Scalar masked_fill.Tensor",
+    "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable",
+)
+def where(b: Builder, self: Any, other: Any = None, condition: Any = None, mask: Any = None, value: Any = None) -> Any:
+    """Choose between two values by a mask."""
+    if condition is None:
+        condition, self, other = mask, value, self
+    first, second = number_of(self), number_of(other)
+    if first is not None:
+        other = other if second is None else b.constant(np.array(second))
+        return b.expand(filled(b, other, condition, first), b.shape)
+    known = isinstance(condition, Const)
+    opposite = b.constant(condition.array() == 0, condition.shape) if known else 1 - b.wire(condition)
+    if second is not None:
+        return b.expand(filled(b, self, opposite, second), b.shape)
+    return filled(b, self, opposite, 0.0) + filled(b, other, condition, 0.0)

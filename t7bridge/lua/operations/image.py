@@ -1,0 +1,337 @@
+"""Images, and signals of one to three dimensions: convolution, pooling, interpolation."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..build import Builder, CannotError, Const, Missing, Scaled, Stored, Wire, is_parameter, operation
+from ..layers import LuaLayer, WeightRef, make
+from .linear import add_bias, apply_scale
+from .reduction import along_last
+from .shape import MOST_PARTS, concatenated, constant_pad, strided
+
+INDICES = "the positions of maxima are not available in nn"
+
+
+def _each(value: Any, count: int) -> tuple[int, ...]:
+    """Return one number for each dimension."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * count if len(values) == 1 else values
+
+
+def _arguments(*groups: Any) -> tuple[int, ...]:
+    """Return groups of extents in Lua's order: width before height, time before both."""
+    return tuple(n for group in groups for n in (group[::-1] if len(group) == 2 else (group[0], group[2], group[1])))
+
+
+def _flat(b: Builder, value: Any) -> Any:
+    """Return (batch, channels, length) as images of height 1."""
+    return b.reshape(value, (*value.shape[:-1], 1, value.shape[-1]))
+
+
+def _extents(shape: Any) -> tuple[int, ...]:
+    """Return the extents of images, which must be known."""
+    if any(isinstance(extent, str) for extent in shape):
+        raise CannotError("an extent of the image depends on the inputs")
+    return tuple(shape)
+
+
+def _part(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
+    """Return the part of a group: a run of a `groups`-th of the elements."""
+    if param is None:
+        return None
+    ref = param.ref
+    return WeightRef(ref.key, ref.start + group * (prod(ref.size) // groups), size, ref.transposed)
+
+
+def _grouped(name: str, args: Any, weight: Stored, bias: Any, size: Any, widths: tuple[int, int, int]) -> LuaLayer:
+    """Return a layer with weights, or one for each group of channels.
+
+    Args:
+        name: of the class.
+        args: of its constructor, after the numbers of channels.
+        weight: the kernels of all groups.
+        bias: of all groups, or `None`.
+        size: of the kernels of a group.
+        widths: channels that enter and leave a group, and the number of groups.
+    """
+    n_in, n_out, groups = widths
+    parts = []
+    for group in range(groups):
+        refs = _part(weight, group, groups, size), _part(bias, group, groups, (n_out,))
+        calls = () if bias is not None else (("noBias", ()),)
+        layer = make(name, n_in, n_out, *args, calls=calls, weight=refs[0], bias=refs[1])
+        parts.append(layer if groups == 1 else make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer)
+    return parts[0] if groups == 1 else LuaLayer("nn.Concat", (2,), children=parts)
+
+
+def _check(*params: Any) -> None:
+    if not is_parameter(*(param for param in params if param is not None)):
+        raise CannotError("the weight or bias is computed, or is not a parameter")
+
+
+@operation(
+    "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
+    "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
+    "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
+    scaled=True,
+)
+def convolution(
+    b: Builder, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    """Convolve."""
+    input = b.wire(input)
+    if isinstance(weight, Scaled):
+        if weight.place not in (None, 0):
+            raise CannotError("the scale of the kernel is not one for each output channel")
+        made = convolution(b, input, weight.param, None, stride, padding, dilation, groups)
+        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
+    _check(weight, bias)
+    n_out, n_in, *kernel = weight.ref.size
+    rank = len(kernel)
+    if len(input.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
+    stride, dilation = _each(stride, rank), _each(dilation, rank)
+    total = [d * (k - 1) for k, d in zip(kernel, dilation)]
+    padding, input = _padded(b, input, padding, total)
+    extents = _extents(input.shape[2:])
+    sizes = [(n + 2 * p - t - 1) // s + 1 for n, p, t, s in zip(extents, padding, total, stride)]
+    shape = (input.shape[0], n_out, *sizes)
+    if rank == 1:
+        input, kernel, stride, padding = _flat(b, input), [1, *kernel], (1, *stride), (0, *padding)
+        dilation, sizes = (1, *dilation), [1, *sizes]
+    dilated = any(step != 1 for step in dilation)
+    even = len(kernel) == 2 and all(len(set(part)) == 1 for part in (kernel, stride, padding))
+    if even and groups == n_in * groups == n_out and groups > 1 and not dilated:
+        return b.reshape(_depthwise(b, input, weight, bias, (kernel[0], stride[0], padding[0]), sizes), shape)
+    name = f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{'Dilated' if dilated else ''}Convolution"
+    args = _arguments(kernel, stride, padding, *([dilation] if dilated else []))
+    widths = (n_in, n_out // groups, groups)
+    layer = _grouped(name, args, weight, bias, (n_out // groups, n_in, *kernel), widths)
+    return b.reshape(b.emit(layer, input, shape=(*shape[:2], *sizes)), shape)
+
+
+def _padded(b: Builder, input: Wire, padding: Any, total: list[int]) -> tuple[tuple[int, ...], Wire]:
+    """Return the padding of both sides, and the input, padded by one more after it where that is uneven."""
+    if padding != "same":
+        return _each(0 if padding == "valid" else padding, len(total)), input
+    uneven = [amount for extent in reversed(total) for amount in (0, extent % 2)]
+    return tuple(extent // 2 for extent in total), constant_pad(b, input, uneven, 0.0) if any(uneven) else input
+
+
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, numbers: Any, sizes: Any) -> Any:
+    """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): on squares.
+
+    Images are padded to a square with zeros, and the output is cropped. nn.View ensures that the image
+    has the size of the example.
+    """
+    batch, channels, height, width = input.shape
+    side = max(height, width)
+    kernel, stride, pad = numbers
+    if height != width:
+        square = make("nn.SpatialZeroPadding", 0, side - width, 0, side - height)
+        input = b.emit(square, input, shape=(batch, channels, side, side))
+    b.remark("depthwise convolutions are nn.SpatialDepthWiseConvolution, for images of the example's size only")
+    layer = make(
+        "nn.SpatialDepthWiseConvolution",
+        *(channels, 1, *(number for number in numbers for _ in range(2))),
+        calls=() if bias is not None else (("noBias", ()),),
+        weight=weight.ref.resized((1, channels * kernel * kernel)),
+        bias=bias.ref.resized((1, channels)) if bias is not None else None,
+    )
+    guard = make("nn.View", channels, side, side, calls=(("setNumInputDims", (3,)),))
+    extents = [(side + 2 * pad - kernel) // stride + 1] * 2
+    made = b.emit(make("nn.Contiguous") >> guard >> layer, input, shape=(batch, channels, *extents))
+    for place, size in enumerate(sizes):
+        if extents[place] != size:
+            extents[place] = size
+            made = b.emit(make("nn.Narrow", place + 3, 1, size), made, shape=(batch, channels, *extents))
+    return made
+
+
+@operation(
+    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
+    "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
+    scaled=True,
+)
+def transposed_convolution(
+    b: Builder,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Any:
+    """Convolve transposed."""
+    input = b.wire(input)
+    if isinstance(weight, Scaled):
+        if weight.place not in (None, 0) and (weight.place, groups) != (1, 1):
+            raise CannotError("the scale of the kernel is not one for each channel")
+        rest = (stride, padding, output_padding, groups, dilation)
+        if weight.place != 1 and not isinstance(weight.scale, float):
+            return transposed_convolution(b, apply_scale(b, input, weight, 1), weight.param, bias, *rest)
+        made = transposed_convolution(b, input, weight.param, None, *rest)
+        return add_bias(b, apply_scale(b, made, weight, 1), bias, 1)
+    _check(weight, bias)
+    n_in, n_out, *kernel = weight.ref.size
+    rank = len(kernel)
+    stride, padding, extra = (_each(value, rank) for value in (stride, padding, output_padding))
+    if any(step != 1 for step in _each(dilation, rank)):
+        raise CannotError("nn has no transposed convolution with dilation")
+    if any(more >= step for more, step in zip(extra, stride)):
+        raise CannotError("the output padding is not less than the stride")
+    extents = _extents(input.shape[2:])
+    sizes = [(n - 1) * s - 2 * p + k + e for n, s, p, k, e in zip(extents, stride, padding, kernel, extra)]
+    shape = (input.shape[0], n_out * groups, *sizes)
+    if rank == 1:
+        input, kernel, stride, padding, extra = _flat(b, input), [1, *kernel], (1, *stride), (0, *padding), (0, *extra)
+        sizes = [1, *sizes]
+    name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
+    each = n_in // groups
+    args = _arguments(kernel, stride, padding, extra)
+    layer = _grouped(name, args, weight, bias, (each, n_out, *kernel), (each, n_out, groups))
+    return b.reshape(b.emit(layer, input, shape=(*shape[:2], *sizes)), shape)
+
+
+@operation("im2col", "nn.SpatialZeroPadding, nn.Narrow, nn.JoinTable")
+def im2col(b: Builder, self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    """Return the elements at each position of a kernel."""
+    kernel, dilation, stride, (top, left) = (_each(each, 2) for each in (kernel_size, dilation, stride, padding))
+    value = b.wire(self)
+    if prod(kernel) > MOST_PARTS:
+        raise CannotError(f"takes apart images by a kernel of {kernel[0]}x{kernel[1]}")
+    batch, channels, high, wide = value.shape[:1] + _extents(value.shape[1:])
+    if top or left:
+        high, wide = high + 2 * top, wide + 2 * left
+        layer = make("nn.SpatialZeroPadding", left, left, top, top)
+        value = b.emit(layer, value, shape=(batch, channels, high, wide))
+    counts = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip((high, wide), dilation, kernel, stride)]
+    parts = []
+    for row in range(kernel[0]):
+        line = strided(b, value, 2, row * dilation[0], counts[0], stride[0])
+        for column in range(kernel[1]):
+            part = strided(b, line, 3, column * dilation[1], counts[1], stride[1])
+            parts.append(b.reshape(part, (batch, channels, 1, prod(counts))))
+    return b.reshape(concatenated(b, parts, 2), b.shape)
+
+
+@operation(
+    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+    "avg_pool1d avg_pool2d avg_pool3d",
+    "nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
+    "nn.SpatialAveragePooling, nn.VolumetricAveragePooling",
+)
+def pool(
+    b: Builder,
+    self: Any,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    dilation: Any = 1,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Any:
+    """Max and average pooling."""
+    several, largest, rank = b.kind.endswith("indices"), b.kind.startswith("max"), int(b.kind.split("pool")[1][0])
+    shape = b.shape[0] if several else b.shape
+    kernel = _each(kernel_size, rank)
+    stride, padding, dilation = _each(stride or kernel, rank), _each(padding, rank), _each(dilation, rank)
+    wire, inner = b.wire(self), shape
+    if rank == 1:
+        wire, inner = _flat(b, wire), (*shape[:-1], 1, shape[-1])
+        kernel, stride, padding, dilation = (1, *kernel), (1, *stride), (0, *padding), (1, *dilation)
+    padded, dilated = any(padding), any(step != 1 for step in dilation)
+    if not largest:
+        _check_means(rank, padded, ceil_mode, divisor_override)
+    groups = [kernel, stride, padding, dilation]
+    args = _arguments(*groups[: 4 if dilated else 3 if padded else 2])
+    calls: tuple[Any, ...] = (("ceil", ()),) if ceil_mode else ()
+    if not count_include_pad and divisor_override is None and (padded or ceil_mode):
+        calls += (("setCountExcludePad", ()),)
+    kind = f"{'Dilated' if dilated else ''}Max" if largest else "Average"
+    layer = make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{kind}Pooling", *args, calls=calls)
+    made = b.emit(layer * (prod(kernel) / divisor_override if divisor_override else 1), wire, shape=inner)
+    made = b.reshape(made, shape)
+    return [made, Missing(INDICES)] if several else made
+
+
+def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:
+    if divisor is not None and ceil_mode:
+        raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
+    if rank == 3 and (padded or ceil_mode):
+        raise CannotError("nn.VolumetricAveragePooling has neither padding nor ceil mode")
+
+
+@operation(
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
+    "adaptive_max_pool2d",
+    "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
+)
+def adaptive_pool(b: Builder, self: Any) -> Any:
+    """Max and average pooling to a given size."""
+    largest, rank = "max" in b.kind, int(b.kind.split("pool")[1][0])
+    wire, shape = b.wire(self), b.shape[0] if "max" in b.kind else b.shape
+    if rank == 3:
+        sizes, wanted = wire.shape[2:], shape[2:]
+        if any(isinstance(n, str) or n % m for n, m in zip(sizes, wanted)):
+            raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
+        kernel = _arguments([n // m for n, m in zip(sizes, wanted)])
+        return b.emit(make("nn.VolumetricAveragePooling", *kernel, *kernel), wire, shape=shape)
+    wire, inner = (_flat(b, wire), (*shape[:-1], 1, shape[-1])) if rank == 1 else (wire, shape)
+    layer = make(f"nn.SpatialAdaptive{'Max' if largest else 'Average'}Pooling", inner[-1], inner[-2])
+    made = b.reshape(b.emit(layer, wire, shape=inner), shape)
+    return [made, Missing(INDICES)] if largest else made
+
+
+@operation(
+    "upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_bilinear2d.vec "
+    "upsample_linear1d.vec upsample_bicubic2d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec "
+    "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec upsample_trilinear3d.vec",
+    "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
+)
+def upsample(b: Builder, input: Any, scale_factors: Any, align_corners: bool = False) -> Any:
+    """Interpolate along the last dimensions."""
+    value, shape = b.wire(input), b.shape
+    old, new = _extents(value.shape[2:]), _extents(shape[2:])
+    factors = {size // extent for size, extent in zip(new, old) if size % extent == 0}
+    if b.kind == "upsample_nearest2d" and len(factors) == 1 and not any(n % o for n, o in zip(new, old)):
+        return b.emit(make("nn.SpatialUpSamplingNearest", *factors), value, shape=shape) if new != old else value
+    if b.kind == "upsample_bilinear2d" and align_corners and old != new:
+        sizes = (("oheight", new[0]), ("owidth", new[1]))
+        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), value, shape=shape)
+    for place in reversed(range(len(new))):
+        if old[place] != new[place] or scale_factors:
+            value = _along(b, value, place, new)
+    return value
+
+
+def _along(b: Builder, value: Wire, place: int, new: Any) -> Any:
+    """Interpolate along one dimension by a matrix, computed by the operation itself from unit vectors."""
+    rank, extent = len(new), value.shape[2 + place]
+    # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
+    spots = np.arange(extent)
+    unit = np.zeros((1, extent, *(extent if axis == place else 2 for axis in range(rank))))
+    diagonal = (0, spots, *(spots if axis == place else slice(None) for axis in range(rank)))
+    unit[diagonal] = 1
+    args = {**b.call.args, "input": b.constant(unit)}
+    if args["scale_factors"]:
+        args["scale_factors"] = [factor if axis == place else 1.0 for axis, factor in enumerate(args["scale_factors"])]
+    else:
+        args["output_size"] = [new[axis] if axis == place else 2 for axis in range(rank)]
+    made = b.compute(args)
+    if not isinstance(made, Const):
+        raise CannotError("the interpolation cannot be computed")
+    row = (0, slice(None), *(slice(None) if axis == place else 0 for axis in range(rank)))
+    matrix = made.array()[row]
+    if extent == new[place] and np.array_equal(matrix, np.eye(extent)):
+        return value
+    order = list(range(len(value.shape)))
+    order[2 + place], order[-1] = order[-1], order[2 + place]
+    return b.permute(along_last(b, b.permute(value, order), matrix), order)
