@@ -212,6 +212,8 @@ class Builder:
             if isinstance(value, (int, float)):
                 self.remark(f"output {len(outputs) + 1} is a number: a tensor of one element in Lua")
                 value = self.constant(np.array(float(value)))
+            if isinstance(item, CallRef) and self.program.dtypes.get(item.name, "").startswith("int"):
+                self.remark(f"output {len(outputs) + 1} has whole numbers as floats, exact up to {1 << 24}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalars.append(len(outputs))

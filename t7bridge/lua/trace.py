@@ -132,7 +132,7 @@ def _has_batch(exported: Any) -> bool:
     """Return whether the first extent of every input stayed open, and is the same for all."""
     names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     firsts = [
-        node.meta["val"].shape[0] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
+        _shape(node.meta["val"])[0] for node in exported.graph.nodes if node.op == "placeholder" and node.name in names
     ]
     return all(not isinstance(extent, int) for extent in firsts) and len({str(extent) for extent in firsts}) == 1
 

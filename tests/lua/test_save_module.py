@@ -242,6 +242,23 @@ def test_any_arguments_and_numbers(tmp_path):
     assert outputs[1] == 5
 
 
+class Each(nn.Module):
+    def forward(self, x):
+        return torch.stack([x[place] * place for place in range(x.shape[0])])
+
+
+def test_a_loop_over_the_batch_is_named(tmp_path):
+    """A module that runs once for each example accepts that many examples only, which a note says."""
+    report = t7bridge.save_module(Each(), tmp_path / "m.t7", torch.randn(2, 3))
+    assert any("size of the batch is fixed" in note.message for note in report.notes)
+
+
+def test_whole_numbers_are_floats(tmp_path):
+    """Outputs of whole numbers are floats in Lua, which a note says."""
+    report = t7bridge.save_module(_Cast(lambda x: x.long()), tmp_path / "m.t7", torch.randn(2, 3))
+    assert any("output 1 has whole numbers as floats" in note.message for note in report.notes)
+
+
 class Larger(nn.Module):
     def forward(self, x):
         return torch.topk(torch.sin(x), 2).values
