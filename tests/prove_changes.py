@@ -151,12 +151,12 @@ def sound_reason(proof: Proof, path: str) -> str:
 def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
     from t7bridge.nn.plan.places import find_modules
-    from t7bridge.tools.prove.steps import steps_of
+    from t7bridge.tools.prove.flows import runs
     from t7bridge.tools.prove.values import is_whole
     from t7bridge.torchmodules.running import mapped, to_torch
 
     for root, module in find_modules(value):
-        for step in reversed(steps_of(module, root)[0]):
+        for step in reversed(runs(module, root)[0]):
             if step.path == place and is_whole(step.input):
                 return mapped(to_torch(step.input), torch.Tensor.double)
     return None

@@ -1,32 +1,39 @@
-"""Differences between recorded and computed values, and whether rounding or a changed weight explains them.
+"""Recorded values and what computes them: the residual in units of rounding, and fits of what may have changed.
 
 May import nn and below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf, isfinite
+from collections.abc import Callable, Iterator
+from math import inf, isfinite, prod
 from typing import Any
 
 import torch
 from attrs import field
 
 from ..data import define
-from .running import TINY, LiveLayer, NotRunError, Values, flat, mapped
+from .running import TINY, Compute, LiveLayer, NotRunError, Values, joined, mapped, outputs
 
 HEADROOM = 15.0
-"""Largest rounding error, in standard deviations. Of a million normal errors the largest has five."""
-FLOOR, GROWTH, TAIL = 0.3, 4.0, 4.0
-"""Minimum standard deviation assumed; how far Lua's may exceed PyTorch's; how far its maximum may."""
+"""Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
+Lua's libraries add up, which the estimate does not know, may triple it."""
+FLOOR = 0.3
+"""Smallest standard deviation in units: a number rounded to the nearest is off by 1/sqrt(12) = 0.29 on average."""
+GROWTH = 4.0
+"""How far errors of Lua's libraries may exceed PyTorch's: sums of up to 16 blocks, against one of sqrt(16)."""
 EXACT_HEADROOM = 20.0
-"""Extra tolerance for double precision, where the reference has errors of the same size."""
+"""Factor of the limit in double precision: the reference itself is no more exact than what it judges."""
 COARSE_HEADROOM = 10.0
-"""More room for what ran on a GPU, whose libraries transform convolutions."""
-DENSE = 0.5
-"""The fraction of outputs that must differ for all weights to have changed."""
+"""Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
 RTOL, ATOL = 1e-4, 1e-5
 """The differences allowed for a layer with approximate functions."""
+DETERMINED = 3
+"""Values that a change with one number, at one place, must explain: one fits any number, two any place and number."""
+ROUNDS = 8
+"""Steps of Gauss and Newton: each doubles the number of right digits, from one to all 53 binary ones."""
+MOST = 512
+"""Weights that are tried one by one; of more, as many as a random estimate ranks first."""
 
 
 @define(eq=False)
@@ -40,10 +47,11 @@ class Deviation:
         excess: the largest difference in units of the rounding limit; 1 is the limit.
         close: whether all are within `RTOL` and `ATOL`.
         count: how many values were compared.
-        dense: the share of values whose difference is more than rounding, without those that are zero on both sides.
-        active: how many values are not.
+        active: how many of them are not zero on both sides.
+        bulk: standard deviation of most differences, in units of the one expected.
         limit: the largest difference, in standard deviations, that rounding explains.
         reason: why the two cannot be compared element by element; empty where they can.
+        errors: recorded minus computed values.
     """
 
     max_abs: float = 0.0
@@ -52,19 +60,23 @@ class Deviation:
     excess: float = 0.0
     close: bool = True
     count: int = 0
-    dense: float = 0.0
+    active: int = 0
+    bulk: float = 0.0
+    limit: float = HEADROOM
     reason: str = ""
     errors: list[torch.Tensor] = field(factory=list, repr=False)
-    base: float = field(default=FLOOR, repr=False)
-    active: int = 0
-    limit: float = HEADROOM
+
+    @property
+    def agrees(self) -> bool:
+        """True if rounding explains all differences."""
+        return not self.reason and self.excess <= 1
 
 
 def measure(
     want: list[torch.Tensor],
     got: list[torch.Tensor],
     scales: list[torch.Tensor],
-    narrow: list[torch.Tensor] | None = None,
+    single: list[torch.Tensor] | None = None,
     headroom: float = 1.0,
 ) -> Deviation:
     """Compare recorded with computed values.
@@ -73,177 +85,439 @@ def measure(
         want: recorded tensors.
         got: computed in double precision.
         scales: expected rounding errors of each element, as standard deviations.
-        narrow: computed in the precision of the recorded ones, which shows the size of such errors.
+        single: computed in the precision of the recorded ones, which shows the size of such errors.
         headroom: factor of the limit.
     """
     if len(want) != len(got):
-        return Deviation(inf, inf, 0.0, inf, False, 0, 1.0, f"{len(got)} outputs, {len(want)} recorded")
+        return _apart(f"{len(got)} outputs, {len(want)} recorded")
     found = Deviation()
-    zs, halves, largest, dots, mine, theirs = [], [], 0.0, 0.0, 0.0, 0.0
-    quiet = 0
+    pairs, zs, rough = [], [torch.zeros(0, dtype=torch.float64)], [torch.zeros(1, dtype=torch.float64)]
     for at, (one, other) in enumerate(zip(want, got)):
-        other = other.double()
-        if one.shape != other.shape:
-            if one.numel() != other.numel() or one.squeeze().shape != other.squeeze().shape:
-                return Deviation(
-                    inf, inf, 0.0, inf, False, 0, 1.0, f"shape {list(other.shape)}, recorded {list(one.shape)}"
-                )
-            other = other.reshape(one.shape)
-        one = one.double()
+        if one.shape != other.shape and (one.numel() != other.numel() or one.squeeze().shape != other.squeeze().shape):
+            return _apart(f"shape {list(other.shape)}, recorded {list(one.shape)}")
+        one, other = one.double(), other.double().reshape(one.shape)
         both = torch.isfinite(one) & torch.isfinite(other)
-        strange = ~both & ~((one == other) | (torch.isnan(one) & torch.isnan(other)))
-        if bool(strange.any()):
-            # A sum beyond the largest float is infinite in Lua but not here.
-            over = torch.isinf(one) & (other.abs() > 3e38)
-            if bool((strange & ~over).any()):
-                return Deviation(inf, inf, 0.0, inf, False, one.numel(), 1.0, "infinite or not a number at one side")
+        # A sum beyond the largest float is infinite in Lua but not here.
+        same = both | (one == other) | (one.isnan() & other.isnan()) | (one.isinf() & (other.abs() > 3e38))
+        if not bool(same.all()):
+            return _apart("infinite or not a number on one side")
         error = torch.where(both, one - other, torch.zeros_like(other))
         scale = scales[at].reshape(one.shape)
         found.errors.append(error)
         found.count += one.numel()
-        if not one.numel():
-            continue
-        found.max_abs = max(found.max_abs, float(error.abs().max()))
-        largest = max(largest, float(one[both].abs().max()) if bool(both.any()) else 0.0)
-        dots += float((one * other)[both].sum())
-        mine += float(one[both].square().sum())
-        theirs += float(other[both].square().sum())
+        found.active += int(((one != 0) | (other != 0)).sum())
         found.close = found.close and bool((error.abs() <= ATOL + RTOL * one.abs())[both].all())
+        pairs.append((one[both], other[both]))
         zs.append((error.abs() / scale).reshape(-1))
-        quiet += int(((one == 0) & (other == 0)).sum())
-        if narrow is not None and at < len(narrow) and narrow[at].numel() == one.numel():
-            rough = narrow[at].double().reshape(one.shape)
-            halves.append(torch.where(both, (rough - other).abs() / scale, torch.zeros_like(other)).reshape(-1))
-    found.max_rel = found.max_abs / largest if largest else (0.0 if not found.max_abs else inf)
-    found.cosine = dots / (mine * theirs) ** 0.5 if mine and theirs else float(mine == theirs)
-    if not zs:
-        return found
-    z = torch.cat(zs)
-    rough = torch.cat(halves) if halves else torch.zeros(1, dtype=torch.float64)
-    own = max(FLOOR, _bulk(rough))
-    found.base = max(own, min(_bulk(z), GROWTH * own))
-    found.limit = max(HEADROOM * found.base, TAIL * float(rough.max())) * headroom
-    found.excess = float(z.max()) / found.limit
-    # What an activation has set to zero on both sides says nothing.
-    found.active = z.numel() - quiet
-    found.dense = int((z > 5 * own * headroom).sum()) / max(found.active, 1)
+        if single is not None and at < len(single) and single[at].numel() == one.numel():
+            half = (single[at].double().reshape(one.shape) - other).abs() / scale
+            rough.append(torch.where(both & half.isfinite(), half, torch.zeros_like(half)).reshape(-1))
+    mine, theirs = (torch.cat([pair[side] for pair in pairs] or zs) for side in (0, 1))
+    found.max_abs = max((float(item.abs().max()) for item in found.errors if item.numel()), default=0.0)
+    largest = float(mine.abs().max()) if mine.numel() else 0.0
+    found.max_rel = found.max_abs / largest if largest else (inf if found.max_abs else 0.0)
+    norms = float(mine.square().sum() * theirs.square().sum()) ** 0.5
+    found.cosine = float((mine * theirs).sum()) / norms if norms else float(not largest)
+    z, halves = torch.cat(zs), torch.cat(rough)
+    own = max(FLOOR, _bulk(halves))
+    found.bulk = _bulk(z) / own
+    base = own * min(max(found.bulk, 1.0), GROWTH)
+    found.limit = max(HEADROOM * base, GROWTH * float(halves.max())) * headroom
+    found.excess = float(z.max()) / found.limit if z.numel() else 0.0
     return found
 
 
-def close_enough(
-    want: list[torch.Tensor], got: list[torch.Tensor], scales: list[torch.Tensor], headroom: float
-) -> bool:
-    """Return whether computed values of a changed layer equal recorded ones up to rounding."""
-    if len(want) != len(got) or any(one.numel() != other.numel() for one, other in zip(want, got)):
-        return False
-    if len(scales) != len(got) or any(one.numel() != scale.numel() for one, scale in zip(got, scales)):
-        scales = [3e-8 * (item.abs() + item.square().mean().sqrt()) + TINY for item in got]
-    found = measure(want, got, scales, None, 2 * headroom)
-    return found.excess <= 1 and not found.reason
-
-
-def same_in_rows(difference: Deviation, most: float) -> bool:
-    """Return whether errors are the same in each row, as when a sum over it was approximated, and at most `most`."""
-    for error in difference.errors:
-        # Classes are the last dimension of vectors and matrices, and the first of one image.
-        rows = error if error.dim() < 3 else error.movedim(error.dim() - 3, -1)
-        spread = (rows - rows.mean(-1, keepdim=True)).abs()
-        if float(error.abs().max()) > most or bool((spread > 1e-6 + 0.02 * rows.abs()).any()):
-            return False
-    return True
+def _apart(reason: str) -> Deviation:
+    return Deviation(inf, inf, 0.0, inf, False, reason=reason)
 
 
 def _bulk(z: torch.Tensor) -> float:
-    """Return the standard deviation of most elements, ignoring outliers."""
+    """Return the standard deviation of most elements, from the median, ignoring outliers and zeros."""
     nonzero = z[z > 0]
     found = float(nonzero.median()) / 0.6745 if nonzero.numel() * 4 > z.numel() else 0.0
     return found if isfinite(found) else 0.0
 
 
+def same_in_rows(errors: list[torch.Tensor], most: float) -> bool:
+    """Return whether errors are the same in each row, as when a sum over it was approximated, and at most `most`."""
+    for error in errors:
+        # Classes are the last dimension of vectors and matrices, and the first of one image.
+        rows = error if error.dim() < 3 else error.movedim(error.dim() - 3, -1)
+        apart = (rows - rows.mean(-1, keepdim=True)).abs()
+        if float(error.abs().max()) > most or bool((apart > 1e-6 + 0.02 * rows.abs()).any()):
+            return False
+    return True
+
+
+# What computes a recorded value
+
+Change = dict[int, LiveLayer]
+"""Layers in place of others, by the id of these."""
+
+
 @define(eq=False)
-class SuspectWeight:
-    """The single weight whose change explains a difference best.
+class Ref:
+    """A tensor that a node computes, in place of one that the file no longer holds."""
+
+    node: Node
+    index: int
+    shape: tuple[int, ...]
+
+
+@define(eq=False)
+class Node:
+    """One run of one layer.
 
     Attributes:
-        name: of the parameter.
-        index: its index there, 0-based.
-        change: the change suggested by the recorded outputs.
-        excess: its size in units of the rounding limit; 1 is the limit.
+        step: the number of the run; -1 for an input that was computed otherwise.
+        layer: the layer; `None` where tensors are only concatenated.
+        given: its input: recorded tensors, and a `Ref` in place of each that is not.
+        dim: the dimension along which tensors are concatenated.
+        in_place: whether it works elementwise in the memory of its input.
+        by: what of the layer is computed.
+        found: the computed tensors.
+        scales: their expected rounding errors, as standard deviations.
     """
 
+    step: int
+    layer: LiveLayer | None
+    given: Values
+    dim: int = 0
+    in_place: bool = False
+    by: Compute = outputs
+    found: list[torch.Tensor] = field(factory=list, repr=False)
+    scales: list[torch.Tensor] = field(factory=list, repr=False)
+
+    def input(self, read: Callable[[Ref], Any]) -> Values:
+        """Return the input, with each `Ref` replaced."""
+        return _read(self.given, read)
+
+    def compute(self, change: Change, memo: dict[int, list[torch.Tensor]] | None = None) -> list[torch.Tensor]:
+        """Compute the tensors with some layers changed.
+
+        Raises:
+            NotRunError: a layer does not accept its input.
+        """
+        memo = {} if memo is None else memo
+        for node in self.nodes():
+            if id(node) in memo:
+                continue
+            if node.found and not any(id(one.layer) in change for one in node.nodes()):
+                memo[id(node)] = node.found
+                continue
+            value = node.input(lambda ref: _part(memo[id(ref.node)], ref))
+            if node.layer is None:
+                whole = joined(value, node.dim)
+                if whole is None:
+                    raise NotRunError("the outputs of its modules do not fit along its dimension")
+                memo[id(node)] = [whole]
+            else:
+                memo[id(node)] = node.by(change.get(id(node.layer), node.layer), value)
+        return memo[id(self)]
+
+    def nodes(self) -> list[Node]:
+        """Return this and all nodes that it is computed from, in order."""
+        found: dict[int, Node] = {}
+        stack: list[Node] = [self]
+        while stack:
+            node = stack.pop()
+            found[id(node)] = node
+            stack += [ref.node for ref in _refs(node.given) if id(ref.node) not in found]
+        return sorted(found.values(), key=lambda node: node.step)
+
+
+def _part(found: list[torch.Tensor], ref: Ref) -> torch.Tensor:
+    if ref.index >= len(found) or found[ref.index].numel() != prod(ref.shape):
+        raise NotRunError("another shape than recorded")
+    return found[ref.index].reshape(ref.shape)
+
+
+def _read(value: Values, read: Callable[[Ref], Any]) -> Values:
+    if isinstance(value, list):
+        return [_read(item, read) for item in value]
+    return read(value) if isinstance(value, Ref) else value
+
+
+def _refs(value: Values) -> Iterator[Ref]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, Ref):
+        yield value
+
+
+@define(eq=False)
+class Case:
+    """A recorded value and what computes it.
+
+    Attributes:
+        node: the last node.
+        want: the recorded tensors.
+        headroom: factor of the limit.
+        off: the difference with the weights and options of the file.
+        suspect: the weight that deviates most, where all values together tell more than each of them.
+    """
+
+    node: Node
+    want: list[torch.Tensor]
+    headroom: float
+    off: Deviation = field(factory=Deviation)
+    suspect: Suspect | None = None
+
+    def judge(self, single: list[torch.Tensor] | None) -> Deviation:
+        """Compare with the numbers of the file; see `measure`."""
+        self.off = measure(self.want, self.node.found, self.node.scales, single, self.headroom)
+        return self.off
+
+    @property
+    def layers(self) -> list[tuple[Node, LiveLayer]]:
+        """The layers, in order."""
+        return [(node, node.layer) for node in self.node.nodes() if node.layer is not None]
+
+    @property
+    def weighted(self) -> list[tuple[Node, LiveLayer]]:
+        """The layers that have weights."""
+        return [(node, layer) for node, layer in self.layers if layer.weights]
+
+    @property
+    def agrees(self) -> bool:
+        """True if rounding explains the difference, of all values together too."""
+        return self.off.agrees and (self.suspect is None or self.suspect.excess <= 1)
+
+    def with_change(self, change: Change, room: float = 2.0) -> Deviation:
+        """Compare with some layers changed.
+
+        Args:
+            change: the layers.
+            room: factor of the limit: numbers that were fitted, and weights that were rounded once more, add as much
+                again.
+        """
+        try:
+            got = self.node.compute(change)
+        except NotRunError as error:
+            return _apart(str(error))
+        scales = [_blunt(item) for item in self.node.scales]
+        if [item.numel() for item in scales] != [item.numel() for item in got]:
+            scales = [3e-8 * (item.abs() + item.square().mean().sqrt()) + TINY for item in got]
+        return measure(self.want, got, scales, None, room * self.headroom)
+
+    def explained(self, change: Change) -> bool:
+        """Return whether a change leaves nothing but rounding."""
+        left = self.with_change(change)
+        return left.agrees and left.bulk <= 2 * GROWTH * self.headroom
+
+    def fit(self, run: Callable[[float], Change], start: float, step: float) -> float | None:
+        """Return the number with which a change fits best, by Gauss and Newton; `None` if there is none.
+
+        Args:
+            run: the change for a number.
+            start: the number that the file has.
+            step: a small change of it.
+        """
+        weight = torch.cat([_blunt(item).reshape(-1) for item in self.node.scales] or [torch.zeros(0)])
+        target = torch.cat([item.double().reshape(-1) for item in self.want] or [torch.zeros(0)])
+
+        def left(number: float) -> torch.Tensor:
+            got = self.node.compute(run(number))
+            if [item.numel() for item in got] != [item.numel() for item in self.want]:
+                raise NotRunError("another shape")
+            rest = (target - torch.cat([item.reshape(-1) for item in got])) / weight
+            return torch.where(rest.isfinite(), rest, torch.zeros_like(rest))
+
+        if weight.numel() != target.numel():
+            weight = torch.ones_like(target)
+        try:
+            at, rest = start, left(start)
+            for _ in range(ROUNDS):
+                along = (rest - left(at + step)) / step
+                norm = float(along.square().sum())
+                change = float((rest * along).sum()) / norm if norm else inf
+                if not isfinite(change):
+                    break
+                trial = left(at + change)
+                if float(trial.square().sum()) >= float(rest.square().sum()):
+                    break
+                at, rest, step = at + change, trial, max(1e-2 * abs(change), 1e-7 * abs(at)) or step
+        except NotRunError:
+            return None
+        return at if at != start else None
+
+
+def _blunt(scale: torch.Tensor) -> torch.Tensor:
+    """Return expected rounding errors for changed weights: at least the mean of all, as an activation that set elements
+    to zero may then let them pass.
+    """
+    return scale.clamp(min=float(scale.square().mean().sqrt())) if scale.numel() else scale
+
+
+# One weight among many
+
+
+@define(eq=False)
+class Suspect:
+    """A weight whose change explains a part of a difference.
+
+    Attributes:
+        node: the run of its layer.
+        name: of the parameter.
+        index: its index there, 0-based.
+        change: the change suggested by the recorded values.
+        excess: its size in units of the rounding limit; 1 is the limit.
+        visible: how many weights show in the compared values.
+    """
+
+    node: Node
     name: str
     index: tuple[int, ...]
     change: float
     excess: float
+    visible: int
+
+    def apply(self, base: Change, change: float) -> Change:
+        """Return a change with this weight changed by `change` besides."""
+        assert self.node.layer is not None
+        layer = base.get(id(self.node.layer), self.node.layer)
+        moved = layer.numbers[self.name].clone()
+        moved[self.index] += change
+        return {**base, id(self.node.layer): layer.moved({self.name: moved})}
 
 
-def likeliest_weight(
-    layer: LiveLayer,
-    value: Values,
-    difference: Deviation,
-    scales: list[torch.Tensor],
-    tail: Callable[[Any], Any] | None,
-) -> SuspectWeight | None:
-    """Find the weight of a layer that deviates most from recorded outputs, where these determine it beyond rounding.
+def suspects(
+    case: Case, base: Change | None = None, left: Deviation | None = None, *, quick: bool = False
+) -> list[Suspect]:
+    """Return the weights that deviate from the recorded values beyond rounding, the likeliest first.
 
-    A change of weight k by d changes the outputs by d times column k of the Jacobian. The fit of d to all outputs finds
-    changes that no single output reveals.
+    A change of weight k by d changes the values by d times column k of the Jacobian. The fit of d to all values finds
+    changes that no single one reveals.
 
     Args:
-        layer: a layer that is a sum of products.
-        value: its input.
-        difference: of its output.
-        scales: expected rounding errors of the output.
-        tail: elementwise operations applied in place to the output.
+        case: recorded values, and what computes them.
+        base: other changes.
+        left: the difference with these.
+        quick: look at sums of products only, whose columns follow from one run.
     """
-    parameters = {name: item for name, item in layer.module.named_parameters() if item.is_floating_point()}
-    if not layer.is_sum or not parameters or len(difference.errors) != 1 or not isinstance(value, torch.Tensor):
-        return None
-    error, scale = difference.errors[0], scales[0]
+    base, left = base or {}, left or case.off
+    if left.reason or not left.errors:
+        return []
+    scales = [_blunt(item) if base else item for item in case.node.scales]
     try:
-        with torch.enable_grad():
-            for item in parameters.values():
-                item.requires_grad_()
-            out = layer.run(value)
-            if not isinstance(out, torch.Tensor) or out.numel() != error.numel():
-                return None
-            slope = torch.ones_like(error)
-            if tail is not None:
-                middle = out.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(tail(middle).sum(), middle)
-            slope, error, scale = (item.reshape(out.shape) for item in (slope, error, scale))
-            pulls = torch.autograd.grad(out, list(parameters.values()), error * slope / scale.square())
-            squares = layer.squared()
-            squared = {name: item.requires_grad_() for name, item in squares.named_parameters()}
-            total = layer.run(mapped(value, torch.square), squares)
-            norms = torch.autograd.grad(
-                total, [squared[name] for name in parameters], (slope / scale).square(), allow_unused=True
-            )
-    except (NotRunError, RuntimeError, KeyError):
-        return None
-    finally:
-        for item in parameters.values():
-            item.requires_grad_(False)
-    best: SuspectWeight | None = None
-    everything = []
-    for (name, item), pull, norm in zip(parameters.items(), pulls, norms):
-        if norm is None or not item.numel():
-            continue
+        rows = _of_sum(case, base, left, scales)
+        if rows is None:
+            rows = [] if quick else _one_by_one(case, base, left, scales)
+    except (NotRunError, RuntimeError):
+        return []
+    found, visible, everything = [], 0, []
+    for node, name, pull, norm in rows:
         t = torch.where(norm > 0, pull.abs() / norm.clamp(min=TINY).sqrt(), torch.zeros_like(pull))
+        visible += int((norm > 0).sum())
         everything.append(t.reshape(-1))
-        place = int(t.argmax())
-        height = float(t.reshape(-1)[place])
-        if best is None or height > best.excess:
+        for place in t.reshape(-1).topk(min(3, t.numel())).indices.tolist():
             change = float(pull.reshape(-1)[place] / norm.reshape(-1)[place].clamp(min=TINY))
-            index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), item.shape))
-            best = SuspectWeight(name, index, change, height)
-    if best is None:
+            index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), t.shape))
+            height = float(t.reshape(-1)[place])
+            if isfinite(height) and height > 0 and isfinite(change):
+                found.append(Suspect(node, name, index, change, height, 0))
+    base_size = case.off.limit / HEADROOM
+    limit = HEADROOM * max(base_size, min(_bulk(torch.cat(everything)), GROWTH * base_size)) if everything else 1.0
+    for one in found:
+        one.excess, one.visible = one.excess / limit, visible
+    return sorted(found, key=lambda one: -one.excess)
+
+
+Rows = list[tuple[Node, str, torch.Tensor, torch.Tensor]]
+"""For each tensor of weights the products of the weighted difference with its columns of the Jacobian, and the squared
+lengths of these."""
+
+
+def _of_sum(case: Case, base: Change, left: Deviation, scales: list[torch.Tensor]) -> Rows | None:
+    """Return the rows of a sum of products that only elementwise layers follow; `None` for others."""
+    head, above = case.node, []
+    while head.in_place and head.layer is not None and not head.layer.weights and isinstance(head.given, Ref):
+        above.append(head)
+        head = head.given.node
+    layer = base.get(id(head.layer), head.layer) if head.layer is not None else None
+    computed = any(node.layer is not None for node in head.nodes() if node is not head)
+    if layer is None or not layer.is_sum or not layer.weights or len(left.errors) != 1 or computed:
         return None
-    bulk = _bulk(torch.cat(everything))
-    best.excess /= max(HEADROOM * max(difference.base, FLOOR), 20 * min(bulk, 4 * difference.base))
-    return best
+    given = head.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+    weights = {name: item.detach().clone().requires_grad_() for name, item in layer.weights.items()}
+    with torch.enable_grad():
+        (out,) = head.by(layer.moved(weights), given)
+        slope = torch.ones_like(out)
+        if above:
+            middle = out.detach().requires_grad_()
+            value: list[torch.Tensor] = [middle]
+            for node in reversed(above):
+                assert node.layer is not None
+                value = node.by(base.get(id(node.layer), node.layer), value[0])
+            (slope,) = torch.autograd.grad(value[0].sum(), middle)
+        error, scale = (item.reshape(out.shape) for item in (left.errors[0], scales[0]))
+        pulls = torch.autograd.grad(out, list(weights.values()), error * slope / scale.square(), allow_unused=True)
+        squares = {name: item.detach().square().requires_grad_() for name, item in layer.weights.items()}
+        (total,) = head.by(layer.squared().moved(squares), mapped(given, torch.square))
+        norms = torch.autograd.grad(total, list(squares.values()), (slope / scale).square(), allow_unused=True)
+    both = zip(weights, pulls, norms)
+    return [(head, name, pull, norm) for name, pull, norm in both if pull is not None and norm is not None]
 
 
-def squeezed(value: Values) -> list[torch.Tensor]:
-    """Return the tensors of a value in double precision."""
-    return [item.double() for item in flat(value)]
+def _one_by_one(case: Case, base: Change, left: Deviation, scales: list[torch.Tensor]) -> Rows:
+    """Return the rows of any layers: each weight is moved a little; of many, those that a random estimate ranks first."""
+    inverse = torch.cat([1 / item.reshape(-1) for item in scales])
+    error = torch.cat([item.reshape(-1) for item in left.errors]) * inverse
+    start = torch.cat([item.reshape(-1) for item in case.node.compute(base)])
+    rows: Rows = []
+    chosen = _ranked(case, base, error, inverse)
+    for node, layer in case.layers:
+        now = base.get(id(layer), layer)
+        for name, item in now.numbers.items():
+            pull, norm = torch.zeros_like(item), torch.zeros_like(item)
+            typical = float(item.square().mean().sqrt()) if item.numel() else 0.0
+            for place in chosen.get((id(node), name), range(item.numel())):
+                moved = item.clone()
+                # Half of the digits: the quotient is right to the other half.
+                step = 1e-7 * max(typical, abs(float(item.reshape(-1)[place])), 1e-3)
+                moved.view(-1)[place] += step
+                got = case.node.compute({**base, id(layer): now.moved({name: moved})})
+                column = (torch.cat([one.reshape(-1) for one in got]) - start) / step * inverse
+                column = torch.where(column.isfinite(), column, torch.zeros_like(column))
+                pull.view(-1)[place], norm.view(-1)[place] = float((column * error).sum()), float(column @ column)
+            rows.append((node, name, pull, norm))
+    return rows
+
+
+def _ranked(
+    case: Case, base: Change, error: torch.Tensor, inverse: torch.Tensor
+) -> dict[tuple[int, str], list[int]]:
+    """Return the weights to try, by node and name; empty if all are."""
+    if sum(item.numel() for _, layer in case.layers for item in layer.numbers.values()) <= MOST:
+        return {}
+    named = [(node, layer, name) for node, layer in case.layers for name in layer.weights]
+    items = [base.get(id(layer), layer).weights[name].detach().clone() for _, layer, name in named]
+    change = dict(base)
+    with torch.enable_grad():
+        for (_, layer, name), item in zip(named, items):
+            now = change.get(id(layer), layer)
+            change[id(layer)] = now.moved({name: item.requires_grad_()})
+        out = torch.cat([item.reshape(-1) for item in case.node.compute(change)])
+
+        def back(row: torch.Tensor) -> list[torch.Tensor]:
+            found = torch.autograd.grad(out, items, row * inverse, retain_graph=True, allow_unused=True)
+            return [torch.zeros_like(one) if two is None else two for one, two in zip(items, found)]
+
+        pulls = back(error)
+        draw = torch.Generator().manual_seed(1)
+        norms = [torch.zeros_like(item) for item in items]
+        for _ in range(32):
+            row = (torch.randint(0, 2, error.shape, generator=draw) * 2 - 1).double()
+            for into, one in zip(norms, back(row)):
+                into += one.square() / 32
+    heights = [(pull.abs() / norm.clamp(min=TINY).sqrt()).reshape(-1) for pull, norm in zip(pulls, norms)]
+    bar = float(torch.cat(heights).topk(min(MOST, sum(item.numel() for item in heights))).values[-1])
+    found: dict[tuple[int, str], list[int]] = {
+        (id(node), name): [] for node, layer in case.layers for name in layer.numbers
+    }
+    for (node, _, name), height in zip(named, heights):
+        found[id(node), name] = (height >= bar).nonzero().reshape(-1).tolist()
+    return found
+
+

@@ -15,7 +15,7 @@ from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import field
+from attrs import evolve, field
 from torch import nn
 
 from ..data import define
@@ -32,20 +32,14 @@ Values = Any
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 """Unit roundoff of the element types that Lua computes in."""
-UNITS_BACK = {UNIT[torch.float64]: torch.float64, UNIT[torch.float32]: torch.float32}
-"""The other way, for those that layers are run in."""
 GRADIENTS = {"weight": "gradWeight", "bias": "gradBias", "v": "gradV", "g": "gradG", "diagCov": "gradDiagCov"}
 """Fields with weights, and those with their gradients. Source: nn 8726825 `Linear.lua`,
 `WeightNorm.lua`, `WeightedEuclidean.lua`.
 """
-FLOATING = frozenset(("float16", "float32", "float64"))
-"""Names of element types that have fractions."""
 DRAWS = 6
-"""Number of last-place perturbations that estimate the effect of rounding."""
+"""Last-place perturbations that estimate a standard deviation: to within 1/sqrt(2 * DRAWS), 30 %."""
 TINY = 1e-300
 """Avoids division by zero expected errors."""
-MAX_ELEMENTS = 1 << 28
-"""Maximum number of elements of an output."""
 
 _SUMS_NAMES = """
 Linear LinearNoBias SpatialConvolution SpatialConvolutionMM SpatialConvolutionMap SpatialConvolutionLocal
@@ -63,22 +57,12 @@ _NORMALIZING = frozenset(("BatchNormalization", "SpatialBatchNormalization", "Vo
 
 Source: nn 8726825 `BatchNormalization.lua`, `self.train and (input:size(1) > 1)`.
 """
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a module raises for an input that it does not accept."""
 
 
 class NotRunError(Exception):
-    """A layer cannot be run on a recorded value; the message says why.
-
-    Attributes:
-        refused: whether the layer does not accept the value, by shape or range.
-    """
-
-    refused = False
-
-
-class RefusedError(NotRunError):
-    """A layer does not accept a recorded value."""
-
-    refused = True
+    """A layer cannot be run on a recorded value; the message says why."""
 
 
 def to_torch(value: Any, dtype: torch.dtype | None = None) -> Values:
@@ -102,7 +86,12 @@ def flat(value: Values) -> Iterator[torch.Tensor]:
         yield torch.tensor(float(value), dtype=torch.float64)
 
 
-def mapped(value: Values, change: Callable[[torch.Tensor], torch.Tensor]) -> Values:
+def doubles(value: Values) -> list[torch.Tensor]:
+    """Return the tensors of a value in double precision."""
+    return [item.double() for item in flat(value)]
+
+
+def mapped(value: Values, change: Callable[[Any], Any]) -> Values:
     """Return a value with a function applied to each of its tensors."""
     if isinstance(value, (list, tuple)):
         return [mapped(item, change) for item in value]
@@ -117,12 +106,13 @@ class LiveLayer:
         obj: the module in Lua.
         module: the live module in double precision.
         unit: unit roundoff of the element type that Lua computed in.
+        other: tensors in place of the module's own, by name.
     """
 
     obj: TorchObject
     module: nn.Module
     unit: float
-    _narrow: nn.Module | None = field(default=None, repr=False)
+    other: dict[str, torch.Tensor] = field(factory=dict, repr=False)
 
     @classmethod
     def build(cls, obj: TorchObject, path: str, unit: float, limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
@@ -133,21 +123,21 @@ class LiveLayer:
         """
         module = live_module(obj, path, limits=limits)
         module.train(obj.get("train") is True)
-        for inside in module.modules():
-            if "state" in vars(inside):
-                vars(inside)["state"] = None
         for parameter in module.parameters():
             parameter.requires_grad_(False)
         return cls(obj, module.double(), unit)
 
-    @classmethod
-    def variant(cls, layer: LiveLayer, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
-        """Return a layer with some fields changed.
+    def variant(self, changes: dict[str, Any], limits: Limits = DEFAULT_LIMITS) -> LiveLayer:
+        """Return the layer with some fields changed.
 
         Raises:
             T7BridgeError: the fields are inconsistent.
         """
-        return cls.build(with_fields(layer.obj, changes), "root", layer.unit, limits)
+        return LiveLayer.build(with_fields(self.obj, changes), "root", self.unit, limits)
+
+    def moved(self, other: dict[str, torch.Tensor]) -> LiveLayer:
+        """Return the layer with other tensors in place of some of its own."""
+        return evolve(self, other={**self.other, **other})
 
     @property
     def name(self) -> str:
@@ -159,30 +149,45 @@ class LiveLayer:
         """True if the output is a sum of products of weights and inputs."""
         return self.name in SUMS
 
-    def run(self, value: Values, module: nn.Module | None = None) -> Values:
+    @property
+    def numbers(self) -> dict[str, torch.Tensor]:
+        """The weights and buffers with fractions, without index tables."""
+        named = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        kept = {name: item for name, item in named.items() if item.is_floating_point() and "connTable" not in name}
+        return {**kept, **self.other}
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights: what an optimizer moves."""
+        return {name: self.other.get(name, item) for name, item in self.module.named_parameters()}
+
+    def run(self, value: Values) -> Values:
         """Run the layer; the input is not modified.
 
         Raises:
             NotRunError: the layer does not accept the value.
         """
-        module = module or self.module
-        for inside in module.modules():
+        for inside in self.module.modules():
             if "state" in vars(inside):
                 vars(inside)["state"] = None
-        given = mapped(value, torch.clone)
-        drawn = self._drawn(given, module)
+        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
+        given = mapped(value, lambda item: item * 1 if item.requires_grad else item.clone())
+        drawn = self._drawn(given)
         if drawn is not None:
             return drawn
-        alone = module.training and self._is_alone(given)
+        alone = self.module.training and self._is_alone(given)
         try:
+            if alone:
+                self.module.eval()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return module.train(not alone and module.training)(given)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-            raise RefusedError(f"does not accept the recorded input: {str(e).strip().splitlines()[0][:200]}") from e
+                return torch.func.functional_call(self.module, self.other, (given,))
+        except _REFUSALS as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise NotRunError(f"does not accept the recorded input: {said}") from error
         finally:
             if alone:
-                module.train()
+                self.module.train()
 
     def loss(self, value: Values, target: Values) -> Values:
         """Run a criterion.
@@ -194,8 +199,8 @@ class LiveLayer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self.module(value, target)
-        except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise RefusedError(f"does not accept the target: {str(error).strip().splitlines()[0][:200]}") from error
+        except _REFUSALS as error:
+            raise NotRunError(f"does not accept the target: {str(error)[:200]}") from error
 
     def _is_alone(self, value: Values) -> bool:
         """Return whether this is a batch of one whose own statistics were not used."""
@@ -204,48 +209,40 @@ class LiveLayer:
             return False
         if value.dim() < 2 or value.shape[0] != 1 or mean.numel != value.shape[1]:
             return False
-        own = value.double().transpose(0, 1).flatten(1).mean(1)
-        size = 1e-3 * float(value.abs().max())
+        own = value.detach().double().transpose(0, 1).flatten(1).mean(1)
+        # The mean of a batch is recorded to the precision of its elements; one that was not used is of another pass.
+        size = 1e-3 * float(value.detach().abs().max())
         return bool(((own - to_torch(mean).double().reshape(-1)).abs() > size).any())
 
-    def _drawn(self, value: Values, module: nn.Module) -> Values:
+    def _drawn(self, value: Values) -> Values:
         """Return the result with the recorded noise; `None` for layers without random numbers."""
         kind = _DRAWN.get(self.name)
         always = self.obj.get("stochasticInference") is True or self.obj.get("stochastic_inference") is True
-        if not (module.training or always):
+        if not (self.module.training or always):
             return None
-        noise = self.obj.get("noise")
+        noise, p = self.obj.get("noise"), self.obj.get("p")
         if self.name == "RReLU" and isinstance(noise, Tensor) and isinstance(value, torch.Tensor):
             slope = to_torch(noise, value.dtype)
             return torch.where(value > 0, value, value * slope) if slope.shape == value.shape else None
-        if kind is None or not isinstance(value, torch.Tensor) or self.obj.get("p") == 0.0:
+        if kind is None or not isinstance(value, torch.Tensor) or p == 0.0:
             return None
         if not isinstance(noise, Tensor) or not noise.numel:
             raise NotRunError("is random, and its random numbers are not recorded")
         mask = to_torch(noise, value.dtype)
         if kind == "times":
-            # The noise tells what was kept; by what that was multiplied, the options tell.
-            p = self.obj.get("p")
+            # The noise tells what was kept; the options tell by what that was multiplied.
             scaled = self.name == "Dropout" and self.obj.get("v2") is True and isinstance(p, float) and p != 1
-            mask = (mask != 0) * (1 / (1 - p) if scaled else 1.0)
+            mask = (mask != 0).to(value.dtype) * (1 / (1 - p) if scaled else 1.0)
         try:
             return value * mask if kind == "times" else value + mask
         except RuntimeError as error:
             raise NotRunError("its recorded noise does not match its input") from error
 
-    def run_narrow(self, value: Values) -> Values:
-        """Run the layer in Lua's precision, or in double precision if that is Lua's; see `run`."""
-        module = self.narrow()
-        dtype = next((item.dtype for item in module.parameters()), None) or UNITS_BACK.get(self.unit, torch.float32)
-        return self.run(mapped(value, lambda item: item.to(dtype) if item.is_floating_point() else item), module)
-
-    def narrow(self) -> nn.Module:
-        """The layer in Lua's precision."""
-        if self._narrow is None:
-            dtype = next((kind for kind, unit in UNIT.items() if unit == self.unit), torch.float32)
-            dtype = torch.float32 if dtype == torch.float16 else dtype
-            self._narrow = copy.deepcopy(self.module).to(dtype)
-        return self._narrow
+    def run_single(self, value: Values) -> Values:
+        """Run the layer in single precision, or in double precision if that is Lua's; see `run`."""
+        kind = torch.float64 if self.unit <= UNIT[torch.float64] else torch.float32
+        narrow = self.moved({name: item.to(kind) for name, item in self.numbers.items()})
+        return narrow.run(mapped(value, lambda item: item.to(kind) if item.is_floating_point() else item))
 
     def shapes(self, value: Values) -> list[tuple[int, ...]] | None:
         """Return the shapes of the outputs without computing; `None` if impossible."""
@@ -261,48 +258,118 @@ class LiveLayer:
     def terms(self) -> int:
         """Return the largest number of products summed in an element of the output."""
         most = 1
-        for parameter in [*self.module.parameters(), *self.module.buffers()]:
-            if parameter.dim() > 1:
-                rows = parameter.shape[1] if "Full" in self.name else parameter.shape[0]
-                most = max(most, parameter.numel() // max(rows, 1))
+        for item in [*self.module.parameters(), *self.module.buffers()]:
+            if item.dim() > 1:
+                most = max(most, item.numel() // max(item.shape[1 if "Full" in self.name else 0], 1))
         return most
 
-    def squared(self) -> nn.Module:
+    def squared(self) -> LiveLayer:
         """Return the layer with all weights squared: with squared inputs it returns the sums of squared terms."""
-        module = copy.deepcopy(self.module)
-        with torch.no_grad():
-            for parameter in _numbers(module):
-                parameter.copy_(parameter.square())
-        return module
+        return self.moved({name: item.square() for name, item in self.numbers.items()})
 
-    def scale(self, value: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the expected rounding error of each element of the output, as a standard deviation.
+    def disturbed(self, seed: int) -> LiveLayer:
+        """Return the layer with all weights changed in their last place."""
+        numbers = self.numbers.items()
+        return self.moved(
+            {name: item * _noise(item, self.unit, seed + 31 * at) for at, (name, item) in enumerate(numbers)}
+        )
 
-        Args:
-            value: the input.
-            output: the tensors of the output.
-        """
-        root = sqrt(self.terms())
-        if self.is_sum:
-            try:
-                squares = list(flat(self.run(mapped(value, torch.square), self.squared())))
-                return [
-                    0.5 * self.unit * root * (square.clamp(min=0).sqrt() + out.abs()) + TINY
-                    for square, out in zip(squares, output, strict=True)
-                ]
-            except (NotRunError, ValueError):
-                pass
-        total = [torch.zeros_like(out) for out in output]
-        draws = DRAWS if elements(output) < 1 << 18 else 2
-        for number in range(draws):
-            changed = list(flat(self.run(_disturbed(value, self.unit, number), _disturbed_module(self, number))))
-            for into, out, other in zip(total, output, changed):
-                if out.shape == other.shape and out.is_floating_point():
-                    into += (other.double() - out).square()
-        return [
-            root * (sums / draws).sqrt() + 0.5 * self.unit * out.abs() + 0.05 * self.unit * _typical(out) + TINY
-            for sums, out in zip(total, output)
-        ]
+
+Compute = Callable[[LiveLayer, Values], "list[torch.Tensor]"]
+"""Tensors computed by a layer from values: its output, or the gradient with respect to its input."""
+
+
+def outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
+    """Return the tensors of a layer's output.
+
+    Raises:
+        NotRunError: the layer does not accept the value.
+    """
+    return doubles(layer.run(value))
+
+
+def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
+    """Return the gradients with respect to the tensors of the input.
+
+    Args:
+        layer: the layer.
+        value: a pair: its input, and the gradient with respect to its output.
+
+    Raises:
+        NotRunError: there is no gradient, or the layer does not accept the values.
+    """
+    with torch.enable_grad():
+        given = mapped(value[0], lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
+        wanted = [item for item in flat(given) if item.requires_grad]
+        found, slopes = list(flat(layer.run(given))), list(flat(value[1]))
+        pairs = [(out, slope) for out, slope in zip(found, slopes) if out.requires_grad]
+        if not wanted or not pairs or len(found) != len(slopes) or any(a.numel() != b.numel() for a, b in pairs):
+            raise NotRunError("its recorded gradOutput does not match its output")
+        try:
+            several = torch.autograd.grad(
+                [out for out, _ in pairs],
+                wanted,
+                [slope.to(out.dtype).reshape(out.shape) for out, slope in pairs],
+                allow_unused=True,
+                create_graph=any(item.requires_grad for item in layer.other.values()),
+            )
+        except RuntimeError as error:
+            raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
+    return [torch.zeros_like(one) if item is None else item for one, item in zip(wanted, several)]
+
+
+def rounding(layer: LiveLayer, value: Values, found: list[torch.Tensor], compute: Compute) -> list[torch.Tensor]:
+    """Return the expected rounding error of each element that a layer computes, as a standard deviation.
+
+    Args:
+        layer: the layer.
+        value: what it is computed from.
+        found: the computed tensors.
+        compute: how.
+    """
+    unit, root = layer.unit, sqrt(layer.terms())
+    if layer.is_sum:
+        try:
+            squares = compute(layer.squared(), mapped(value, torch.square))
+            return [
+                0.5 * unit * root * (square.clamp(min=0).sqrt() + one.abs()) + TINY
+                for square, one in zip(squares, found, strict=True)
+            ]
+        except (NotRunError, ValueError):
+            pass
+    total = [torch.zeros_like(one) for one in found]
+    draws = DRAWS if elements(found) < 1 << 18 else 2
+    for seed in range(draws):
+        for into, one, other in zip(total, found, compute(layer.disturbed(seed), _disturbed(value, unit, seed))):
+            if one.shape == other.shape and one.is_floating_point():
+                into += (other.double() - one).square()
+    return [
+        root * (sums / draws).sqrt() + unit * (0.5 * one.abs() + 0.05 * _typical(one)) + TINY
+        for sums, one in zip(total, found)
+    ]
+
+
+def spread(layer: LiveLayer, value: Values, scales: Values, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Propagate errors of the inputs, given as standard deviations, to each element of the output."""
+    total = [torch.zeros_like(one) for one in found]
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+
+        def signed(item: torch.Tensor, seed: int = seed, draw: torch.Generator = draw) -> torch.Tensor:
+            if seed < 2:
+                return item * (1 - 2 * seed)
+            return item * (torch.randint(0, 2, item.shape, generator=draw) * 2 - 1)
+
+        for into, one, other in zip(total, found, outputs(layer, _sum(value, mapped(scales, signed)))):
+            if one.shape == other.shape:
+                torch.maximum(into, (other - one).abs(), out=into)
+    return total
+
+
+def _sum(one: Values, other: Values) -> Values:
+    if isinstance(one, (list, tuple)):
+        return [_sum(left, right) for left, right in zip(one, other)]
+    return one + other if isinstance(one, torch.Tensor) and one.is_floating_point() else one
 
 
 def _typical(tensor: torch.Tensor) -> torch.Tensor:
@@ -325,56 +392,17 @@ def _disturbed(value: Values, unit: float, seed: int) -> Values:
     return mapped(value, moved)
 
 
-def _disturbed_module(layer: LiveLayer, seed: int) -> nn.Module:
-    module = copy.deepcopy(layer.module)
-    with torch.no_grad():
-        for number, tensor in enumerate(_numbers(module)):
-            tensor.mul_(_noise(tensor, layer.unit, seed + 31 * number))
-    return module
-
-
-def _numbers(module: nn.Module) -> list[torch.Tensor]:
-    """Return the weights and buffers of a module, without index tables."""
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return [item for name, item in named if item.is_floating_point() and not name.endswith("connTable")]
-
-
-def spread(layer: LiveLayer, value: Values, scales: Values, output: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Propagate errors of the inputs, given as standard deviations, to each element of the output."""
-    total = [torch.zeros_like(out) for out in output]
-    for seed in range(4):
-        generator = torch.Generator().manual_seed(seed)
-        signs = [1.0, -1.0, None, None][seed]
-
-        def moved(item: torch.Tensor, sign: float | None = signs, draw: torch.Generator = generator) -> torch.Tensor:
-            if sign is not None:
-                return item * sign
-            return item * (torch.randint(0, 2, item.shape, generator=draw) * 2 - 1)
-
-        found = list(flat(layer.run(_sum(value, mapped(scales, moved)))))
-        for into, out, other in zip(total, output, found):
-            if out.shape == other.shape:
-                torch.maximum(into, (other - out).abs(), out=into)
-    return total
-
-
-def _sum(one: Values, other: Values) -> Values:
-    if isinstance(one, (list, tuple)):
-        return [_sum(left, right) for left, right in zip(one, other)]
-    return one + other if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-
-
 def with_weights(
     obj: TorchObject, change: Callable[[TorchObject, str, Tensor], np.ndarray[Any, Any] | None]
 ) -> TorchObject | None:
-    """A module with other numbers in place of its weights, inside it too.
+    """Return a module with other numbers in place of its weights, inside it too.
 
     Args:
         obj: the module.
         change: the numbers, for a module, the name of a field, and the weights there; `None` keeps these.
 
     Returns:
-        `None` where nothing is changed, or where numbers are not as many as weights.
+        `None` where nothing is changed.
     """
     copies: dict[int, Any] = {}
     found = False
@@ -392,35 +420,16 @@ def with_weights(
             stack += [item for item in value.fields.raw_values if isinstance(item, (Table, TorchObject))]
             for name in GRADIENTS:
                 here = value.get(name)
-                if not isinstance(here, Tensor) or not here.numel or here.element.name not in FLOATING:
-                    continue
-                other = change(value, name, here)
-                if other is not None and other.shape == here.shape:
-                    fields[name] = Tensor.from_numpy(other)
-                    found = True
+                if isinstance(here, Tensor) and here.numel and here.element.name.startswith("float"):
+                    other = change(value, name, here)
+                    if other is not None and other.shape == here.shape:
+                        fields[name] = Tensor.from_numpy(other)
+                        found = True
     for value in copies.values():
         table: Table = value.fields if isinstance(value, TorchObject) else value  # type: ignore[assignment]
         table.raw_values = [copies.get(id(item), item) for item in table.raw_values]
     copied: TorchObject = copies[id(obj)]
     return copied if found else None
-
-
-def with_gradients(obj: TorchObject) -> TorchObject | None:
-    """A module with the recorded gradients of its weights in place of the weights, inside it too; `None` where there
-    are none.
-    """
-    complete = True
-
-    def gradient(inside: TorchObject, name: str, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        nonlocal complete
-        slope = inside.get(GRADIENTS[name])
-        if isinstance(slope, Tensor) and slope.shape == tensor.shape:
-            return slope.numpy()
-        complete = False
-        return None
-
-    found = with_weights(obj, gradient)
-    return found if complete else None
 
 
 def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
@@ -432,57 +441,9 @@ def with_fields(obj: TorchObject, changes: dict[str, Any]) -> TorchObject:
     return TorchObject(obj.class_name, obj.version, fields, obj.payload)
 
 
-def backward(layer: LiveLayer, value: Values, grad_output: Values) -> list[torch.Tensor | None]:
-    """Return the gradients with respect to the tensors of the input.
-
-    Raises:
-        NotRunError: there is no gradient, or the layer does not accept the values.
-    """
-    given = mapped(value, lambda item: item.clone().requires_grad_() if item.is_floating_point() else item)
-    wanted = [item for item in flat(given) if item.requires_grad]
-    if not wanted:
-        raise NotRunError("its input has no gradient")
-    # In-place layers must not change leaf tensors that require gradients.
-    through = mapped(given, lambda item: item * 1)
-    outputs = list(flat(_run_kept(layer, through)))
-    slopes = list(flat(grad_output))
-    if len(outputs) != len(slopes):
-        raise NotRunError("its recorded gradOutput does not match its output")
-    pairs = [(out, slope) for out, slope in zip(outputs, slopes) if out.requires_grad]
-    if not pairs or any(out.numel() != slope.numel() for out, slope in pairs):
-        raise NotRunError("its recorded gradOutput does not match its output")
-    try:
-        return list(
-            torch.autograd.grad(
-                [out for out, _ in pairs],
-                wanted,
-                [slope.to(out.dtype).reshape(out.shape) for out, slope in pairs],
-                allow_unused=True,
-            )
-        )
-    except RuntimeError as error:
-        raise NotRunError(f"has no gradient: {str(error).splitlines()[0][:150]}") from error
-
-
-def _run_kept(layer: LiveLayer, value: Values) -> Values:
-    drawn = layer._drawn(value, layer.module)
-    if drawn is not None:
-        return drawn
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return layer.module(value)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise RefusedError(f"does not accept the recorded input: {str(error).strip().splitlines()[0][:200]}") from error
-
-
 def elements(value: Values) -> int:
     """Return the number of elements of a value."""
     return sum(prod(tensor.shape) for tensor in flat(value))
-
-
-SINGLE = torch.float32
-"""Single precision."""
 
 
 def joined(values: list[Any], dim: int) -> torch.Tensor | None:
@@ -493,67 +454,6 @@ def joined(values: list[Any], dim: int) -> torch.Tensor | None:
         return torch.cat(list(values), dim)
     except (IndexError, RuntimeError):
         return None
-
-
-def backward_scale(
-    layer: LiveLayer, value: Values, grad_output: Values, found: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return the expected rounding error of each element of a gradient with respect to the input."""
-    root = sqrt(layer.terms())
-    if layer.is_sum and len(found) == 1:
-        squares = LiveLayer(layer.obj, layer.squared(), layer.unit)
-        try:
-            several = backward(squares, mapped(value, torch.square), mapped(grad_output, torch.square))
-            square = several[0] if len(several) == 1 else None
-            if square is not None:
-                return [0.5 * layer.unit * root * (square.clamp(min=0).sqrt() + found[0].abs()) + TINY]
-        except NotRunError:
-            pass
-    total = [torch.zeros_like(item) for item in found]
-    for seed in range(4):
-        other = LiveLayer(layer.obj, _disturbed_module(layer, seed), layer.unit)
-        try:
-            moved = backward(
-                other, _disturbed(value, layer.unit, seed), _disturbed(grad_output, layer.unit, seed + 100)
-            )
-        except NotRunError:
-            continue
-        for into, one, two in zip(total, found, [item for item in moved if item is not None]):
-            into += (one - two).square()
-    return [
-        root * (sums / 4).sqrt() + layer.unit * (item.abs() + 0.05 * _typical(item)) + TINY
-        for sums, item in zip(total, found)
-    ]
-
-
-def weight_gradients_agree(layer: LiveLayer, recorded: LiveLayer, value: Values, grad_output: Values) -> bool:
-    """Return whether the recorded gradients of the weights are those of one pass from zero.
-
-    Args:
-        layer: the layer.
-        recorded: the layer with gradients in place of its weights.
-        value: its input.
-        grad_output: the gradient of its output.
-    """
-    parameters = dict(layer.module.named_parameters())
-    wanted = dict(recorded.module.named_parameters())
-    try:
-        with torch.enable_grad():
-            for item in parameters.values():
-                item.requires_grad_()
-            output = layer.run(value)
-            slopes = torch.autograd.grad(output, list(parameters.values()), grad_output.reshape(output.shape))
-    except (NotRunError, RuntimeError, AttributeError):
-        return False
-    finally:
-        for item in parameters.values():
-            item.requires_grad_(False)
-    for name, slope in zip(parameters, slopes):
-        want = wanted[name]
-        bound = 1e-4 * float(want.abs().max()) if layer.unit > 2.0**-50 else 1e-10 * float(want.abs().max())
-        if float((want - slope).abs().max()) > bound:
-            return False
-    return True
 
 
 def seeded(size: tuple[int, ...], highest: int, seed: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof
 from .reasons import NO_INPUT, NO_TARGET, NOT_A_NUMBER, OPTION, OTHER_TARGET
 from .values import Recorded, grad_input_of, output_of, unit_of
-from .visits import base_name
+from .runs import base_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -81,8 +81,8 @@ def whole_proof(
     model: TorchObject, path: str, given: Recorded, wanted: Recorded, limits: Limits, label: str
 ) -> LayerProof:
     """Return the verdict on a model as a whole, run on one input in evaluation mode."""
-    from ...torchmodules.judging import measure, squeezed
-    from ...torchmodules.running import LiveLayer, NotRunError, flat, mapped, to_torch
+    from ...torchmodules.judging import measure
+    from ...torchmodules.running import LiveLayer, NotRunError, doubles, mapped, outputs, rounding, to_torch
 
     layer_proof = LayerProof(path, model.class_name, NOT_CHECKABLE, parameters=_parameters(model, path, limits))
     unit = unit_of(wanted) or unit_of(given) or 2.0**-24
@@ -90,10 +90,10 @@ def whole_proof(
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
         value = mapped(to_torch(given), lambda item: item.double())
-        got = [item.double() for item in flat(layer.run(value))]
-        narrow = [item.double() for item in flat(layer.run(mapped(value, lambda item: item.float()), layer.narrow()))]
+        got = outputs(layer, value)
         # Rounding grows from layer to layer, by at most a few times the effect of disturbing all of them once.
-        difference = measure(squeezed(to_torch(wanted)), got, layer.scale(value, got), narrow, 10.0)
+        scales = rounding(layer, value, got, outputs)
+        difference = measure(doubles(to_torch(wanted)), got, scales, doubles(layer.run_single(value)), 10.0)
     except (NotRunError, T7BridgeError) as error:
         layer_proof.reason = f"{label}: {error}"
         return layer_proof

@@ -1,297 +1,323 @@
-"""The verdict on one run of a layer: whether rounding explains the difference, and if not, which change does.
+"""Runs each layer of a model on its recorded input, and compares the outputs.
 
-May import graph, nn and torchmodules.
+If the input of a layer was overwritten, for example by an in-place layer, what computes it takes its place: the layers
+between two recorded values are compared as one. May import graph, nn, torchmodules.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...data import define
+import torch
+
+from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
+from ...graph.tensor import Tensor
 from ...limits import Limits
-from .options import has_options, likely_reason
-from .outcome import Outcome
-from .proof import AGREES, DIFFERS, NOT_CHECKABLE
-from .reasons import (
-    APPROXIMATE,
-    CANCELLED,
-    DRAWS,
-    EXPONENTIAL,
-    EXPONENTIAL_ERROR,
-    MASKED,
-    NEVER_COMPUTED,
-    NOT_A_NUMBER,
-    ROUNDING,
-    STATE,
-    TOGETHER,
+from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM, Case, Node, Ref, same_in_rows, suspects
+from ...torchmodules.running import (
+    TINY,
+    LiveLayer,
+    NotRunError,
+    Values,
+    doubles,
+    gradients,
+    joined,
+    mapped,
+    outputs,
+    rounding,
+    spread,
+    to_torch,
 )
-from .values import UNIT, is_computed, leaves
-from .visits import Step, base_name, own_parameters
+from . import reasons
+from .derived import contradiction, derived_input
+from .outcome import Outcome
+from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE
+from .runs import Memory, Run, base_name, own_parameters, view_of
+from .values import UNIT, Recorded, is_computed, is_whole, leaves, unit_of, zeros_like
 
-if TYPE_CHECKING:
-    from ...torchmodules.chains import Chain
-    from ...torchmodules.running import LiveLayer
-    from ...torchmodules.updates import Direction
-
-BESIDE = 0.3
-"""Share of a difference that a step must explain for another change to be searched for beside it."""
-ROUNDS = 12
-"""Maximum number of rounds in which a step and the weight beside it are fitted in turn."""
-
-
-@define(eq=False)
-class Ran:
-    """A step that was run in PyTorch.
-
-    Attributes:
-        layer: the live layer; `None` for steps that only combine outputs.
-        value: its input, in double precision.
-        output: the returned tensors.
-        scales: their expected rounding errors.
-        chain: the layers starting at a recorded input; `None` where they branch.
-        unit: unit roundoff of the numbers in Lua.
-        is_final: whether no step follows.
-    """
-
-    layer: LiveLayer | None
-    value: Any
-    output: list[Any]
-    scales: list[Any]
-    chain: Chain | None
-    unit: float
-    is_final: bool
+MAX_ELEMENTS = 1 << 28
+"""Elements of an output: 2 GiB in double precision."""
+BACK = 3.0
+"""Factor of the limit for gradients: of a sum of products, and what it is computed from was itself rounded twice."""
 
 
-def judge(
-    outcome: Outcome, ran: Ran, want: list[Any], steps: list[Step], states: tuple[Direction, ...], limits: Limits
-) -> None:
-    """Write the verdict on a run into its outcome.
+class Judge:
+    """Runs layers and compares them.
 
     Args:
-        outcome: of the step.
-        ran: the computed values.
-        want: the recorded values.
-        steps: all steps.
-        states: the last steps of optimizers, according to their states.
+        runs: the runs of the layers, in order.
+        lost: ids of storages of outputs that are missing from the file.
         limits: resource limits.
     """
-    from ...torchmodules.judging import likeliest_weight, measure, same_in_rows
-    from ...torchmodules.updates import fit_steps
 
-    if not any(bool(item.isfinite().any()) for item in want):
-        outcome.reason = NOT_A_NUMBER
-        return
-    step, layer, chain = outcome.step, ran.layer, ran.chain
-    group = outcome.group
-    why = next(filter(None, (APPROXIMATE.get(base_name(steps[part].obj.class_name)) for part in group)), "")
-    room = headroom_of(step, ran.unit)
-    outcome.difference = difference = measure(want, ran.output, ran.scales, _narrow(ran), room)
-    exact = difference.excess <= 1
-    shifted = why == EXPONENTIAL and not difference.reason and same_in_rows(difference, EXPONENTIAL_ERROR)
-    good = exact or (bool(why) and difference.close) or shifted
-    if good and not shifted and not difference.close and difference.max_rel > 1e-2:
-        outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS if _draws(ran) else ROUNDING
-        return
-    if chain is not None and chain.has_head and not difference.reason:
-        outcome.weight = likeliest_weight(chain.links[0].layer, chain.start, difference, ran.scales, chain.tail())
-        good = good and (outcome.weight is None or outcome.weight.excess <= 1)
-    if good:
-        outcome.verdict = AGREES
-        if len(group) > 1:
-            others = dict.fromkeys(steps[part].path for part in group if steps[part] is not step)
-            outcome.reason = TOGETHER.format(", ".join(others))
-        if not exact or not difference.close:
-            named = why if not exact or why else CANCELLED
-            outcome.reason = "; ".join(filter(None, (outcome.reason, named)))
-        return
-    if _draws(ran):
-        outcome.verdict, outcome.reason = NOT_CHECKABLE, DRAWS
-        return
-    if layer is not None and _remembers(step.obj):
-        outcome.verdict, outcome.reason = NOT_CHECKABLE, STATE
-        return
-    if not is_computed(step.output):
-        outcome.reason = NEVER_COMPUTED
-        return
-    if ran.is_final and _is_masked(want, ran.output, ran.scales) and step.obj.get("threshold") is None:
-        outcome.verdict, outcome.reason = NOT_CHECKABLE, MASKED
-        return
-    outcome.verdict, outcome.reason = DIFFERS, difference.reason
-    if chain is not None and not difference.reason:
-        outcome.fit = fit_steps(want, difference, chain, ran.scales, states, limits)
-    fit = outcome.fit
-    if fit is None or fit.excess > 1 or fit.direction.scales:
-        _explain(outcome, ran, want, room, limits, steps)
-        if not outcome.explained and chain is not None and fit is not None:
-            if not fit.direction.scales and fit.explained > BESIDE:
-                _explain_beside(outcome, ran, want, room, limits, steps, fit.direction, fit.rate, True)
-            if not outcome.explained:
-                outcome.again = lambda direction, rate: _explain_beside(
-                    outcome, ran, want, room, limits, steps, direction, rate, False
-                )
+    def __init__(self, runs: list[Run], lost: set[int], limits: Limits) -> None:
+        self.runs, self.limits = runs, limits
+        self.memory = Memory(runs, lost)
+        # Layers of 2010: the first dimension of recorded values is contiguous.
+        self.turned = any(map(_is_turned, runs))
+        self.nodes: dict[int, Node] = {}
+        self._live: dict[Any, Ref] = {}
 
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcome of each run, in order."""
+        found = []
+        for number, run in enumerate(self.runs):
+            outcome = Outcome(run, parameters=own_parameters(run.obj))
+            found.append(outcome)
+            try:
+                self._judge(number, run, outcome)
+            except (T7BridgeError, NotRunError) as error:
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, getattr(error, "message", "") or str(error)
+                self._forget(run)
+            except RecursionError:
+                outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.TOO_DEEP
+                self._forget(run)
+        return found
 
-def _explain_beside(
-    outcome: Outcome,
-    ran: Ran,
-    want: list[Any],
-    room: float,
-    limits: Limits,
-    steps: list[Step],
-    direction: Direction,
-    rate: float,
-    free: bool,
-) -> bool:
-    """Find the one weight or option with which the layers agree once a step of their weights is undone.
-
-    Args:
-        outcome: of the layers.
-        ran: the computed values.
-        want: the recorded values.
-        room: factor of the limit.
-        limits: resource limits.
-        steps: all steps.
-        direction: of the step.
-        rate: of the step.
-        free: whether the rate is of these layers alone, and was therefore biased by the change beside the step.
-
-    Returns:
-        Whether the step alone explains the difference.
-    """
-    from ...torchmodules.judging import close_enough, likeliest_weight, measure
-    from ...torchmodules.running import NotRunError, flat
-    from ...torchmodules.updates import blunted, fit_step
-
-    chain, scales = ran.chain, blunted(ran.scales)
-    assert chain is not None
-    kept = outcome.weight, outcome.reason, outcome.blamed
-    first: Ran | None = None
-    at = rate
-    try:
-        for _ in range(ROUNDS if free else 1):
-            moved = chain.moved(direction.pick, at, limits)
-            if moved is None:
-                return False
-            output = [item.double() for item in flat(moved.run([{} for _ in moved.links], 0.0))]
-            left = measure(want, output, scales, None, room)
-            if left.reason:
-                return False
-            if left.excess <= 2 and not free:
-                return True
-            weight = None
-            if moved.has_head and len(chain.links) == len(outcome.group):
-                weight = likeliest_weight(moved.links[0].layer, moved.start, left, scales, moved.tail())
-            first = first or Ran(ran.layer, ran.value, output, scales, moved, ran.unit, ran.is_final)
-            if weight is None:
-                break
-            got = [item.double() for item in flat(moved.with_weight(weight.name, weight.index, weight.change))]
-            if weight.excess > 1 and close_enough(want, got, scales, 2 * room):
-                outcome.weight, outcome.blamed = weight, (outcome.group[0],)
-                outcome.explained, outcome.beside = True, (at, direction.name)
-                return False
-            other = chain.shifted(weight.name, weight.index, weight.change)
-            output = [item.double() for item in flat(other.run([{} for _ in other.links], 0.0))]
-            again = measure(want, output, scales, None, room)
-            found = fit_step(want, again, other, scales, other.slopes(direction.pick, limits), direction)
-            if found is None or found.rate <= 0 or abs(found.rate - at) < 1e-6 * at:
-                break
-            at = found.rate
-    except NotRunError:
-        return False
-    if first is not None:
-        outcome.weight, outcome.reason, outcome.blamed = None, "", ()
-        _explain(outcome, first, want, room, limits, steps)
-        if outcome.explained:
-            outcome.beside = (rate, direction.name)
-            return False
-    outcome.weight, outcome.reason, outcome.blamed = kept
-    return False
-
-
-def explain_refusal(outcome: Outcome, layer: LiveLayer, value: Any, step: Step, limits: Limits) -> None:
-    """Find the option with which a layer accepts an input that it otherwise refuses."""
-    from ...torchmodules.chains import extended
-    from ...torchmodules.judging import squeezed
-    from ...torchmodules.running import to_torch
-
-    chain = extended(None, layer, value, None, False, False)
-    if chain is None:
-        return
-    found = likely_reason(chain, squeezed(to_torch(step.output)), [], headroom_of(step, layer.unit), limits)
-    if found is not None:
-        outcome.reason = f"{outcome.reason}; {found.text}"
-
-
-def _explain(outcome: Outcome, ran: Ran, want: list[Any], room: float, limits: Limits, steps: list[Step]) -> None:
-    """Find the one weight or option with which the layers agree, and blame its layer."""
-    from ...torchmodules.judging import close_enough
-    from ...torchmodules.running import NotRunError, flat
-    from ...torchmodules.updates import blunted
-
-    chain, group, weight = ran.chain, outcome.group, outcome.weight
-    difference = outcome.difference
-    assert difference is not None
-    if chain is None or outcome.step.glue is not None or outcome.step.whole:
-        return
-    if weight is not None and weight.excess > 1 and len(chain.links) == len(group):
-        try:
-            got = [item.double() for item in flat(chain.with_weight(weight.name, weight.index, weight.change))]
-        except NotRunError:
-            got = []
-        if close_enough(want, got, blunted(ran.scales), 2 * room):
-            outcome.blamed, outcome.explained = (group[0],), True
+    def _judge(self, number: int, run: Run, outcome: Outcome) -> None:
+        recorded_here = is_whole(run.output)
+        intact = recorded_here and not self.memory.overwritten(run.output, number)
+        wrong = contradiction(run.obj) if recorded_here and not self.turned else ""
+        if run.whole and base_name(run.obj.class_name) == "gModule":
+            self._forget(run)  # it consists of its nodes
             return
-    found = likely_reason(chain, want, blunted(ran.scales), room, limits)
-    if found is not None:
-        outcome.reason = "; ".join(filter(None, (outcome.reason, found.text)))
-        outcome.explained = True
-        if len(chain.links) == len(group):
-            outcome.blamed = (group[found.place],)
-        return
-    outcome.blamed = tuple(part for part in group if _may_be_wrong(steps[part].obj))
+        node = None
+        if not wrong and (run.output is not None or run.glue is not None):
+            node, wrong = self._node(number, run, outcome, intact)
+        if node is None:
+            self._forget(run)
+            if wrong:
+                outcome.verdict, outcome.reason, outcome.blame = DIFFERS, wrong, FILE
+            elif recorded_here:
+                outcome.reason = run.reason or outcome.reason or reasons.NO_INPUT
+                self._gradient(number, run, outcome, None)
+            return
+        # A layer that refuses its input is still explained by another option.
+        outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
+        case = Case(node, [], self._headroom(run, self._unit(run)))
+        try:
+            self._compute(node, run)
+        except NotRunError as error:
+            self._forget(run)
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, str(error)
+            if node.layer is None:
+                outcome.verdict, outcome.blame = DIFFERS, FILE
+            if intact and node.layer is not None:
+                outcome.case, case.want = case, self._wanted(run)
+            return
+        self._remember(number, run, node)
+        self.nodes[number] = node
+        if intact:
+            outcome.case, case.want = case, self._wanted(run)
+            self._compare(number, case, outcome)
+        elif recorded_here:
+            outcome.reason = reasons.OVERWRITTEN
+        self._gradient(number, run, outcome, node)
+
+    def _wanted(self, run: Run) -> list[torch.Tensor]:
+        return [self._upright(item) for item in doubles(to_torch(run.output))]
+
+    # What computes an output
+
+    def _node(self, number: int, run: Run, outcome: Outcome, intact: bool) -> tuple[Node | None, str]:
+        """Return what computes the output of a run, `None` if its input is unknown; and a contradiction, if any."""
+        given = self._given(run.input if run.glue is None else list(run.glue), number)
+        if given is None and run.glue is None and is_whole(run.output) and not self.turned:
+            found = derived_input(run, intact, self.runs[number + 1 :])
+            if found is None or found.contradiction:
+                return None, found.contradiction if found is not None else ""
+            outcome.reason, outcome.from_output = found.reason, found.from_output
+            given = self._given(found.value, number)
+            if given is not None and found.error is not None:
+                # The solution of equations has errors: it is computed by a node of its own.
+                source = Node(-1, None, [given], found=[given], scales=[to_torch(found.error)])
+                given = Ref(source, 0, tuple(given.shape))
+        if given is None:
+            return None, ""
+        dim = run.obj.get("dimension")
+        if run.glue is not None:
+            fits = isinstance(dim, float) and 1 <= dim < 1 << 31
+            return (Node(number, None, given, int(dim) - 1), "") if fits else (None, reasons.JOINED)
+        layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits)
+        return Node(number, layer, given, in_place=run.obj.get("inplace") is True), ""
+
+    def _given(self, value: Recorded, number: int) -> Values:
+        """Return the input of a run, with a `Ref` for each tensor that was overwritten; `None` if unknown."""
+        if isinstance(value, list):
+            parts = [self._given(item, number) for item in value]
+            return None if any(part is None for part in parts) else parts
+        if not isinstance(value, Tensor):
+            return value
+        if self.memory.written_after(value, number - 1):
+            return self._live.get(id(value)) or self._live.get(view_of(value))
+        found = self._upright(to_torch(value))
+        found = found if value.element.name == "int64" else found.double()
+        return None if found.is_floating_point() and not bool(found.isfinite().any()) else found
+
+    def _compute(self, node: Node, run: Run) -> None:
+        """Run a layer, and estimate the rounding errors of its output."""
+        value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+        if node.layer is None:
+            whole = joined(value, node.dim)
+            if whole is None:
+                raise NotRunError(reasons.JOINED)
+            node.found = [whole]
+            node.scales = [0.5 * self._unit(run) * whole.abs() + TINY]
+            return
+        self._check_size(node.layer, value, run)
+        node.found = outputs(node.layer, value)
+        node.scales = rounding(node.layer, value, node.found, outputs)
+        if len(node.nodes()) > 1:
+            errors = _errors(node.given)
+            node.scales = [a + b for a, b in zip(node.scales, spread(node.layer, value, errors, node.found))]
+
+    def _check_size(self, layer: LiveLayer, value: Values, run: Run) -> None:
+        sizes = [sum(tensor.numel for tensor in leaves(item)) for item in (run.output, run.input)]
+        if max(sizes) > 1 << 16 or layer.terms() > 1 << 12:
+            total = sum(torch.Size(shape).numel() for shape in layer.shapes(value) or ())
+            if total > MAX_ELEMENTS or total > 64 * max(sizes[0], 1 << 16):
+                raise NotRunError(reasons.TOO_LARGE.format(total))
+
+    def _remember(self, number: int, run: Run, node: Node) -> None:
+        """Keep what computes an output for its readers if it is missing from the file."""
+        for storage, low, high in run.writes:
+            for key in [key for key in self._live if isinstance(key, tuple) and key[0] == storage]:
+                if key[1] <= high and low <= key[2]:
+                    del self._live[key]
+        targets = list(leaves(run.output))
+        if len(targets) != len(node.found):
+            return
+        source = run.input[0] if isinstance(run.input, list) and run.input else run.input
+        for index, (target, value) in enumerate(zip(targets, node.found)):
+            self._live.pop(id(target), None)
+            if self.memory.written_after(target, number) and value.numel() == target.numel:
+                ref = Ref(node, index, tuple(target.shape))
+                self._live[id(target)] = self._live[view_of(target)] = ref
+                if node.in_place and isinstance(source, Tensor) and source.numel == target.numel:
+                    self._live[id(source)] = ref
+
+    def _forget(self, run: Run) -> None:
+        for tensor in leaves(run.output):
+            self._live.pop(id(tensor), None)
+            self._live.pop(view_of(tensor), None)
+
+    def _upright(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.permute(*reversed(range(tensor.dim()))) if self.turned and tensor.dim() > 1 else tensor
+
+    def _unit(self, run: Run) -> float:
+        """Return the unit roundoff of a run's numbers."""
+        weights = [item for item in (run.obj.get("weight"), run.obj.get("bias")) if isinstance(item, Tensor)]
+        units = [unit_of(run.output), unit_of(run.input), unit_of([item for item in weights if item.numel])]
+        return max((unit for unit in units if unit is not None), default=UNIT["float32"])
+
+    def _headroom(self, run: Run, unit: float) -> float:
+        """Return the factor of the limit: larger for models of a GPU or in double precision."""
+        on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in leaves(run.output))
+        return (EXACT_HEADROOM if unit <= UNIT["float64"] else 1.0) * (COARSE_HEADROOM if on_gpu else 1.0)
+
+    # Comparing it
+
+    def _compare(self, number: int, case: Case, outcome: Outcome) -> None:
+        """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
+        run, node = outcome.run, case.node
+        if not any(bool(item.isfinite().any()) for item in case.want):
+            outcome.reason, outcome.case = reasons.NOT_A_NUMBER, None
+            return
+        members = [self.runs[part] for part in outcome.group]
+        named = (reasons.APPROXIMATE.get(base_name(member.obj.class_name)) for member in members)
+        why = next(filter(None, named), "")
+        off = outcome.difference = case.judge(_single(node))
+        shifted = why == reasons.EXPONENTIAL and not off.reason
+        shifted = shifted and same_in_rows(off.errors, reasons.EXPONENTIAL_ERROR)
+        good = off.agrees or (bool(why) and off.close) or shifted
+        draws = (not good or not off.close) and _draws(node)
+        if good and not shifted and not off.close and off.max_rel > reasons.MOST_ROUNDING:
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.DRAWS if draws else reasons.ROUNDING
+            return
+        case.suspect = next(iter(suspects(case, quick=True)), None)
+        if good and (case.suspect is None or case.suspect.excess <= 1):
+            outcome.verdict = AGREES
+            others = dict.fromkeys(member.path for member in members if member is not run)
+            said = [outcome.reason, reasons.TOGETHER.format(", ".join(others)) if others else ""]
+            said.append("" if off.agrees and off.close else why if not off.agrees or why else reasons.CANCELLED)
+            outcome.reason = "; ".join(filter(None, said))
+        elif draws or (node.layer is not None and _remembers(run.obj)):
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.DRAWS if draws else reasons.STATE
+        elif not is_computed(run.output):
+            outcome.reason, outcome.case = reasons.NEVER_COMPUTED, None
+        else:
+            outcome.verdict, outcome.reason = DIFFERS, off.reason
+
+    # Gradients
+
+    def _gradient(self, number: int, run: Run, outcome: Outcome, node: Node | None) -> None:
+        """Compare the recorded gradient with respect to the input with that of the recorded gradOutput."""
+        if self.turned or run.whole or run.glue is not None:
+            return
+        if not is_whole(run.grad_output) or not is_whole(run.grad_input):
+            return
+        units = [unit_of(run.grad_input), unit_of(run.grad_output)]
+        shared = not all(self.memory.holds_gradient(item) for item in (run.grad_output, run.grad_input))
+        if shared or None in units or not any(True for _ in leaves(run.grad_output)):
+            return
+        unit = max(item for item in units if item is not None)
+        try:
+            layer = node.layer if node is not None else None
+            layer = layer or LiveLayer.build(run.obj, run.path, unit, self.limits)
+            if node is not None:
+                value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+            elif layer.is_sum and isinstance(run.grad_input, Tensor):
+                value = to_torch(zeros_like(run.grad_input)).double()  # a sum of products does not need it
+            else:
+                return
+            both = [value, mapped(to_torch(run.grad_output), torch.Tensor.double)]
+            found, want = gradients(layer, both), doubles(to_torch(run.grad_input))
+            if [item.numel() for item in found] != [item.numel() for item in want]:
+                outcome.backward = NOT_CHECKABLE
+                return
+            if not all(bool(item.isfinite().all()) for item in want):
+                return
+            found = [item.reshape(one.shape) for item, one in zip(found, want)]
+            scales = rounding(layer, both, found, gradients)
+        except (NotRunError, T7BridgeError):
+            outcome.backward = NOT_CHECKABLE
+            return
+        scales = [scale.reshape(one.shape) for scale, one in zip(scales, want)]
+        by = Node(number, layer, both, by=gradients, found=found, scales=scales)
+        outcome.gradient = Case(by, want, BACK * self._headroom(run, unit))
+        off = outcome.gradient.judge(None)
+        outcome.backward = AGREES if off.agrees or (off.close and not layer.is_sum) else DIFFERS
 
 
-def _may_be_wrong(obj: TorchObject) -> bool:
-    return own_parameters(obj) > 0 or has_options(obj)
+def _errors(given: Values) -> Values:
+    """Return the expected errors of an input: none of what is recorded."""
+    if isinstance(given, list):
+        return [_errors(item) for item in given]
+    if isinstance(given, Ref):
+        return given.node.scales[given.index].reshape(given.shape)
+    return torch.zeros_like(given, dtype=torch.float64) if isinstance(given, torch.Tensor) else 0.0
 
 
-def _narrow(ran: Ran) -> list[Any] | None:
-    """Return the output in Lua's precision."""
-    from ...torchmodules.running import SINGLE, NotRunError, flat, mapped
-
-    if ran.layer is None or ran.unit <= UNIT["float64"]:
+def _single(node: Node) -> list[torch.Tensor] | None:
+    """Return the output of the last layer in Lua's precision."""
+    if node.layer is None or node.layer.unit <= UNIT["float64"]:
         return None
     try:
-        given = mapped(ran.value, lambda item: item.to(SINGLE) if item.is_floating_point() else item)
-        return list(flat(ran.layer.run(given, ran.layer.narrow())))
+        value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+        return doubles(node.layer.run_single(value))
     except NotRunError:
         return None
 
 
-def _draws(ran: Ran) -> bool:
-    from ...torchmodules.running import NotRunError, flat
-
-    if ran.layer is None:
-        return False
+def _draws(node: Node) -> bool:
+    """Return whether a layer returns something else each time."""
     try:
-        again = list(flat(ran.layer.run(ran.value)))
+        value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+        again = outputs(node.layer, value) if node.layer is not None else node.found
     except NotRunError:
         return False
-    return any(one.shape != two.shape or not bool((one == two.double()).all()) for one, two in zip(ran.output, again))
-
-
-def _is_masked(want: list[Any], got: list[Any], scales: list[Any]) -> bool:
-    """Return whether recorded values agree with the computed ones except where they are zero."""
-    kept = total = 0
-    for one, other, scale in zip(want, got, scales):
-        if one.shape != other.shape:
-            return False
-        left = one != 0
-        kept, total = kept + int(left.sum()), total + one.numel()
-        if bool(((one - other).abs() > 15 * scale)[left].any()):
-            return False
-    return total > kept >= total / 8
+    return any(one.shape != two.shape or not bool((one == two).all()) for one, two in zip(node.found, again))
 
 
 def _remembers(obj: TorchObject) -> bool:
@@ -300,9 +326,12 @@ def _remembers(obj: TorchObject) -> bool:
     return (isinstance(kept, bytes) and kept != b"neither") or obj.get("remember_states") is True
 
 
-def headroom_of(step: Step, unit: float) -> float:
-    """Return the factor of the limit: larger for models of a GPU or in double precision."""
-    from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM
-
-    on_gpu = step.obj.class_name.startswith("cudnn.") or any(tensor.device != "cpu" for tensor in leaves(step.output))
-    return (EXACT_HEADROOM if unit <= UNIT["float64"] else 1.0) * (COARSE_HEADROOM if on_gpu else 1.0)
+def _is_turned(run: Run) -> bool:
+    """Return whether a layer is of 2010: the first dimension of its kernels is contiguous."""
+    weight = run.obj.get("weight")
+    return (
+        isinstance(weight, Tensor)
+        and len(weight.size) > 2
+        and base_name(run.obj.class_name).startswith("Spatial")
+        and weight.stride[0] < weight.stride[-1]
+    )

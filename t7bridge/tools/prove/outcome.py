@@ -1,60 +1,63 @@
-"""The verdict on one run of one layer. May import graph and torchmodules."""
+"""The outcome of one run of one layer. May import graph and torchmodules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 from ...data import define
+from ...graph.tensor import Tensor
+from ...torchmodules.judging import Case, Deviation
+from .hypotheses import Explanation
 from .proof import NOT_RECORDED
-from .visits import Step
+from .runs import Run
 
-if TYPE_CHECKING:
-    from ...torchmodules.judging import Deviation, SuspectWeight
-    from ...torchmodules.updates import Direction, Fit
+Key = frozenset[tuple[int, int]]
+"""The weights of layers compared as one: storage and offset of each layer's."""
 
 
 @define(eq=False)
 class Outcome:
-    """The verdict on one step.
+    """What is known of one run.
 
     Attributes:
-        step: the run of a layer.
-        verdict: of its output.
+        run: the run.
+        verdict: on its output; `DIFFERS` until it is known why.
         reason: why.
-        difference: of its output.
-        backward: the verdict on its gradInput.
-        backward_difference: of its gradInput.
-        gradients: the verdict on its gradWeight and gradBias.
-        fit: how well a training step explains the difference.
-        weight: the one weight that explains it.
-        group: the steps that contribute to the compared output, including this one.
-        blamed: the steps of the group that explain the difference; empty if none does.
+        blame: what was wrong, where it differs: `FILE` or `CONVERSION`.
+        case: the recorded output and what computes it; `None` if it is not compared.
+        group: the runs that contribute to the compared output, including this one.
+        difference: the numbers of the comparison that decided.
         parameters: number of weights of the layer itself.
-        independent: whether its gradInput is independent of its input.
-        explained: whether one weight or option explains the difference, alone or beside a step.
-        beside: the step beside which it does: its rate and the name of its direction.
-        again: searches for it beside another step, and returns whether that step alone explains the difference; `None`
-            if there is nothing to search for.
+        gradient: the recorded gradient with respect to its input and what computes it.
+        backward: the verdict on that.
         from_output: whether its input was computed from its output with the weights of the file.
-        off: the same step, if it explains the other layers but not this one.
+        explained: what explains a difference.
     """
 
-    step: Step
+    run: Run
     verdict: str = NOT_RECORDED
     reason: str = ""
-    difference: Deviation | None = None
-    backward: str = NOT_RECORDED
-    backward_difference: Deviation | None = None
-    gradients: str = NOT_RECORDED
-    fit: Fit | None = None
-    weight: SuspectWeight | None = None
+    blame: str = ""
+    case: Case | None = None
     group: tuple[int, ...] = ()
-    blamed: tuple[int, ...] = ()
+    difference: Deviation | None = None
     parameters: int = 0
-    independent: bool = False
-    explained: bool = False
-    beside: tuple[float, str] | None = None
-    again: Callable[[Direction, float], bool] | None = None
+    gradient: Case | None = None
+    backward: str = NOT_RECORDED
     from_output: bool = False
-    off: tuple[float, str] | None = None
+    explained: Explanation | None = None
+
+    @property
+    def is_sum(self) -> bool:
+        """True if its gradient is a sum of products of weights, whatever its input."""
+        layer = self.gradient.node.layer if self.gradient is not None else None
+        return layer is not None and layer.is_sum
+
+
+def key_of(outcomes: list[Outcome], outcome: Outcome) -> Key:
+    """Return the weights of the layers that were compared as one."""
+    found = []
+    for number in outcome.group or (outcomes.index(outcome),):
+        obj = outcomes[number].run.obj
+        weight = obj.get("weight") if isinstance(obj.get("weight"), Tensor) else obj.get("bias")
+        if isinstance(weight, Tensor) and weight.numel:
+            found.append((id(weight.storage), weight.offset))
+    return frozenset(found)

@@ -18,7 +18,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.plan.places import Places
 from .values import recorded
-from .visits import base_name
+from .runs import base_name
 
 Spec = Any
 """An input: a `Draw`, or a list of these for a table."""

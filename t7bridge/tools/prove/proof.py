@@ -14,6 +14,11 @@ DIFFERS = "differs"
 STALE = "stale"
 NOT_RECORDED = "not recorded"
 NOT_CHECKABLE = "not checkable"
+FILE = "the file"
+CONVERSION = "the conversion"
+"""What is to blame for a difference: numbers of the file that were changed after Lua's last forward, or how they are
+converted."""
+MOVED = "the weights moved after the last forward"
 VERDICTS = (DIFFERS, STALE, AGREES, NOT_CHECKABLE, NOT_RECORDED)
 """All verdicts, the most conclusive first."""
 
@@ -34,9 +39,9 @@ class LayerProof:
         parameters: number of weights of the layer itself.
         runs: number of runs, in a sequence or at several places.
         backward: the verdict on its gradient with respect to its input.
-        gradients: the verdict on the gradients of its weights.
         reason: why it differs, or why it could not be checked.
         container: whether it only contains other layers.
+        blame: where it differs, `FILE` or `CONVERSION`; empty where that is not known.
     """
 
     path: str
@@ -50,9 +55,9 @@ class LayerProof:
     parameters: int = 0
     runs: int = 1
     backward: str = NOT_RECORDED
-    gradients: str = NOT_RECORDED
     reason: str = ""
     container: bool = False
+    blame: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as plain data; infinities and NaN become `None`."""
@@ -66,8 +71,8 @@ class LayerProof:
             "parameters": self.parameters,
             "runs": self.runs,
             "backward": self.backward,
-            "gradients": self.gradients,
             "reason": self.reason,
+            "blame": self.blame,
         }
 
     def worst_first(self) -> tuple[int, float]:
@@ -110,10 +115,6 @@ class StretchProof:
             **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
             "reason": self.reason,
         }
-
-
-def _layers(count: int) -> str:
-    return "1 layer was" if count == 1 else f"{count} layers were"
 
 
 @define(eq=False)
@@ -186,7 +187,7 @@ class Proof:
         if first is not None:
             checked = len(bad) + len(good) + len(stale)
             return f"{len(bad)} of {checked} checked layers differ from {self.reference}, first {first.path}"
-        moved = f"{_layers(len(stale))} updated after the last forward"
+        moved = f"{'1 layer is' if len(stale) == 1 else f'{len(stale)} layers are'} not known: {MOVED}"
         if not good:
             return moved if stale else "nothing in the file could be checked"
         text = f"checked against {runs} {self.against}, largest difference {self.max_abs:.1g}"

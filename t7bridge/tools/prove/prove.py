@@ -14,17 +14,14 @@ from ...nn.plan.inside import module_at
 from ...nn.plan.places import Places
 from ...nn.weights.state_dict import find_modules
 from .criterions import is_criterion, prove_criterion
-from .optimizers import states_of
-from .outcome import Outcome
-from .proof import DIFFERS, NOT_RECORDED, LayerProof, Proof, StretchProof
-from .run import Runner
-from .steps import steps_of
+from .flows import runs
+from .optimizers import directions
+from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, StretchProof
+from .runs import may_be_undone, own_parameters
 from .values import Recorded
-from .verdicts import decide
-from .visits import may_be_undone, own_parameters
 
 if TYPE_CHECKING:
-    from ...torchmodules.updates import Direction
+    from .optimizers import Direction
 
 
 def prove(source: Readable, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS) -> Proof:
@@ -104,12 +101,12 @@ def prove_value(value: Value, name: str, at: str | None = None, limits: Limits =
     proof = Proof(name)
     every = chosen(value, name, None)
     models = [module for _, module in every if not is_criterion(module)]
-    states = states_of(value)
+    steps = directions(value)
     for path, module in every if at is None else chosen(value, name, at):
         if is_criterion(module):
             proof.layers.append(prove_criterion(module, path, models, limits))
             continue
-        layers, stretches = judged(module, path, limits, states=states)
+        layers, stretches = judged(module, path, limits, steps=steps)
         proof.layers += complete(layers, module, path, limits)
         proof.stretches += stretches
     return proof
@@ -121,7 +118,7 @@ def judged(
     limits: Limits,
     given: Recorded = None,
     grad_output: Recorded = None,
-    states: tuple[Direction, ...] = (),
+    steps: tuple[Direction, ...] = (),
 ) -> tuple[list[LayerProof], list[StretchProof]]:
     """Return the verdicts on the layers of one model that ran, and on whole stretches of them.
 
@@ -131,33 +128,25 @@ def judged(
         limits: resource limits.
         given: its input, if known.
         grad_output: the gradient with respect to its output, if known.
-        states: the last steps of optimizers, according to their states beside the model.
+        steps: the directions of optimizers' last steps.
     """
+    from .judge import Judge
+    from .stretch import stretches
+    from .verdicts import Vote
+
     tried = []
     for undone in (False, True):
-        steps, lost = steps_of(module, path, given, grad_output, limits, undone)
-        runner = Runner(steps, limits, lost, states=states)
-        outcomes = runner.run()
-        layers = decide(outcomes)
-        tried.append((_unexplained(outcomes), layers, runner.stretches()))
-        if not tried[-1][0] or not any(may_be_undone(step.obj) for step in steps):
+        found, lost = runs(module, path, given, grad_output, limits, undone)
+        judge = Judge(found, lost, limits)
+        outcomes = judge.outcomes()
+        layers = Vote(outcomes, steps, limits).decide()
+        # Whether the last pass was a backward that restored in-place changes shows in how many layers agree.
+        wrong = [layer.verdict for layer in layers if layer.verdict not in (AGREES, NOT_RECORDED)]
+        tried.append((len(wrong), wrong.count(DIFFERS), layers, judge, outcomes))
+        if not wrong or not any(may_be_undone(run.obj) for run in found):
             break
-    return min(tried, key=lambda one: one[0])[1:]
-
-
-def _unexplained(outcomes: list[Outcome]) -> float:
-    """Return the distance of recorded values from computed ones.
-
-    It shows whether the last pass was a backward that restored in-place changes of layers. Steps that involve such a
-    layer count little: its constant may differ.
-    """
-    total = 0.0
-    for outcome in outcomes:
-        if outcome.verdict == DIFFERS:
-            size = min(outcome.difference.max_rel, 1.0) if outcome.difference is not None else 1.0
-            own = any(may_be_undone(outcomes[place].step.obj) for place in outcome.group)
-            total += size * (0.1 if own else 1.0)
-    return total
+    _, _, layers, judge, outcomes = min(tried, key=lambda one: one[:2])
+    return layers, [] if judge.turned else stretches(judge, outcomes)
 
 
 def complete(layers: Iterable[LayerProof], module: TorchObject, path: str, limits: Limits) -> list[LayerProof]:

@@ -6,27 +6,25 @@ graph and torchmodules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from attrs import field
+from typing import Any
 
 from ...data import define
 from ...errors import T7BridgeError
 from ...graph.tensor import Tensor
-from .memory import Memory
+from ...torchmodules.judging import Node, Ref, measure
+from ...torchmodules.running import NotRunError, doubles, joined, to_torch
+from .judge import Judge
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, STALE, StretchProof
 from .reasons import ROUNDING
-from .values import Recorded, is_whole, leaves, region
-from .visits import Step
-
-if TYPE_CHECKING:
-    from ...torchmodules.running import LiveLayer
+from .runs import view_of
+from .values import is_whole, leaves
 
 ROOM = 20.0
-"""Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch."""
+"""Factor by which Lua's rounding errors may exceed those of single precision in PyTorch at the end of a stretch: errors
+of a layer may by a few, and the next layers amplify them."""
 MOST = 20
-"""Maximum number of listed stretches."""
+"""Stretches that are listed."""
 
 
 @define(eq=False)
@@ -35,139 +33,90 @@ class Far:
 
     Attributes:
         exact: in double precision.
-        rough: in Lua's precision.
-        start: number of the first step.
-        count: number of steps.
+        single: in Lua's precision.
+        start: number of the first run.
+        count: number of runs.
     """
 
     exact: Any
-    rough: Any
+    single: Any
     start: int
     count: int
 
 
-@define(eq=False)
-class Stretches:
-    """Runs layers in a chain while single ones are checked.
-
-    Attributes:
-        steps: in order.
-        memory: the recorded values that are still in the file.
-    """
-
-    steps: list[Step]
-    memory: Memory
-    _far: dict[Any, Far] = field(factory=dict, repr=False)
-    _ends: dict[int, Far] = field(factory=dict, repr=False)
-
-    def add(self, number: int, step: Step, layer: LiveLayer | None, given: Any) -> None:
-        """Run a layer on the output of those before it.
-
-        Args:
-            number: of the step.
-            step: the step.
-            layer: the live layer; `None` for steps that only combine outputs.
-            given: its input if nothing before it was run.
-        """
-        from ...torchmodules.running import NotRunError, flat, joined
-
-        taken: list[Far] = []
-        exact = self._input(step.glue if step.glue is not None else step.input, number, taken, False)
-        rough = self._input(step.glue if step.glue is not None else step.input, number, taken[:], True)
-        if not taken:
-            exact, rough = given, given
-        if exact is None or rough is None:
-            self.forget(step)
-            return
-        try:
-            if layer is None:
-                dim = step.obj.get("dimension")
-                got = [joined(one, int(dim) - 1) if taken else one for one in (exact, rough)]
-            else:
-                got = [layer.run(exact), layer.run_narrow(rough)]
-        except (NotRunError, T7BridgeError):
-            self.forget(step)
-            return
+def stretches(judge: Judge, outcomes: list[Outcome]) -> list[StretchProof]:
+    """Return the verdicts on the stretches that nothing continues, the longest first."""
+    known: dict[Any, Far] = {}
+    ends: dict[int, Far] = {}
+    for number, outcome in enumerate(outcomes):
+        run, node = outcome.run, judge.nodes.get(number)
+        found = _run(node, outcome, known) if node is not None else None
+        targets = list(leaves(run.output))
+        for storage, low, high in run.writes:
+            for key in [key for key in known if isinstance(key, tuple) and key[0] == storage]:
+                if key[1] <= high and low <= key[2]:
+                    del known[key]
+        for target in targets:
+            known.pop(id(target), None)
+        if found is None or len(found[0]) != len(targets) or len(found[1]) != len(targets):
+            continue
+        exact, single, taken = found
         start = min((one.start for one in taken), default=number)
         count = 1 + max((one.count for one in taken), default=0)
-        pair = [[item.double() for item in flat(one)] if one is not None else [] for one in got]
-        targets = list(leaves(step.output))
-        if len(targets) != len(pair[0]) or len(targets) != len(pair[1]):
-            self.forget(step)
-            return
-        for storage, low, high in step.writes:
-            for key in [key for key in self._far if isinstance(key, tuple) and key[0] == storage]:
-                if key[1] <= high and low <= key[2]:
-                    del self._far[key]
-        for used in taken:
-            for end in [end for end, far in self._ends.items() if far is used]:
-                del self._ends[end]
-        for target, one, other in zip(targets, *pair):
-            if one.numel() == target.numel:
+        ends = {end: far for end, far in ends.items() if not any(far is used for used in taken)}
+        for target, one, other in zip(targets, exact, single):
+            if one.numel() == target.numel and one.numel() == other.numel():
                 far = Far(one.reshape(target.shape), other.reshape(target.shape), start, count)
-                self._far[id(target)] = self._far[_key(target)] = far
-                if len(targets) == 1 and is_whole(step.output) and self.memory.holds_output(step.output, number):
-                    self._ends[number] = far
+                known[id(target)] = known[view_of(target)] = far
+                if len(targets) == 1 and is_whole(run.output) and not judge.memory.overwritten(run.output, number):
+                    ends[number] = far
+    proofs = [_proof(far, end, outcomes) for end, far in ends.items() if far.count > 1]
+    return sorted(proofs, key=lambda one: -one.layers)[:MOST]
 
-    def forget(self, step: Step) -> None:
-        """Start anew after a layer that could not be run."""
-        for tensor in leaves(step.output):
-            self._far.pop(id(tensor), None)
-            self._far.pop(_key(tensor), None)
 
-    def _input(self, value: Recorded, number: int, taken: list[Far], rough: bool) -> Any:
-        from ...torchmodules.running import to_torch
+def _run(node: Node, outcome: Outcome, known: dict[Any, Far]) -> tuple[list[Any], list[Any], list[Far]] | None:
+    """Return the output of a layer after all layers before it, in both precisions, and what it was computed from."""
+    taken: list[Far] = []
+    run = outcome.run
+    both = [_input(run.input if run.glue is None else list(run.glue), node.given, known, side, taken) for side in (0, 1)]
+    try:
+        if node.layer is None:
+            whole = [joined(one, node.dim) for one in both]
+            return None if whole[0] is None or whole[1] is None else (doubles(whole[0]), doubles(whole[1]), taken)
+        return doubles(node.layer.run(both[0])), doubles(node.layer.run_single(both[1])), taken
+    except (NotRunError, T7BridgeError):
+        return None
 
-        if isinstance(value, list):
-            parts = [self._input(item, number, taken, rough) for item in value]
-            return None if any(part is None for part in parts) else parts
-        if not isinstance(value, Tensor):
-            return value
-        far = self._far.get(id(value)) or self._far.get(_key(value))
-        if far is not None:
+
+def _input(value: Any, given: Any, known: dict[Any, Far], side: int, taken: list[Far]) -> Any:
+    """Return the input of a run: computed tensors where layers before it were run, else recorded ones."""
+    if isinstance(given, list):
+        parts = value if isinstance(value, list) and len(value) == len(given) else [None] * len(given)
+        return [_input(part, one, known, side, taken) for part, one in zip(parts, given)]
+    far = (known.get(id(value)) or known.get(view_of(value))) if isinstance(value, Tensor) else None
+    if far is not None:
+        if not side:
             taken.append(far)
-            return (far.rough if rough else far.exact).clone()
-        if self.memory.written_after(value, number - 1):
-            return None
-        found = to_torch(value)
-        return found if value.element.name == "int64" else found.double()
-
-    def proofs(self, outcomes: list[Outcome]) -> list[StretchProof]:
-        """Return the stretches that nothing continues, the longest first."""
-        found = []
-        for end, far in self._ends.items():
-            if far.count > 1:
-                found.append(self._proof(far, end, outcomes))
-        return sorted(found, key=lambda one: -one.layers)[:MOST]
-
-    def _proof(self, far: Far, end: int, outcomes: list[Outcome]) -> StretchProof:
-        from ...torchmodules.judging import measure, squeezed
-        from ...torchmodules.running import to_torch
-
-        want = squeezed(to_torch(self.steps[end].output))
-        size = float(want[0].abs().max()) if want[0].numel() else 0.0
-        rough = float((far.rough - far.exact).abs().max()) if want[0].numel() else 0.0
-        scale = far.exact.new_full(far.exact.shape, max(rough, 1e-16 * size, 1e-300) * ROOM / 15.0 / 0.3)
-        difference = measure(want, [far.exact], [scale])
-        inside = {outcome.verdict for outcome in outcomes[far.start : end + 1]}
-        if difference.excess <= 1 or difference.close:
-            verdict, reason = AGREES, ""
-        elif DIFFERS in inside or STALE in inside:
-            verdict, reason = (DIFFERS if DIFFERS in inside else STALE), ""
-        else:
-            verdict, reason = NOT_CHECKABLE, ROUNDING
-        return StretchProof(
-            self.steps[far.start].path,
-            self.steps[end].path,
-            far.count,
-            verdict,
-            difference.max_abs,
-            difference.max_rel,
-            difference.cosine,
-            reason,
-        )
+        return far.single.clone() if side else far.exact.clone()
+    return given.node.found[given.index].reshape(given.shape) if isinstance(given, Ref) else given
 
 
-def _key(tensor: Tensor) -> tuple[Any, ...]:
-    storage, low, high = region(tensor)
-    return storage, low, high, tensor.size, tensor.stride
+def _proof(far: Far, end: int, outcomes: list[Outcome]) -> StretchProof:
+    want = doubles(to_torch(outcomes[end].run.output))
+    size = float(want[0].abs().max()) if want[0].numel() else 0.0
+    apart = float((far.single - far.exact).abs().max()) if want[0].numel() else 0.0
+    off = measure(want, [far.exact], [far.exact.new_full(far.exact.shape, max(apart, 1e-16 * size, 1e-300) * ROOM)], None, 0.2)
+    inside = {outcome.verdict for outcome in outcomes[far.start : end + 1]}
+    verdict = AGREES if off.excess <= 1 or off.close else next(
+        (one for one in (DIFFERS, STALE) if one in inside), NOT_CHECKABLE
+    )
+    return StretchProof(
+        outcomes[far.start].run.path,
+        outcomes[end].run.path,
+        far.count,
+        verdict,
+        off.max_abs,
+        off.max_rel,
+        off.cosine,
+        ROUNDING if verdict == NOT_CHECKABLE else "",
+    )

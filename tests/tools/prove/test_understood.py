@@ -15,7 +15,6 @@ from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
-from t7bridge.tools.prove.reasons import names_of
 
 
 def verdicts(proof: Proof) -> dict[str, str]:
@@ -179,10 +178,3 @@ def test_constants_and_gates_are_among_the_changes():
     for name in ("constants.eval", "rnn_seq.train"):
         for change, proof in changes(Path(PROVE / f"{name}.t7"), 2, 5, True):
             assert change.path in [layer.path for layer in proof.of("differs")], change
-
-
-def test_reasons_have_names():
-    """Each reason is made from the table of reasons, and what is none has no name."""
-    assert names_of("checked together with root.modules[1]") == ["TOGETHER"]
-    assert "OPTION" in names_of("eps = 0.001 agrees (the file has 1e-05)")
-    assert names_of("of a reason that nobody knows") == []

@@ -1,6 +1,6 @@
-"""One run of one layer, and a module to visit, while the layers of a model are followed in their order.
+"""One run of one layer, a module to visit while the layers of a model are followed, and the memory that runs write.
 
-May import graph, errors, limits and nn.
+May import graph and nn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...graph.tensor import Tensor
 from ...nn.fields import items_of
 from ...nn.plan.places import is_module
 from .reasons import STEP_BEFORE
-from .values import Recorded, grad_input_of, output_of, recorded
+from .values import Recorded, grad_input_of, leaves, output_of, recorded, region
 
 RESTORING = frozenset(("MulConstant", "AddConstant"))
 """In-place layers that undo their change of the input when they run backwards. Source: nn 8726825 `MulConstant.lua`."""
@@ -34,7 +34,7 @@ SEQUENCES = frozenset(
 
 
 @define(eq=False)
-class Step:
+class Run:
     """One run of one layer.
 
     Attributes:
@@ -48,7 +48,6 @@ class Step:
         whole: whether this is a container as a whole, whose modules have steps of their own.
         last: whether the module does not run again later, so that its fields are those of this run.
         writes: the memory written by the run: storage, first and last element.
-        target: of a criterion, the target if its gradient determines it.
         reason: why the input is missing, if known.
     """
 
@@ -62,7 +61,6 @@ class Step:
     whole: bool = False
     last: bool = True
     writes: list[tuple[int, int, int]] = field(factory=list)
-    target: Recorded = None
     reason: str = ""
 
 
@@ -163,7 +161,7 @@ class Walk:
         return made
 
 
-Flow = Callable[[Visit], Iterator["Visit | Step"]]
+Flow = Callable[[Visit], Iterator["Visit | Run"]]
 
 
 def base_name(class_name: str) -> str:
@@ -225,7 +223,7 @@ def in_place_of(obj: TorchObject, given: Recorded) -> Recorded:
     return given[0] if isinstance(given, list) and given else given
 
 
-def leaf(visit: Visit) -> Iterator[Visit | Step]:
+def leaf(visit: Visit) -> Iterator[Visit | Run]:
     """Return a module as one step."""
     obj = visit.obj
     last = visit.walk.is_last(obj)
@@ -234,13 +232,13 @@ def leaf(visit: Visit) -> Iterator[Visit | Step]:
     output = visit.output_of(obj) if is_recurrent(obj) else visit.walk.kept(output_of(obj), obj)
     if output is None and last:
         output = in_place_of(obj, given)
-    yield Step(visit.path, obj, given, output, visit.grad_output, visit.grad_input_of(obj), last=last)
+    yield Run(visit.path, obj, given, output, visit.grad_output, visit.grad_input_of(obj), last=last)
 
 
-def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Step:
+def as_whole(visit: Visit, glue: list[Recorded] | None = None) -> Run:
     """Return a container as a step, in addition to those of its modules."""
     step = next(leaf(visit))
-    assert isinstance(step, Step)
+    assert isinstance(step, Run)
     step.glue, step.whole = glue, True
     if visit.number is not None and keeps_state(visit.obj):
         step.input, step.reason = None, STEP_BEFORE
@@ -252,3 +250,48 @@ def own_parameters(obj: TorchObject) -> int:
     return sum(
         tensor.numel for tensor in (obj.get("weight"), obj.get("bias")) if isinstance(tensor, Tensor) and tensor.numel
     )
+
+
+def view_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return what tells the views of one memory apart."""
+    return (*region(tensor), tensor.size, tensor.stride)
+
+
+class Memory:
+    """Which recorded values are unchanged since a layer read or wrote them.
+
+    In-place layers and buffers that several layers share overwrite outputs that earlier layers recorded. Storages and
+    the order of the runs show which ones.
+
+    Args:
+        runs: in order.
+        lost: ids of storages of outputs that are missing from the file.
+    """
+
+    def __init__(self, runs: list[Run], lost: set[int]) -> None:
+        self._lost = lost
+        self._writes: dict[int, list[tuple[int, int, int]]] = {}
+        self._gradients: dict[int, set[int]] = {}
+        for number, run in enumerate(runs):
+            for storage, low, high in run.writes:
+                self._writes.setdefault(storage, []).append((number, low, high))
+            name = base_name(run.obj.class_name)
+            if (name in VIEWS and name != "Dropout") or run.whole:
+                continue
+            for tensor in leaves(run.grad_input):
+                self._gradients.setdefault(id(tensor.storage), set()).add(number)
+
+    def written_after(self, tensor: Tensor, run: int) -> bool:
+        """Return whether any run after this one changed the memory of a tensor."""
+        storage, low, high = region(tensor)
+        return storage in self._lost or any(
+            number > run and low <= last and first <= high for number, first, last in self._writes.get(storage, ())
+        )
+
+    def overwritten(self, value: Recorded, run: int) -> bool:
+        """Return whether any tensor of a value was changed by a later run."""
+        return any(self.written_after(tensor, run) for tensor in leaves(value))
+
+    def holds_gradient(self, value: Recorded) -> bool:
+        """Return whether gradients are in memory that only one layer writes."""
+        return all(len(self._gradients.get(id(tensor.storage), ())) <= 1 for tensor in leaves(value))
