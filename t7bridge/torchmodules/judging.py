@@ -13,7 +13,7 @@ import torch
 from attrs import field
 
 from ..data import define
-from .running import TINY, Compute, LiveLayer, NotRunError, Values, joined, mapped, outputs
+from .running import TINY, Compute, LiveLayer, NotRunError, Values, joined, mapped, nearest_outputs, outputs
 
 HEADROOM = 15.0
 """Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
@@ -280,9 +280,9 @@ class Case:
         return [(node, layer) for node, layer in self.layers if layer.weights]
 
     @property
-    def agrees(self) -> bool:
-        """True if rounding explains the difference, of all values together too."""
-        return self.off.agrees and (self.suspect is None or self.suspect.excess <= 1)
+    def stands_out(self) -> float:
+        """How far one weight deviates by all values together, in units of the rounding limit; 1 is the limit."""
+        return self.suspect.excess if self.suspect is not None else 0.0
 
     def with_change(self, change: Change, room: float = 2.0) -> Deviation:
         """Compare with some layers changed.
@@ -436,8 +436,7 @@ def _of_sum(case: Case, base: Change, left: Deviation, scales: list[torch.Tensor
         above.append(head)
         head = head.given.node
     layer = base.get(id(head.layer), head.layer) if head.layer is not None else None
-    computed = any(node.layer is not None for node in head.nodes() if node is not head)
-    if layer is None or not layer.is_sum or not layer.weights or len(left.errors) != 1 or computed:
+    if layer is None or not _is_head(head, layer) or len(left.errors) != 1:
         return None
     given = head.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
     weights = {name: item.detach().clone().requires_grad_() for name, item in layer.weights.items()}
@@ -460,8 +459,14 @@ def _of_sum(case: Case, base: Change, left: Deviation, scales: list[torch.Tensor
     return [(head, name, pull, norm) for name, pull, norm in both if pull is not None and norm is not None]
 
 
+def _is_head(node: Node, layer: LiveLayer) -> bool:
+    """Return whether a node is a sum of products of weights and of what is recorded."""
+    recorded = all(one.layer is None for one in node.nodes() if one is not node)
+    return recorded and layer.is_sum and bool(layer.weights) and node.by is not nearest_outputs
+
+
 def _one_by_one(case: Case, base: Change, left: Deviation, scales: list[torch.Tensor]) -> Rows:
-    """Return the rows of any layers: each weight is moved a little; of many, those that a random estimate ranks first."""
+    """Return the rows of any layers: each weight is moved a little; of many, those ranked first by random numbers."""
     inverse = torch.cat([1 / item.reshape(-1) for item in scales])
     error = torch.cat([item.reshape(-1) for item in left.errors]) * inverse
     start = torch.cat([item.reshape(-1) for item in case.node.compute(base)])
@@ -485,9 +490,7 @@ def _one_by_one(case: Case, base: Change, left: Deviation, scales: list[torch.Te
     return rows
 
 
-def _ranked(
-    case: Case, base: Change, error: torch.Tensor, inverse: torch.Tensor
-) -> dict[tuple[int, str], list[int]]:
+def _ranked(case: Case, base: Change, error: torch.Tensor, inverse: torch.Tensor) -> dict[tuple[int, str], list[int]]:
     """Return the weights to try, by node and name; empty if all are."""
     if sum(item.numel() for _, layer in case.layers for item in layer.numbers.values()) <= MOST:
         return {}
@@ -519,5 +522,3 @@ def _ranked(
     for (node, _, name), height in zip(named, heights):
         found[id(node), name] = (height >= bar).nonzero().reshape(-1).tolist()
     return found
-
-

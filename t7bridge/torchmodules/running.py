@@ -288,6 +288,18 @@ def outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     return doubles(layer.run(value))
 
 
+def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
+    """Return the outputs of a linear layer that are closest to recorded ones: those of the input solved for from these.
+
+    Args:
+        layer: the layer, of more outputs than inputs.
+        value: a list with the recorded output.
+    """
+    weight, bias = layer.weights["weight"], layer.weights.get("bias", torch.zeros(()))
+    found = torch.linalg.lstsq(weight, (value[0] - bias).reshape(-1, weight.shape[0]).T).solution
+    return [((weight @ found).T + bias).reshape(value[0].shape)]
+
+
 def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     """Return the gradients with respect to the tensors of the input.
 
@@ -328,7 +340,7 @@ def rounding(layer: LiveLayer, value: Values, found: list[torch.Tensor], compute
         compute: how.
     """
     unit, root = layer.unit, sqrt(layer.terms())
-    if layer.is_sum:
+    if layer.is_sum and compute is not nearest_outputs:
         try:
             squares = compute(layer.squared(), mapped(value, torch.square))
             return [

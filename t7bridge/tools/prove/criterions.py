@@ -17,8 +17,8 @@ from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, LayerProof
 from .reasons import NO_INPUT, NO_TARGET, NOT_A_NUMBER, OPTION, OTHER_TARGET
-from .values import Recorded, grad_input_of, output_of, unit_of
 from .runs import base_name
+from .values import Recorded, grad_input_of, output_of, unit_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -48,17 +48,15 @@ class Derived:
     """An input computed from other fields.
 
     Attributes:
-        value: the input; `None` if the fields contradict one another.
+        value: the input; `None` if the fields contradict one another, or if the output alone determines it.
         reason: how it was computed.
         error: standard deviations of its errors, in its shape; `None` if it is exact.
-        from_output: whether it was computed from the output with the weights of the file.
         contradiction: why there is none.
     """
 
     value: Tensor | None = None
     reason: str = FROM_FIELD
     error: Tensor | None = None
-    from_output: bool = False
     contradiction: str = ""
 
 
@@ -104,30 +102,30 @@ def derived_input(run: Run, intact: bool, later: list[Run]) -> Derived | None:
 
 def _folded(run: Run, matrix: Tensor, output: Tensor) -> Derived | None:
     obj, names = run.obj, _UNFOLDING[base_name(run.obj.class_name)]
-    numbers = [[obj.get(name) for name in row] for row in names]
-    numbers[2] = [0.0 if item is None else item for item in numbers[2]]
-    planes, rank = obj.get("nInputPlane"), len(names[0])
-    every = [*(item for row in numbers for item in row), planes]
-    if any(not isinstance(item, float) or not 0 <= item < 1 << 16 for item in every):
+    rank = len(names[0])
+    sizes = _sizes(obj, [name for row in names for name in row])
+    planes = (_sizes(obj, ["nInputPlane"]) or [0])[0]
+    if sizes is None or not planes:
         return None
-    kernel, steps, padding = ([int(item) for item in row] for row in numbers)
-    if min(*kernel, *steps) < 1 or len(output.size) not in (rank + 1, rank + 2) or not 0 < matrix.numel <= 4 * _MOST:
+    kernel, steps, padding = sizes[:rank], sizes[rank : 2 * rank], sizes[2 * rank :]
+    batched = len(output.size) == rank + 2
+    taps, places = planes * prod(kernel), prod(output.size[-rank:])
+    batch = output.size[0] if batched else 1
+    wanted = min(*kernel, *steps, len(output.size) - rank) >= 1 and (taps, places, batch * taps * places)
+    if (*matrix.size[-2:], matrix.numel) != wanted or not 0 < matrix.numel <= 4 * _MOST:
         return None
-    places, taps = prod(output.size[-rank:]), int(planes) * prod(kernel)
-    batch = output.size[0] if len(output.size) > rank + 1 else 1
-    if matrix.numel != batch * taps * places or matrix.size[-2:] != (taps, places):
-        return None
-    array = matrix.numpy().reshape(batch, int(planes), *kernel, *output.size[-rank:])
+    array = matrix.numpy().reshape(-1, planes, *kernel, *output.size[-rank:])
     extent = _extent(run.grad_input, rank)
     found = _fold(array, kernel, steps, padding, extent)
     if found is not None:
-        return Derived(Tensor.from_numpy(found if len(output.size) > rank + 1 else found[0]))
-    for at, now in ((2, padding), (1, steps)):
-        for other in product(_CANDIDATES[2 - at :], repeat=rank):
-            tried = [steps, list(other)] if at == 2 else [list(other), padding]
-            if list(other) != now and _fold(array, kernel, *tried, extent) is not None:
-                known = " and ".join(f"{name} = {size}" for name, size in zip(names[at], other))
-                return Derived(contradiction=UNFOLDED.format(known, ", ".join(map(str, now))))
+        return Derived(Tensor.from_numpy(found if batched else found[0]))
+    paddings = ((2, padding, steps, list(other)) for other in product(_CANDIDATES, repeat=rank))
+    others = ((1, steps, list(other), padding) for other in product(_CANDIDATES[1:], repeat=rank))
+    for at, now, step, pad in (*paddings, *others):
+        other = pad if at == 2 else step
+        if other != now and _fold(array, kernel, step, pad, extent) is not None:
+            known = " and ".join(f"{name} = {size}" for name, size in zip(names[at], other))
+            return Derived(contradiction=UNFOLDED.format(known, ", ".join(map(str, now))))
     return None
 
 
@@ -147,27 +145,37 @@ def _fold(
         where: Any = tuple(
             slice(offset, offset + (count - 1) * step + 1, step) for offset, count, step in zip(offsets, out, steps)
         )
-        part = array[(slice(None), slice(None), *offsets)]
+        tap: Any = (slice(None), slice(None), *offsets)
+        pixels: Any = (slice(None), slice(None), *where)
         both = known[where]
-        if both.any() and not np.array_equal(image[(..., *where)][..., both], part[..., both], equal_nan=True):
+        if both.any() and not np.array_equal(image[pixels][..., both], array[tap][..., both], equal_nan=True):
             return None
-        image[(..., *where)] = part
+        image[pixels] = array[tap]
         known[where] = True
-    least = [size - 2 * pad for size, pad in zip(reach, padding)]
-    if extent is not None and all(low <= size < low + step for low, size, step in zip(least, extent, steps)):
-        tried = [extent]
-    else:
-        tried = list(product(*(range(low, low + step) for low, step in zip(least, steps))))
-    for sizes in tried:
-        inside: Any = tuple(slice(pad, pad + size) for pad, size in zip(padding, sizes))
-        border = np.ones(reach, bool)
-        border[inside] = False
-        if min(sizes) >= 1 and not image[..., border].any():
-            full = np.zeros((*array.shape[:2], *sizes), array.dtype)
-            kept = image[(..., *inside)]
-            full[(..., *map(slice, kept.shape[2:]))] = kept
-            return full
-    return None
+    used, sizes = (image != 0).any(axis=(0, 1)), []
+    for dim, (size, step, pad) in enumerate(zip(reach, steps, padding)):
+        found = np.flatnonzero(used.any(axis=tuple(other for other in range(rank) if other != dim)))
+        low, last = size - 2 * pad, int(found[-1]) if found.size else pad - 1
+        least = max(low, last + 1 - pad)
+        wanted = extent[dim] if extent is not None and low <= extent[dim] < low + step else least
+        if (found.size and found[0] < pad) or not max(least, 1) <= wanted < low + step:
+            return None
+        sizes.append(wanted)
+    full = np.zeros((*array.shape[:2], *sizes), array.dtype)
+    inside: Any = (slice(None), slice(None), *(slice(pad, pad + size) for pad, size in zip(padding, sizes)))
+    kept = image[inside]
+    full[tuple(map(slice, kept.shape))] = kept
+    return full
+
+
+def _sizes(obj: TorchObject, names: list[str]) -> list[int] | None:
+    """Return fields with sizes, 0 for those that older releases lack; `None` if one is no size."""
+    found = [0.0 if obj.get(name) is None else obj.get(name) for name in names]
+    return (
+        [int(item) for item in found]
+        if all(isinstance(item, float) and 0 <= item < 1 << 16 for item in found)
+        else None
+    )
 
 
 def _extent(value: Recorded, rank: int) -> tuple[int, ...] | None:
@@ -222,10 +230,7 @@ def _solved(run: Run, output: Tensor, intact: bool) -> Derived | None:
         return Derived(value, FROM_FIELD, error)
     if not intact or kept.shape[0] <= kept.shape[1] or not np.isfinite(rows).all() or not np.isfinite(kept).all():
         return None
-    if not _is_regular(kept):
-        return None
-    inverted = np.linalg.lstsq(kept, (rows - shift).T, rcond=None)[0].T
-    return Derived(Tensor.from_numpy(np.ascontiguousarray(inverted.reshape(shape))), FROM_OUTPUT, from_output=True)
+    return Derived(None, FROM_OUTPUT) if _is_regular(kept) else None
 
 
 def _by_gradient(run: Run, rows: Array, weight: Array, shift: Any, intact: bool) -> tuple[Array, Array] | None:

@@ -3,8 +3,8 @@
 The structure alone determines a layer's input: the previous layer's `output` in a Sequential, the same value for all
 branches of a Concat, `data.input` of a node in nngraph, the step before in a sequence. Sources: nn 8726825, nngraph
 3ed3b9b `gmodule.lua`, rnn ba937a0 `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`, `Repeater.lua`,
-`Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`. May import graph, errors, limits
-and nn.
+`Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`, `MaskZero.lua`. May import graph, errors,
+limits and nn.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from .values import (
     select,
     zeros_like,
 )
+
 
 def runs(
     root: TorchObject,
@@ -341,37 +342,30 @@ def _recurrent(visit: Visit) -> Iterator[Visit | Run]:
     obj = visit.obj
     number, count = visit.number or (0, 1)
     at = first_step(obj, count) + number
-    inside = items_of(obj.get("modules")) or []
-    names = {
-        id(item): f"{visit.path}.modules[{place}]"
-        for place, item in enumerate(inside, 1)
-        if isinstance(item, TorchObject)
-    }
+    if visit.number is None and obj.get("step") == 1.0:
+        return
+    named = list(zip((1, 2, 3, 4), _modules_of(obj)))
     if at == 1:
-        first = obj.get("initialModule")
-        parts = items_of(first.get("modules")) or [] if isinstance(first, TorchObject) else []
-        places, given = (2, 1, 4), visit.input
+        first, given = obj.get("initialModule"), visit.input
+        named += zip((2, 1, 4), _modules_of(first))
     else:
         clone = _clone(obj, visit.path, at)
         first = clone[1] if clone is not None else None
-        parts = items_of(first.get("modules")) or [] if isinstance(first, TorchObject) else []
-        both = items_of(parts[0].get("modules")) or [] if parts and isinstance(parts[0], TorchObject) else []
-        for place, item in zip((2, 3), both):
-            names[id(item)] = f"{visit.path}.modules[{place}]"
+        parts = _modules_of(first)
         table = obj.get("outputs")
         before = recorded(table.get(float(at - 1))) if isinstance(table, Table) else None
-        places, given = (0, 5, 4), [visit.input, before if obj.get("train") is not False else visit.before]
-    if visit.number is None and obj.get("step") == 1.0:
-        return
-    for place, item in zip(places, parts):
-        if place:
-            names[id(item)] = f"{visit.path}.modules[{place}]"
+        given = [visit.input, before if obj.get("train") is not False else visit.before]
+        named += [*zip((2, 3), _modules_of(parts[0] if parts else None)), *zip((5, 4), parts[1:])]
     if isinstance(first, TorchObject):
         table = obj.get("_gradOutputs")
         after = recorded(table.get(float(at))) if isinstance(table, Table) and number < count - 1 else None
         one = visit.inner(f"{visit.path}.recurrentModule", first, given, after)
-        one.names = names
+        one.names = {id(item): f"{visit.path}.modules[{place}]" for place, item in named}
         yield one
+
+
+def _modules_of(obj: Value) -> list[Value]:
+    return list(items_of(obj.get("modules")) or []) if isinstance(obj, TorchObject) else []
 
 
 def _recursor(visit: Visit) -> Iterator[Visit | Run]:

@@ -18,7 +18,7 @@ from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import Limits
-from ...torchmodules.judging import DETERMINED, Case, Change, Node, suspects
+from ...torchmodules.judging import DETERMINED, Case, Change, Node, Suspect, suspects
 from ...torchmodules.running import GRADIENTS, LiveLayer, with_weights
 from .optimizers import Direction
 from .proof import CONVERSION, FILE
@@ -71,19 +71,20 @@ class Explanation:
     variant: Variant
 
 
-def explanation(case: Case, limits: Limits, base: Change | None = None) -> Explanation | None:
+def explanation(case: Case, limits: Limits, base: Change | None = None, *, options: bool = True) -> Explanation | None:
     """Return the first variant that explains a difference; `None` if none does.
 
     Args:
         case: recorded values, and what computes them.
         limits: resource limits.
         base: other changes, beside which it is searched for.
+        options: try options and orders of gates too, which takes hundreds of runs.
     """
     if len(case.node.nodes()) > LONGEST or sum(item.numel() for item in case.want) > limits.work:
         return None
     if base and case.explained(base):
         return None
-    for hypothesis in (OneWeight(), Option(), Gates(), Factor()):
+    for hypothesis in (OneWeight(), Option(), Gates(), Factor()) if options else (OneWeight(), Factor()):
         for variant in hypothesis.variants(case, limits, base or {}):
             number = 0.0 if variant.start is None else case.fit(variant.change, variant.start, variant.step)
             number = _plain(case, variant, number) if number is not None and variant.start is not None else number
@@ -109,10 +110,10 @@ class OneWeight:
             if one.excess <= 1:
                 return
 
-            def change(number: float, one: Any = one) -> Change:
+            def change(number: float, one: Suspect = one) -> Change:
                 return one.apply(base, number)
 
-            def text(number: float, one: Any = one) -> str:
+            def text(number: float, one: Suspect = one) -> str:
                 place = "".join(f"[{part}]" for part in one.index)
                 return f"{one.name}{place} was about {number:.3g} larger in Lua (0-based, in PyTorch's layout)"
 
@@ -153,7 +154,10 @@ _USUAL: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("val",): (0.0,),
 }
 """Fields that change what a layer computes without changing its weights, and their usual values."""
-_ANY = "constant_scalar negval threshold alpha beta lambda val k min_val max_val eps pow lambd p".split()
+_ANY = (
+    *("constant_scalar", "negval", "threshold", "alpha", "beta", "lambda", "val"),
+    *("k", "min_val", "max_val", "eps", "pow", "lambd", "p"),
+)
 """Fields with any number."""
 
 
@@ -281,9 +285,7 @@ def _slopes(layer: LiveLayer, direction: Direction, limits: Limits) -> dict[str,
     return found if any(bool(item.any()) for item in found.values()) else {}
 
 
-def _rebuilt(
-    node: Node, layer: LiveLayer, changes: dict[str, Any], limits: Limits, base: Change
-) -> Change | None:
+def _rebuilt(node: Node, layer: LiveLayer, changes: dict[str, Any], limits: Limits, base: Change) -> Change | None:
     """Return a change of a layer's fields; `None` if it cannot be built."""
     now = base.get(id(layer))
     try:

@@ -14,7 +14,7 @@ from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import Limits
-from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM, Case, Node, Ref, same_in_rows, suspects
+from ...torchmodules.judging import COARSE_HEADROOM, EXACT_HEADROOM, Case, Deviation, Node, Ref, same_in_rows, suspects
 from ...torchmodules.running import (
     TINY,
     LiveLayer,
@@ -24,6 +24,7 @@ from ...torchmodules.running import (
     gradients,
     joined,
     mapped,
+    nearest_outputs,
     outputs,
     rounding,
     spread,
@@ -33,7 +34,7 @@ from . import reasons
 from .derived import contradiction, derived_input
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, FILE, NOT_CHECKABLE
-from .runs import Memory, Run, base_name, own_parameters, view_of
+from .runs import Memory, Run, base_name, forget_written, own_parameters, view_of
 from .values import UNIT, Recorded, is_computed, is_whole, leaves, unit_of, zeros_like
 
 MAX_ELEMENTS = 1 << 28
@@ -76,47 +77,50 @@ class Judge:
         return found
 
     def _judge(self, number: int, run: Run, outcome: Outcome) -> None:
-        recorded_here = is_whole(run.output)
-        intact = recorded_here and not self.memory.overwritten(run.output, number)
-        wrong = contradiction(run.obj) if recorded_here and not self.turned else ""
         if run.whole and base_name(run.obj.class_name) == "gModule":
             self._forget(run)  # it consists of its nodes
             return
-        node = None
+        recorded_here = is_whole(run.output)
+        intact = recorded_here and not self.memory.overwritten(run.output, number)
+        node, wrong = None, contradiction(run.obj) if recorded_here and not self.turned else ""
         if not wrong and (run.output is not None or run.glue is not None):
             node, wrong = self._node(number, run, outcome, intact)
-        if node is None:
-            self._forget(run)
-            if wrong:
-                outcome.verdict, outcome.reason, outcome.blame = DIFFERS, wrong, FILE
-            elif recorded_here:
-                outcome.reason = run.reason or outcome.reason or reasons.NO_INPUT
-                self._gradient(number, run, outcome, None)
+        if node is not None:
+            self._run(number, run, outcome, node, intact)
             return
-        # A layer that refuses its input is still explained by another option.
+        self._forget(run)
+        if wrong:
+            outcome.verdict, outcome.reason, outcome.blame = DIFFERS, wrong, FILE
+        elif recorded_here:
+            outcome.reason = run.reason or reasons.NO_INPUT
+            self._gradient(number, run, outcome, None)
+
+    def _run(self, number: int, run: Run, outcome: Outcome, node: Node, intact: bool) -> None:
+        """Run a layer whose input is known, and compare what is recorded."""
         outcome.group = tuple(one.step for one in node.nodes() if one.step >= 0)
         case = Case(node, [], self._headroom(run, self._unit(run)))
+        if intact:
+            outcome.case, case.want = case, [self._upright(item) for item in doubles(to_torch(run.output))]
         try:
             self._compute(node, run)
         except NotRunError as error:
+            # A layer that refuses its input may be explained by another option; one that only joins others is refuted.
             self._forget(run)
             outcome.verdict, outcome.reason = NOT_CHECKABLE, str(error)
             if node.layer is None:
-                outcome.verdict, outcome.blame = DIFFERS, FILE
-            if intact and node.layer is not None:
-                outcome.case, case.want = case, self._wanted(run)
+                outcome.verdict, outcome.blame, outcome.case = DIFFERS, FILE, None
             return
         self._remember(number, run, node)
         self.nodes[number] = node
         if intact:
-            outcome.case, case.want = case, self._wanted(run)
-            self._compare(number, case, outcome)
-        elif recorded_here:
+            self._compare(case, outcome)
+        elif is_whole(run.output):
             outcome.reason = reasons.OVERWRITTEN
-        self._gradient(number, run, outcome, node)
-
-    def _wanted(self, run: Run) -> list[torch.Tensor]:
-        return [self._upright(item) for item in doubles(to_torch(run.output))]
+            shapes = [list(item.shape) for item in node.found], [list(item.size) for item in leaves(run.output)]
+            # In-place layers kept the shape, which no update changes.
+            if [item.numel() for item in node.found] != [item.numel for item in leaves(run.output)]:
+                outcome.verdict, outcome.reason, outcome.blame = DIFFERS, reasons.SHAPE.format(*shapes), FILE
+        self._gradient(number, run, outcome, node if node.by is outputs else None)
 
     # What computes an output
 
@@ -127,7 +131,10 @@ class Judge:
             found = derived_input(run, intact, self.runs[number + 1 :])
             if found is None or found.contradiction:
                 return None, found.contradiction if found is not None else ""
-            outcome.reason, outcome.from_output = found.reason, found.from_output
+            outcome.reason = found.reason
+            if found.value is None:
+                layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits)
+                return Node(number, layer, [doubles(to_torch(run.output))[0]], by=nearest_outputs), ""
             given = self._given(found.value, number)
             if given is not None and found.error is not None:
                 # The solution of equations has errors: it is computed by a node of its own.
@@ -166,8 +173,8 @@ class Judge:
             node.scales = [0.5 * self._unit(run) * whole.abs() + TINY]
             return
         self._check_size(node.layer, value, run)
-        node.found = outputs(node.layer, value)
-        node.scales = rounding(node.layer, value, node.found, outputs)
+        node.found = node.by(node.layer, value)
+        node.scales = rounding(node.layer, value, node.found, node.by)
         if len(node.nodes()) > 1:
             errors = _errors(node.given)
             node.scales = [a + b for a, b in zip(node.scales, spread(node.layer, value, errors, node.found))]
@@ -181,10 +188,7 @@ class Judge:
 
     def _remember(self, number: int, run: Run, node: Node) -> None:
         """Keep what computes an output for its readers if it is missing from the file."""
-        for storage, low, high in run.writes:
-            for key in [key for key in self._live if isinstance(key, tuple) and key[0] == storage]:
-                if key[1] <= high and low <= key[2]:
-                    del self._live[key]
+        forget_written(self._live, run)
         targets = list(leaves(run.output))
         if len(targets) != len(node.found):
             return
@@ -218,32 +222,26 @@ class Judge:
 
     # Comparing it
 
-    def _compare(self, number: int, case: Case, outcome: Outcome) -> None:
+    def _compare(self, case: Case, outcome: Outcome) -> None:
         """Write the verdict on an output; `DIFFERS` where rounding does not explain the difference."""
         run, node = outcome.run, case.node
         if not any(bool(item.isfinite().any()) for item in case.want):
             outcome.reason, outcome.case = reasons.NOT_A_NUMBER, None
             return
         members = [self.runs[part] for part in outcome.group]
-        named = (reasons.APPROXIMATE.get(base_name(member.obj.class_name)) for member in members)
-        why = next(filter(None, named), "")
         off = outcome.difference = case.judge(_single(node))
-        shifted = why == reasons.EXPONENTIAL and not off.reason
-        shifted = shifted and same_in_rows(off.errors, reasons.EXPONENTIAL_ERROR)
-        good = off.agrees or (bool(why) and off.close) or shifted
-        draws = (not good or not off.close) and _draws(node)
-        if good and not shifted and not off.close and off.max_rel > reasons.MOST_ROUNDING:
-            outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.DRAWS if draws else reasons.ROUNDING
-            return
+        why = _approximate(members)
         case.suspect = next(iter(suspects(case, quick=True)), None)
-        if good and (case.suspect is None or case.suspect.excess <= 1):
-            outcome.verdict = AGREES
-            others = dict.fromkeys(member.path for member in members if member is not run)
-            said = [outcome.reason, reasons.TOGETHER.format(", ".join(others)) if others else ""]
-            said.append("" if off.agrees and off.close else why if not off.agrees or why else reasons.CANCELLED)
-            outcome.reason = "; ".join(filter(None, said))
-        elif draws or (node.layer is not None and _remembers(run.obj)):
+        near = off.close or _is_shifted(why, off)
+        good = (off.agrees or (bool(why) and near)) and case.stands_out <= 1
+        doubtful = not near and off.max_rel > reasons.MOST_ROUNDING
+        draws = not (good and off.close) and _draws(node)
+        if good and not doubtful:
+            outcome.verdict, outcome.reason = AGREES, _agreement(outcome, members, why)
+        elif draws or (not good and node.layer is not None and _remembers(run.obj)):
             outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.DRAWS if draws else reasons.STATE
+        elif good:
+            outcome.verdict, outcome.reason = NOT_CHECKABLE, reasons.ROUNDING
         elif not is_computed(run.output):
             outcome.reason, outcome.case = reasons.NEVER_COMPUTED, None
         else:
@@ -253,41 +251,65 @@ class Judge:
 
     def _gradient(self, number: int, run: Run, outcome: Outcome, node: Node | None) -> None:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput."""
-        if self.turned or run.whole or run.glue is not None:
+        both = run.grad_output, run.grad_input
+        units = [unit for unit in map(unit_of, both) if unit is not None]
+        alone = run.whole or run.glue is not None
+        if len(units) < 2 or self.turned or alone or not all(map(is_whole, both)):
             return
-        if not is_whole(run.grad_output) or not is_whole(run.grad_input):
+        if not self.memory.holds_gradients(*both):
             return
-        units = [unit_of(run.grad_input), unit_of(run.grad_output)]
-        shared = not all(self.memory.holds_gradient(item) for item in (run.grad_output, run.grad_input))
-        if shared or None in units or not any(True for _ in leaves(run.grad_output)):
-            return
-        unit = max(item for item in units if item is not None)
         try:
-            layer = node.layer if node is not None else None
-            layer = layer or LiveLayer.build(run.obj, run.path, unit, self.limits)
-            if node is not None:
-                value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
-            elif layer.is_sum and isinstance(run.grad_input, Tensor):
-                value = to_torch(zeros_like(run.grad_input)).double()  # a sum of products does not need it
-            else:
+            by, layer = self._gradient_node(number, run, node, max(units))
+            if by is None:
                 return
-            both = [value, mapped(to_torch(run.grad_output), torch.Tensor.double)]
-            found, want = gradients(layer, both), doubles(to_torch(run.grad_input))
+            want, found = doubles(to_torch(run.grad_input)), gradients(layer, by.given)
             if [item.numel() for item in found] != [item.numel() for item in want]:
                 outcome.backward = NOT_CHECKABLE
                 return
-            if not all(bool(item.isfinite().all()) for item in want):
-                return
-            found = [item.reshape(one.shape) for item, one in zip(found, want)]
-            scales = rounding(layer, both, found, gradients)
+            by.found = [item.reshape(one.shape) for item, one in zip(found, want)]
+            scales = rounding(layer, by.given, by.found, gradients)
+            by.scales = [scale.reshape(one.shape) for scale, one in zip(scales, want)]
         except (NotRunError, T7BridgeError):
             outcome.backward = NOT_CHECKABLE
             return
-        scales = [scale.reshape(one.shape) for scale, one in zip(scales, want)]
-        by = Node(number, layer, both, by=gradients, found=found, scales=scales)
-        outcome.gradient = Case(by, want, BACK * self._headroom(run, unit))
-        off = outcome.gradient.judge(None)
-        outcome.backward = AGREES if off.agrees or (off.close and not layer.is_sum) else DIFFERS
+        if all(bool(item.isfinite().all()) for item in want):
+            outcome.gradient = Case(by, want, BACK * self._headroom(run, max(units)))
+            off = outcome.gradient.judge(None)
+            outcome.backward = AGREES if off.agrees or (off.close and not layer.is_sum) else DIFFERS
+
+    def _gradient_node(self, number: int, run: Run, node: Node | None, unit: float) -> tuple[Node | None, LiveLayer]:
+        """Return what computes a gradient; `None` if the input is unknown, which a sum of products does not need."""
+        layer = node.layer if node is not None else None
+        layer = layer or LiveLayer.build(run.obj, run.path, unit, self.limits)
+        if node is not None:
+            value = node.input(lambda ref: ref.node.found[ref.index].reshape(ref.shape))
+        elif layer.is_sum and isinstance(run.grad_input, Tensor):
+            value = to_torch(zeros_like(run.grad_input)).double()
+        else:
+            return None, layer
+        both = [value, mapped(to_torch(run.grad_output), torch.Tensor.double)]
+        return Node(number, layer, both, by=gradients), layer
+
+
+def _agreement(outcome: Outcome, members: list[Run], why: str) -> str:
+    """Return what is to be said of an output that agrees."""
+    others = dict.fromkeys(member.path for member in members if member is not outcome.run)
+    off = outcome.difference
+    said = [outcome.reason, reasons.TOGETHER.format(", ".join(others)) if others else ""]
+    if off is not None and not (off.agrees and off.close):
+        said.append(why or reasons.CANCELLED)
+    return "; ".join(filter(None, said))
+
+
+def _is_shifted(why: str, off: Deviation) -> bool:
+    """Return whether a sum of exponentials over each row was approximated, by which all its values are shifted."""
+    return why == reasons.EXPONENTIAL and not off.reason and same_in_rows(off.errors, reasons.EXPONENTIAL_ERROR)
+
+
+def _approximate(members: list[Run]) -> str:
+    """Return why the outputs of some layers are not exact in Lua; empty if they are."""
+    found = (reasons.APPROXIMATE.get(base_name(member.obj.class_name), "") for member in members)
+    return next(filter(None, found), "")
 
 
 def _errors(given: Values) -> Values:

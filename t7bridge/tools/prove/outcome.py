@@ -28,7 +28,6 @@ class Outcome:
         parameters: number of weights of the layer itself.
         gradient: the recorded gradient with respect to its input and what computes it.
         backward: the verdict on that.
-        from_output: whether its input was computed from its output with the weights of the file.
         explained: what explains a difference.
     """
 
@@ -42,7 +41,6 @@ class Outcome:
     parameters: int = 0
     gradient: Case | None = None
     backward: str = NOT_RECORDED
-    from_output: bool = False
     explained: Explanation | None = None
 
     @property

@@ -17,8 +17,8 @@ from ...graph.walk import children
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
 from ...nn.plan.places import Places
-from .values import recorded
 from .runs import base_name
+from .values import recorded
 
 Spec = Any
 """An input: a `Draw`, or a list of these for a table."""
@@ -34,6 +34,8 @@ _DPNN_NAMES = "ArgMax Clip Constant Convert DontCast Inception Kmeans ReverseTab
 _DPNN = frozenset(_DPNN_NAMES.split())
 SIDES = (32, 28, 16, 8, 64, 96, 128, 224, 227, 231, 256, 299, 12, 24, 48, 40)
 """Heights and widths tried for images."""
+MOST_DEPTH = 64
+"""Deepest nesting of containers that is followed."""
 
 
 @define(frozen=True)
@@ -74,7 +76,86 @@ def guess_inputs(model: TorchObject, side: int = 32) -> Spec:
         model: the model.
         side: height and width of images.
     """
-    return _guess(model, side, 0)
+    return _Guess(side).of(model, 0)
+
+
+class _Guess:
+    """Inputs of modules, each visited once: a module may stand at several places, and in itself.
+
+    Args:
+        side: height and width of images.
+    """
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+        self._known: dict[int, Spec] = {}
+
+    def of(self, obj: TorchObject, depth: int) -> Spec:
+        """Return the input of a module at a depth of nesting."""
+        if id(obj) not in self._known:
+            self._known[id(obj)] = None  # while it is visited
+            self._known[id(obj)] = self._visit(obj, depth) if depth <= MOST_DEPTH else None
+        return self._known[id(obj)]
+
+    def _visit(self, obj: TorchObject, depth: int) -> Spec:
+        name = base_name(obj.class_name)
+        inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
+        recorded_input = _from_record(recorded(obj.get("gradInput")))
+        if name == "gModule":
+            return self._graph(obj, depth)
+        if name == "ParallelTable":
+            found = [self.of(item, depth + 1) for item in inside]
+            return None if None in found else found
+        if name in ("Sequencer", "BiSequencer", "MapTable"):
+            one = self.of(inside[0], depth + 1) if inside else None
+            return [one, one, one] if one is not None else None
+        if name == "Recurrent":
+            first = obj.get("inputModule")
+            return self.of(first, depth + 1) if isinstance(first, TorchObject) else None
+        shape = _leaf_shape(obj, name, self._side)
+        if shape is not None:
+            return shape
+        if name == "Sequential":
+            inside = inside[:1]
+        for item in inside:
+            spec = self.of(item, depth + 1)
+            if spec is not None:
+                return spec
+        return None if inside and name != "Sequential" else recorded_input
+
+    def _graph(self, obj: TorchObject, depth: int) -> Spec:
+        """Return the inputs of a graph: of each input node that of the first module which reads it."""
+        begin = lookup(obj, "innode.data")
+        readers: dict[int, list[Table]] = {}
+        for node in items_of(obj.get("forwardnodes")) or []:
+            data = lookup(node, "data")
+            if isinstance(data, Table):
+                for item in {id(one): one for one in items_of(data.get("mapindex")) or []}.values():
+                    readers.setdefault(id(item), []).append(data)
+        sources = readers.get(id(begin), [])
+        if len(sources) == 1:
+            selected = readers.get(id(sources[0]), [])
+            sources = selected if any(data.get("selectindex") is not None for data in selected) else sources
+        sources = sorted(sources, key=lambda data: data.get("selectindex") or 0.0)
+        found = [self._first_reader(source, readers, depth) for source in sources]
+        if None in found:
+            return _from_record(recorded(begin.get("input"))) if isinstance(begin, Table) else None
+        return found[0] if len(found) == 1 else found or None
+
+    def _first_reader(self, source: Table, readers: dict[int, list[Table]], depth: int) -> Spec:
+        waiting, seen = [source], {id(source)}
+        for data in waiting:  # which grows
+            module = data.get("module")
+            alone = len(items_of(data.get("mapindex")) or []) <= 1
+            if isinstance(module, TorchObject) and base_name(module.class_name) != "Identity":
+                spec = self.of(module, depth + 1) if alone else None
+                if spec is not None:
+                    return spec
+            for one in readers.get(id(data), []):
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    waiting.append(one)
+        return None
 
 
 def _from_record(value: Any) -> Spec:
@@ -82,46 +163,17 @@ def _from_record(value: Any) -> Spec:
         return Draw(value.size)
     if isinstance(value, list) and value:
         found = [_from_record(item) for item in value]
-        return None if any(item is None for item in found) else found
+        return None if None in found else found
     return None
-
-
-def _guess(obj: TorchObject, side: int, depth: int) -> Spec:
-    name = base_name(obj.class_name)
-    if depth > 64:
-        return None
-    inside = [item for item in items_of(obj.get("modules")) or [] if isinstance(item, TorchObject)]
-    if name == "gModule":
-        return _guess_graph(obj, side, depth)
-    if name in ("LookupTable", "LookupTableMaskZero"):
-        weight = obj.get("weight")
-        return Draw((2, 5), weight.size[0] - int(name != "LookupTable")) if isinstance(weight, Tensor) else None
-    if name == "ParallelTable":
-        found = [_guess(item, side, depth + 1) for item in inside]
-        return None if any(item is None for item in found) else found
-    if name in ("Sequencer", "BiSequencer", "MapTable"):
-        one = _guess(inside[0], side, depth + 1) if inside else None
-        return [one, one, one] if one is not None else None
-    if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU"):
-        count = obj.get("inputSize") or obj.get("inputsize")
-        return Draw((3, 2, int(count))) if isinstance(count, float) else None
-    if name in ("LSTM", "FastLSTM", "GRU") and isinstance(obj.get("inputSize"), float):
-        return Draw((2, int(obj.get("inputSize"))))
-    if name in ("Recurrent",):
-        first = obj.get("inputModule")
-        return _guess(first, side, depth + 1) if isinstance(first, TorchObject) else None
-    for item in inside:
-        found_one = _guess(item, side, depth + 1)
-        if found_one is not None or name == "Sequential":
-            return found_one if found_one is not None else _from_record(recorded(obj.get("gradInput")))
-    if inside:
-        return None
-    shape = _leaf_shape(obj, name, side)
-    return shape if shape is not None else _from_record(recorded(obj.get("gradInput")))
 
 
 def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
     weight, planes = obj.get("weight"), obj.get("nInputPlane")
+    if name in ("LookupTable", "LookupTableMaskZero"):
+        return Draw((2, 5), weight.size[0] - int(name != "LookupTable")) if isinstance(weight, Tensor) else None
+    count = obj.get("inputSize") or obj.get("inputsize")
+    if name in ("SeqLSTM", "SeqLSTMP", "SeqGRU", "LSTM", "FastLSTM", "GRU") and isinstance(count, float):
+        return Draw((3, 2, int(count)) if name.startswith("Seq") else (2, int(count)))
     if name.startswith("Spatial") and isinstance(planes, float):
         return Draw((2, int(planes), side, side))
     if name.startswith("Volumetric") and isinstance(planes, float):
@@ -135,37 +187,6 @@ def _leaf_shape(obj: TorchObject, name: str, side: int) -> Spec:
         rest = {"SpatialBatchNormalization": (side, side), "VolumetricBatchNormalization": (8, 8, 8)}.get(name, ())
         return Draw((2, mean.numel, *rest))
     return None
-
-
-def _guess_graph(obj: TorchObject, side: int, depth: int) -> Spec:
-    begin = lookup(obj, "innode.data")
-    nodes = [lookup(node, "data") for node in items_of(obj.get("forwardnodes")) or []]
-    tables = [data for data in nodes if isinstance(data, Table)]
-
-    def readers(of: Value) -> list[Table]:
-        return [data for data in tables if any(item is of for item in items_of(data.get("mapindex")) or [])]
-
-    found: list[Spec] = []
-    sources = readers(begin)
-    if len(sources) == 1 and any(data.get("selectindex") is not None for data in readers(sources[0])):
-        sources = readers(sources[0])
-    if any(data.get("selectindex") is not None for data in sources):
-        sources.sort(key=lambda data: data.get("selectindex") or 0.0)
-    for source in sources:
-        seen, waiting, spec = 0, [source], None
-        while waiting and spec is None and seen < 100:
-            data = waiting.pop(0)
-            seen += 1
-            module = data.get("module")
-            if isinstance(module, TorchObject) and base_name(module.class_name) != "Identity":
-                several = len(items_of(data.get("mapindex")) or []) > 1
-                spec = None if several else _guess(module, side, depth + 1)
-            if spec is None:
-                waiting += readers(data)
-        if spec is None:
-            return _from_record(recorded(begin.get("input"))) if isinstance(begin, Table) else None
-        found.append(spec)
-    return found[0] if len(found) == 1 else found or None
 
 
 def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:

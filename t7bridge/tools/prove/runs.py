@@ -6,6 +6,7 @@ May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from attrs import field
 
@@ -257,6 +258,14 @@ def view_of(tensor: Tensor) -> tuple[object, ...]:
     return (*region(tensor), tensor.size, tensor.stride)
 
 
+def forget_written(known: dict[Any, Any], run: Run) -> None:
+    """Remove what is known by `view_of` of the memory that a run wrote."""
+    for storage, low, high in run.writes:
+        for key in [key for key in known if isinstance(key, tuple) and key[0] == storage]:
+            if key[1] <= high and low <= key[2]:
+                del known[key]
+
+
 class Memory:
     """Which recorded values are unchanged since a layer read or wrote them.
 
@@ -292,6 +301,10 @@ class Memory:
         """Return whether any tensor of a value was changed by a later run."""
         return any(self.written_after(tensor, run) for tensor in leaves(value))
 
-    def holds_gradient(self, value: Recorded) -> bool:
-        """Return whether gradients are in memory that only one layer writes."""
-        return all(len(self._gradients.get(id(tensor.storage), ())) <= 1 for tensor in leaves(value))
+    def holds_gradients(self, output: Recorded, given: Recorded) -> bool:
+        """Return whether the gradients with respect to an output and an input are in memory that one layer writes.
+
+        Layers that work in place return the gradient in the memory in which they received it.
+        """
+        both = [{id(tensor.storage) for tensor in leaves(value)} for value in (output, given)]
+        return not both[0] & both[1] and all(len(self._gradients.get(one, ())) <= 1 for one in both[0] | both[1])

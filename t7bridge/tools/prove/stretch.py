@@ -17,7 +17,7 @@ from .judge import Judge
 from .outcome import Outcome
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, STALE, StretchProof
 from .reasons import ROUNDING
-from .runs import view_of
+from .runs import forget_written, view_of
 from .values import is_whole, leaves
 
 ROOM = 20.0
@@ -52,20 +52,17 @@ def stretches(judge: Judge, outcomes: list[Outcome]) -> list[StretchProof]:
         run, node = outcome.run, judge.nodes.get(number)
         found = _run(node, outcome, known) if node is not None else None
         targets = list(leaves(run.output))
-        for storage, low, high in run.writes:
-            for key in [key for key in known if isinstance(key, tuple) and key[0] == storage]:
-                if key[1] <= high and low <= key[2]:
-                    del known[key]
+        forget_written(known, run)
         for target in targets:
             known.pop(id(target), None)
-        if found is None or len(found[0]) != len(targets) or len(found[1]) != len(targets):
+        if found is None or not len(found[0]) == len(found[1]) == len(targets):
             continue
         exact, single, taken = found
         start = min((one.start for one in taken), default=number)
         count = 1 + max((one.count for one in taken), default=0)
         ends = {end: far for end, far in ends.items() if not any(far is used for used in taken)}
         for target, one, other in zip(targets, exact, single):
-            if one.numel() == target.numel and one.numel() == other.numel():
+            if one.numel() == target.numel == other.numel():
                 far = Far(one.reshape(target.shape), other.reshape(target.shape), start, count)
                 known[id(target)] = known[view_of(target)] = far
                 if len(targets) == 1 and is_whole(run.output) and not judge.memory.overwritten(run.output, number):
@@ -78,7 +75,9 @@ def _run(node: Node, outcome: Outcome, known: dict[Any, Far]) -> tuple[list[Any]
     """Return the output of a layer after all layers before it, in both precisions, and what it was computed from."""
     taken: list[Far] = []
     run = outcome.run
-    both = [_input(run.input if run.glue is None else list(run.glue), node.given, known, side, taken) for side in (0, 1)]
+    both = [
+        _input(run.input if run.glue is None else list(run.glue), node.given, known, side, taken) for side in (0, 1)
+    ]
     try:
         if node.layer is None:
             whole = [joined(one, node.dim) for one in both]
@@ -105,10 +104,14 @@ def _proof(far: Far, end: int, outcomes: list[Outcome]) -> StretchProof:
     want = doubles(to_torch(outcomes[end].run.output))
     size = float(want[0].abs().max()) if want[0].numel() else 0.0
     apart = float((far.single - far.exact).abs().max()) if want[0].numel() else 0.0
-    off = measure(want, [far.exact], [far.exact.new_full(far.exact.shape, max(apart, 1e-16 * size, 1e-300) * ROOM)], None, 0.2)
+    off = measure(
+        want, [far.exact], [far.exact.new_full(far.exact.shape, max(apart, 1e-16 * size, 1e-300) * ROOM)], None, 0.2
+    )
     inside = {outcome.verdict for outcome in outcomes[far.start : end + 1]}
-    verdict = AGREES if off.excess <= 1 or off.close else next(
-        (one for one in (DIFFERS, STALE) if one in inside), NOT_CHECKABLE
+    verdict = (
+        AGREES
+        if off.excess <= 1 or off.close
+        else next((one for one in (DIFFERS, STALE) if one in inside), NOT_CHECKABLE)
     )
     return StretchProof(
         outcomes[far.start].run.path,

@@ -3,7 +3,7 @@
 Weights of a file may be those of an update after the last forward. So a layer without weights that does not return what
 is recorded differs, and a layer with weights does where
 
-- one change of the file explains it to the last digit and no update looks like it: an update moves more than one number,
+- one change of the file explains it to the last digit and no update looks like it, as that moves more than one number,
 - the last step of an optimizer, as the file tells it, explains all other layers to the last digit and not this one, or
 - no weights at all give what is recorded.
 
@@ -69,9 +69,7 @@ class Vote:
         back = [item for item in self.outcomes if item.case is None and item.backward == DIFFERS and item.is_sum]
         back = [item for item in back if item.verdict == NOT_RECORDED]
         step = self._step([item for item in (*off, *back) if _case(item).weighted])
-        for item in (*off, *back):
-            if step is None or self._keys[id(item)] not in step.explained:
-                item.explained = explanation(_case(item), self.limits)
+        self._explain((*off, *back), step)
         for item in off:
             self._output(item, step, (*off, *back))
         for item in back:
@@ -85,6 +83,22 @@ class Vote:
         self._gradients()
         self._share()
         return self._layers()
+
+    def _explain(self, off: tuple[Outcome, ...], step: Step | None) -> None:
+        """Search for a change of the file that explains each difference, where no step does.
+
+        Where several layers with weights are off, they moved, and an option would not explain one of them. Of the steps
+        of a sequence, all have the change of their weights.
+        """
+        several = len({self._keys[id(item)] for item in off if _case(item).weighted}) > 2
+        tried: dict[tuple[str, Key], bool] = {}
+        for item in off:
+            key, case = self._keys[id(item)], _case(item)
+            one = item.run.path, key
+            if (step is not None and key in step.explained) or tried.get(one) is False:
+                continue
+            item.explained = explanation(case, self.limits, options=not (several and case.weighted))
+            tried[one] = item.explained is not None
 
     # Updates
 
@@ -116,7 +130,7 @@ class Vote:
         key = self._keys[id(item)]
         others = {self._keys[id(one)] for one in off if _case(one).weighted} - {key}
         case, change = _case(item), stepped(_case(item), step.direction, self.limits, self._slopes)
-        if change is None or not others <= step.explained or item.from_output:
+        if change is None or not others <= step.explained:
             return False
         odd = any(layer.name in _ODD or may_be_undone(layer.obj) for _, layer in case.layers)
         if odd or self._is_shared(key):
@@ -131,7 +145,9 @@ class Vote:
             for name in ("weight", "bias"):
                 tensor, slope = one.run.obj.get(name), one.run.obj.get("gradWeight" if name == "weight" else "gradBias")
                 if isinstance(tensor, Tensor) and isinstance(slope, Tensor) and tensor.numel:
-                    owners.setdefault((id(tensor.storage), tensor.offset), set()).add(hash((id(slope.storage), slope.offset)))
+                    owners.setdefault((id(tensor.storage), tensor.offset), set()).add(
+                        hash((id(slope.storage), slope.offset))
+                    )
         return any(len(owners.get(one, ())) > 1 for one in key)
 
     def _is_fresh(self, item: Outcome, found: Explanation) -> bool:
@@ -172,11 +188,9 @@ class Vote:
             self._blame(item, found, found.text)
             return
         key = self._keys[id(item)]
-        if step is not None and key in step.explained and self._moved(item, step.direction, step.rate):
-            if not self._stands_out(case, step):
-                item.verdict = STALE
-                item.reason = reasons.STEPPED.format(f"{step.rate:.3g}", step.direction.name)
-                return
+        if step is not None and key in step.explained and self._is_only_moved(item, step):
+            item.verdict, item.reason = STALE, reasons.STEPPED.format(f"{step.rate:.3g}", step.direction.name)
+            return
         if step is not None and len(step.explained - {key}) >= OTHERS:
             base = stepped(case, step.direction, self.limits, self._slopes)
             named = f"{step.rate:.3g}", step.direction.name
@@ -194,14 +208,15 @@ class Vote:
         elif item.case is None:
             item.verdict, item.reason = STALE, reasons.BEFORE_UPDATE
 
-    def _stands_out(self, case: Case, step: Step) -> bool:
-        """Return whether one weight deviates beyond rounding beside a step."""
+    def _is_only_moved(self, item: Outcome, step: Step) -> bool:
+        """Return whether a step explains a layer, and no weight deviates beyond rounding beside it."""
+        case = _case(item)
         base = stepped(case, step.direction, self.limits, self._slopes)
-        if base is None:
+        left = case.with_change(base(step.rate)) if base is not None else None
+        if base is None or left is None or not left.agrees:
             return False
-        change = base(step.rate)
-        left = suspects(case, change, case.with_change(change), quick=True)
-        return bool(left) and left[0].excess > 2
+        # The weights were rounded once more by the update.
+        return all(one.excess <= 2 for one in suspects(case, base(step.rate), left, quick=True)[:1])
 
     def _blame(self, item: Outcome, found: Explanation, text: str) -> None:
         if text.startswith("train = ") and self._is_other_mode(item):
@@ -209,8 +224,6 @@ class Vote:
             item.verdict, item.reason = AGREES, reasons.OTHER_MODE.format(*modes)
             return
         item.verdict, item.blame = DIFFERS, found.blame
-        if found.variant.start is None or not item.reason.startswith(("shape", "does not")):
-            item.reason = ""
         item.reason = "; ".join(filter(None, (item.reason, reasons.GRADIENT if item.case is None else "", text)))
 
     def _is_other_mode(self, item: Outcome) -> bool:
@@ -231,29 +244,26 @@ class Vote:
 
     def _members(self, item: Outcome) -> None:
         """Layers whose output was overwritten share the verdict of the one that it is compared after."""
-        case = _case(item)
-        members = [self.outcomes[number] for number in item.group]
-        at = item.explained.node.step if item.explained is not None else item.group[-1]
-        verdict, reason, blame = item.verdict, item.reason, item.blame
-        for one in members:
+        case, verdict, reason, blame = _case(item), item.verdict, item.reason, item.blame
+        weighted = {node.step for node, _ in case.weighted}
+        at = item.explained.node.step if item.explained is not None else None
+        for number in item.group:
+            one = self.outcomes[number]
             if one is not item and one.verdict != NOT_RECORDED:
                 continue
-            has_weights = any(node.step == self.outcomes.index(one) and layer.weights for node, layer in case.layers)
-            guilty = verdict == DIFFERS and (
-                self.outcomes.index(one) == at if item.explained is not None else has_weights or not case.weighted
-            )
+            # Without an explanation, of layers with weights these are to blame, else all.
+            guilty = number == at if at is not None else number in weighted or not weighted
             one.difference = item.difference
-            one.reason = reason
-            if verdict == AGREES or guilty or (verdict == STALE and has_weights):
-                one.verdict, one.blame = verdict, blame if guilty else ""
+            if verdict in (AGREES, NOT_CHECKABLE) or guilty:
+                one.verdict, one.blame, one.reason = verdict, blame, reason
                 if one is not item:
-                    one.reason = reasons.BEHIND.format(item.run.path) + (f": {reason}" if verdict != AGREES else "")
-            elif verdict == DIFFERS and item.explained is not None:
-                one.verdict, one.blame = AGREES, ""
+                    said = "" if verdict == AGREES else reason
+                    one.reason = ": ".join(filter(None, (reasons.BEHIND.format(item.run.path), said)))
+            elif at is not None and verdict == DIFFERS:
+                one.verdict, one.blame, one.difference = AGREES, "", None
                 one.reason = reasons.REPAIRED.format(self.outcomes[at].run.path)
-                one.difference = None
-            elif verdict in (DIFFERS, STALE):
-                others = [other.run.path for other in members if other is not one]
+            else:
+                others = [self.outcomes[other].run.path for other in item.group if other != number]
                 one.verdict, one.blame = NOT_CHECKABLE, ""
                 one.reason = reasons.WITH_ANOTHER.format(", ".join(others))
 
@@ -352,8 +362,8 @@ def _nudged(value: Any) -> Any:
 
 
 def _is_beyond_weights(case: Case) -> bool:
-    """Return whether no weights give the recorded values: the best ones leave more than rounding in the mean, so that any
-    leave it in some value. Only for layers that are linear in their weights, and with more values than these.
+    """Return whether no weights give the recorded values: the best ones leave more than rounding in the mean, so that
+    any leave it in some value. Only for layers that are linear in their weights, and with more values than these.
     """
     layer = case.node.layer
     linear = layer is not None and (layer.is_sum or "BatchNorm" in layer.name) and len(case.layers) == 1
@@ -407,7 +417,7 @@ def _proof_of(item: Outcome) -> LayerProof:
     reason = item.reason
     if item.verdict in (AGREES, STALE) and item.backward == DIFFERS and item.case is not None:
         reason = "; ".join(filter(None, (reason, reasons.OTHER_PASS)))
-    suspect = item.case.suspect.excess if item.case is not None and item.case.suspect is not None else 0.0
+    suspect = item.case.stands_out if item.case is not None else 0.0
     return LayerProof(
         item.run.path,
         item.run.obj.class_name,

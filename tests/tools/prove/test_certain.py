@@ -1,0 +1,103 @@
+"""What `prove` claims is certain: sound files in every state are no difference, and what is named was changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import TESTFILES, corpus, name_of
+from prove_changes import at, read, replaced
+
+import t7bridge
+from t7bridge.errors import ModelError
+from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.graph.storage import Storage
+from t7bridge.tools.prove import reasons
+from t7bridge.tools.prove.probe import fitting_inputs, guess_inputs
+from t7bridge.tools.prove.proof import CONVERSION, FILE
+from t7bridge.tools.prove.prove import prove_value
+
+RANDOM = [path for path in corpus("prove/random.*.t7") if ".bad." not in path.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RANDOM, ids=name_of)
+def test_no_sound_file_differs(path: Path):
+    """Models in the states that training programs leave have no difference."""
+    proof = t7bridge.prove(path)
+    assert proof.exit_code == 0
+    assert not proof.of("differs")
+    assert all(layer.verdict != "stale" or layer.parameters for layer in proof.layers)
+
+
+def test_the_changed_layer_is_named_and_the_file_blamed():
+    """A change that Lua measured is found, and it is the file's."""
+    path = TESTFILES / "prove/random.196.dropout.fresh.1.bad.t7"
+    changed = path.with_suffix(".txt").read_text().split("\t")[0]
+    (layer,) = t7bridge.prove(path).of("differs")
+    assert (layer.path, layer.blame) == (changed, FILE)
+
+
+def test_a_model_saved_in_another_mode_than_it_ran():
+    """`evaluate` after the last forward, which ran in training, is no difference; one layer in another mode is."""
+    proof = t7bridge.prove(TESTFILES / "prove/random.31.mlp_bn.evalmode.t7")
+    named = reasons.OTHER_MODE.format("training", "evaluation")
+    assert [layer.verdict for layer in proof.layers if named in layer.reason] == ["agrees", "agrees"]
+
+
+def test_what_is_off_the_step_of_all_other_layers_differs():
+    """Two scales of batch normalization, swapped beside a step of gradient descent, are named, and no other layer."""
+    model = read("mlp.stale")
+    norm = at(model, "root.modules[2]")
+    array = norm["weight"].storage.array.copy()
+    start = norm["weight"].offset
+    array[[start, start + 1]] = array[[start + 1, start]]
+    replaced(model, norm["weight"].storage, Storage.from_array(array))
+    proof = prove_value(model, "mlp")
+    assert [layer.path for layer in proof.of("differs")] == ["root.modules[2]"]
+    assert "explains the other layers and not this one" in proof.of("differs")[0].reason
+
+
+def test_one_layer_that_moved_otherwise_is_not_known():
+    """All weights of one layer, moved at random, may be an update: nothing differs."""
+    model = read("mlp.train")
+    linear = at(model, "root.modules[5]")
+    array = linear["weight"].storage.array.copy()
+    array += np.random.default_rng(1).normal(0, 1e-4, array.shape).astype(array.dtype)
+    replaced(model, linear["weight"].storage, Storage.from_array(array))
+    proof = prove_value(model, "mlp")
+    assert not proof.of("differs")
+    assert "root.modules[5]" in [layer.path for layer in proof.of("stale")]
+
+
+def test_a_layer_that_refuses_its_input_is_no_difference():
+    """An exception says nothing about the file; where another option agrees, that is a difference."""
+    model = read("dilated.train")
+    reshape = at(model, "root.modules[8]")
+    reshape["nelement"] = 7.0
+    for name in ("size", "batchsize"):
+        reshape[name] = Storage.from_array(np.full_like(reshape[name].array, 7))
+    found = {layer.path: layer for layer in prove_value(model, "dilated").layers}
+    assert found["root.modules[8]"].verdict == "not checkable"
+
+
+def test_a_layer_without_weights_that_nothing_explains_is_the_conversion():
+    """Recorded numbers that no change of the file gives leave the conversion to blame."""
+    model = read("mlp.eval")
+    last = at(model, "root.modules[10]")
+    array = last["output"].storage.array.copy()
+    array[:] = np.roll(array, 1)
+    last["output"].storage = Storage.from_array(array)
+    layer = next(layer for layer in prove_value(model, "mlp").layers if layer.path == "root.modules[10]")
+    assert (layer.verdict, layer.blame) == ("differs", CONVERSION)
+
+
+def test_the_input_of_shared_containers_is_guessed_in_linear_time():
+    """Forty containers, each twice in the next, are forty modules and not 2 ** 40."""
+    model = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table()}))
+    for _ in range(40):
+        model = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.of([(1.0, model), (2.0, model)])}))
+    assert guess_inputs(model) is None
+    with pytest.raises(ModelError, match="--shape"):
+        fitting_inputs(model, "root")
