@@ -92,6 +92,8 @@ NUMPY_MODULES = {
     "torchmodules",
     "lua",
     "tools/torch_oracle.py",
+    "tools/prove/derived.py",
+    "tools/prove/hypotheses.py",
 }
 # Libraries of the extras, and their only importers.
 OPTIONAL = {
@@ -108,6 +110,8 @@ OPTIONAL = {
 TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}
 # What traces and makes modules of torch for Lua; imported only once such a module is there.
 TORCH_MODULES = {"lua/trace.py", "lua/factory.py"}
+# What judges recorded values by modules of torch; imported once `prove` has found PyTorch.
+TORCH_MODULES |= {f"tools/prove/{name}.py" for name in ("judge", "hypotheses", "verdicts")}
 
 
 def room_of(path: Path) -> str:

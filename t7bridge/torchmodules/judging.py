@@ -26,6 +26,11 @@ EXACT_HEADROOM = 20.0
 """Factor of the limit in double precision: the reference itself is no more exact than what it judges."""
 COARSE_HEADROOM = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
+OVERLAP = 20.0
+"""Largest deviation of one weight where those of most are larger than rounding, in their standard deviations:
+`HEADROOM`, and a third more, as a median of few is right to a third."""
+CLEAR = 2.0
+"""Limits that a difference must exceed for one weight to explain it: with less, what is left is another's as well."""
 RTOL, ATOL = 1e-4, 1e-5
 """The differences allowed for a layer with approximate functions."""
 DETERMINED = 3
@@ -418,7 +423,9 @@ def suspects(
             if isfinite(height) and height > 0 and isfinite(change):
                 found.append(Suspect(node, name, index, change, height, 0))
     base_size = case.off.limit / HEADROOM
-    limit = HEADROOM * max(base_size, min(_bulk(torch.cat(everything)), GROWTH * base_size)) if everything else 1.0
+    # Rounding errors of one sum are in the columns of all its weights: the median of these is larger.
+    overlap = OVERLAP * min(_bulk(torch.cat(everything)), GROWTH * base_size) if everything else 0.0
+    limit = max(HEADROOM * base_size, overlap)
     for one in found:
         one.excess, one.visible = one.excess / limit, visible
     return sorted(found, key=lambda one: -one.excess)

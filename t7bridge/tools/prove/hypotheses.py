@@ -18,7 +18,7 @@ from ...errors import T7BridgeError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...limits import Limits
-from ...torchmodules.judging import DETERMINED, Case, Change, Node, Suspect, suspects
+from ...torchmodules.judging import CLEAR, DETERMINED, GROWTH, Case, Change, Node, Suspect, suspects
 from ...torchmodules.running import GRADIENTS, LiveLayer, with_weights
 from .optimizers import Direction
 from .proof import CONVERSION, FILE
@@ -84,7 +84,7 @@ def explanation(case: Case, limits: Limits, base: Change | None = None, *, optio
         return None
     if base and case.explained(base):
         return None
-    for hypothesis in (OneWeight(), Option(), Gates(), Factor()) if options else (OneWeight(), Factor()):
+    for hypothesis in _hypotheses(case, options):
         for variant in hypothesis.variants(case, limits, base or {}):
             number = 0.0 if variant.start is None else case.fit(variant.change, variant.start, variant.step)
             number = _plain(case, variant, number) if number is not None and variant.start is not None else number
@@ -93,6 +93,17 @@ def explanation(case: Case, limits: Limits, base: Change | None = None, *, optio
             certain = not case.weighted or (variant.visible > 1 and case.off.active >= DETERMINED)
             return Explanation(variant.node, variant.text(number), variant.blame, certain, number, variant)
     return None
+
+
+def _hypotheses(case: Case, options: bool) -> list[Any]:
+    """Return what may explain a difference: of one that is not clear, nothing."""
+    size = max(case.off.excess, case.stands_out) if case.node.found else GROWTH
+    if case.weighted and size < CLEAR:
+        return []
+    # What changes all values a little may be their rounding, which in Lua's libraries may be larger.
+    if case.weighted and size < GROWTH:
+        return [OneWeight()]
+    return [OneWeight(), Option(), Gates(), Factor()] if options else [OneWeight(), Factor()]
 
 
 def _plain(case: Case, variant: Variant, number: float) -> float:

@@ -90,14 +90,16 @@ class Vote:
         Where several layers with weights are off, they moved, and an option would not explain one of them. Of the steps
         of a sequence, all have the change of their weights.
         """
-        several = len({self._keys[id(item)] for item in off if _case(item).weighted}) > 2
+        moved = {self._keys[id(item)] for item in off if item.case is not None and not item.run.whole}
+        several = len(moved - {frozenset()}) > 2
         tried: dict[tuple[str, Key], bool] = {}
         for item in off:
             key, case = self._keys[id(item)], _case(item)
             one = item.run.path, key
             if (step is not None and key in step.explained) or tried.get(one) is False:
                 continue
-            item.explained = explanation(case, self.limits, options=not (several and case.weighted))
+            options = not several or not case.weighted or bool(case.off.reason) or not case.node.found
+            item.explained = explanation(case, self.limits, options=options)
             tried[one] = item.explained is not None
 
     # Updates
@@ -201,7 +203,9 @@ class Vote:
             if self._is_off_step(item, step, off):
                 item.verdict, item.reason, item.blame = DIFFERS, reasons.OFF.format(*named), FILE
                 return
-        if case.node.found and _is_beyond_weights(case):
+        if _has_other_shape(case):
+            self._unexplained(item)
+        elif case.node.found and _is_beyond_weights(case):
             item.verdict, item.reason, item.blame = DIFFERS, reasons.NO_UPDATE, CONVERSION
         elif case.node.found and item.case is not None:
             item.verdict, item.reason = STALE, reasons.MOVED
@@ -402,6 +406,11 @@ def _is_masked(case: Case) -> bool:
         if bool(((one - other).abs() > case.off.limit * scale)[left].any()):
             return False
     return total > kept >= DETERMINED
+
+
+def _has_other_shape(case: Case) -> bool:
+    """Return whether an output has another shape than the recorded one, which no weights change."""
+    return bool(case.node.found) and [item.numel() for item in case.want] != [item.numel() for item in case.node.found]
 
 
 def _is_other_batch(case: Case) -> bool:
