@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .nn.weights.state_dict import state_dict
     from .report import Note, Report
     from .tools.diff import diff
-    from .tools.draw.draw import draw
+    from .tools.draw import draw
     from .tools.export import export
     from .tools.export_module import write_module
     from .tools.files import describe, load, save
@@ -51,7 +51,7 @@ _HOMES = {
     "convert_zoo": "zoo",
     "describe": "tools.files",
     "diff": "tools.diff",
-    "draw": "tools.draw.draw",
+    "draw": "tools.draw",
     "export": "tools.export",
     "inspect": "tools.inspect",
     "load": "tools.files",

@@ -104,7 +104,7 @@ OPTIONAL = {
     "onnxscript": "torchmodules/export.py",
     "distributed": "zoo/workers.py",
     "rich": "cli/progress.py cli/zoo_display.py",
-    "cairosvg": "tools/draw/png.py",
+    "cairosvg": "tools/draw/pictures.py",
 }
 # What makes values of torch, and imports it when one is asked for.
 TORCH_VALUES = {"tools/torch_oracle.py", "graph/torch_values.py", "conversion/plain.py"}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from ..text import printable
-from ..tools.draw import FORMATS
 from .shared import add_limits, add_option, add_options, limits_of
 
 INPUTS = ("file",)
@@ -25,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PICTURE",
-        type=_picture,
         help=".html (interactive page), .svg, .png, .dot (Graphviz) or .json",
     )
     from ..conversion.options import options_for
@@ -36,15 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limits(parser)
 
 
-def _picture(text: str) -> str:
-    if os.path.splitext(text)[1].lower() not in FORMATS:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
-    return text
-
-
 def run(options: argparse.Namespace) -> int:
     """Draw the model."""
-    from ..tools.draw.draw import draw
+    from ..tools.draw import draw
 
     drawing = draw(
         options.file,

@@ -42,6 +42,11 @@ def sizes(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(shown)}{', …' if len(shape) > _DIMENSIONS else ''}]"
 
 
+def extents(shape: tuple[int, ...]) -> str:
+    """Return `1×64×56×56`; `scalar` of no dimensions."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """Return `1 module`, `7 modules`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

@@ -87,7 +87,7 @@ def diff(
         found = comparer.run(one, two)
         report = DiffReport(str(a), str(b), comparer.tensors, found, hint_for(found, str(a), str(b)))
         if draw is not None:
-            from .draw.draw import draw_pair
+            from .draw import draw_pair
 
             report.drawn = draw_pair(first, second, draw, rtol=rtol, atol=atol, force=force, limits=limits)
         return report

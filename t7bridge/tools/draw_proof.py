@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..errors import ModelError, TargetExistsError
+from ..errors import TargetExistsError
 from ..io.inputs import inputs_protected
 from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
-from .draw import FORMATS
-from .draw.draw import Drawing, draw, write_drawing
+from .draw import Drawing, check_picture, draw
 from .prove.proof import AGREES, DIFFERS, NOT_CHECKABLE, NOT_RECORDED, STALE, LayerProof, Proof
 
 NEAR = 1e-5
@@ -46,14 +45,12 @@ def draw_proof(
         ModelError: `dst` is not a picture.
         TargetExistsError: the picture exists and `force` is not set.
     """
-    suffix = os.path.splitext(os.fspath(dst))[1].lower()
-    if suffix not in FORMATS:
-        raise ModelError("not a picture", file=os.fspath(dst), expected=f"a name that ends in {', '.join(FORMATS)}")
+    check_picture(dst)
     if os.path.exists(dst) and not force:
         raise TargetExistsError("the picture exists", file=os.fspath(dst), hint="Replace it with --force.")
     drawing = draw(src, None, at, limits=limits)
     mark(drawing, {layer.path: layer for layer in proof.layers})
-    write_drawing(drawing, dst, suffix, force)
+    drawing.write(dst, force=force)
     return drawing
 
 

@@ -11,21 +11,29 @@ from .. import formats
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
-from ..graph.show import counted
+from ..graph.show import extents
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Visit, children, walk
 from ..io.source import Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.plan.places import find_models, is_module
+from ..nn.plan.places import is_module
 from ..values.outline import summary as short_summary
 from ..values.summary import LayerRow, Summary, TensorRow
-from .draw.blocks import Block, blocks_of, shape_text
-from .draw.infer import Shapes, infer
-from .draw.run_shapes import run_for_shapes
-from .draw.skips import branches_of, listed, shared_of, skips_of
-from .draw.structure import structure_blocks
-from .draw.view import shown
+from .draw import (
+    Block,
+    Shapes,
+    branches_of,
+    first_places,
+    group_of,
+    models_in,
+    shape_text,
+    shapes_of,
+    shared_of,
+    shown,
+    skips_of,
+    structure_blocks,
+)
 
 ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
@@ -68,11 +76,11 @@ def inspect(
         result.header = {"file": result.file, **_format_facts(document)}
         value = roots[0] if at is None else value_at(roots, at)
         result.header.update(_counts(roots))
-        blocks = _blocks(value, at or "root", limits)
+        models, blocks = _blocks(value, at or "root", limits)
         if input_shape is not None and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
-            shapes = _shapes(value, at or "root", input_shape, blocks, limits)
+            shapes = shapes_of(models, input_shape, limits)
             result.shapes = shapes.source
             result.header.update(_model_facts(blocks, shapes))
             result.layers = _rows(blocks)
@@ -159,23 +167,15 @@ def _covered(spans: list[tuple[int, int]]) -> int:
     return total
 
 
-def _blocks(value: Value, path: str, limits: Limits) -> list[Block]:
-    """Return the blocks of the models in a value; none if it has none, or too many."""
-    found = [(path, value)] if is_module(value) else find_models(value, path)
+def _blocks(value: Value, path: str, limits: Limits) -> tuple[list[tuple[str, TorchObject, list[Block]]], list[Block]]:
+    """Return the models in a value, and the blocks of the whole; none if it has none, or too many."""
     try:
-        if not found:
-            return structure_blocks(value, "")
-        if len(found) == 1:
-            return blocks_of(found[0][1], found[0][0], limits)
-        root = Block("", "", "side")
-        parts = [blocks_of(module, place, limits) for place, module in found]
-        for (place, _), part in zip(found, parts):
-            part[0].name = place.removeprefix(path).lstrip(".")
-            root.inside.append(part[0])
-            root.parameters += part[0].parameters
-        return [root, *(block for part in parts for block in part)]
+        models = models_in(value, path, limits)
+        if len(models) > 1:
+            return models, group_of(models, "", path)
+        return models, models[0][2] if models else structure_blocks(value, "")
     except (LimitError, ModelError):
-        return []
+        return [], []
 
 
 def _rows(blocks: list[Block]) -> list[LayerRow]:
@@ -187,13 +187,8 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
         block, depth = stack.pop()
         if block.kind == "end":
             continue
-        repeat = 1
-        title, mark, times = block.title.rpartition("× ")
-        if mark and times.isdigit():
-            repeat = int(times)
-        shared = block.same or next((each.shared for each in block.weights if each.shared), "")
         label = [line for line in block.lines if not line.startswith(("shares ", "the same as "))]
-        torch = title.strip() if repeat > 1 else block.title
+        torch = block.title
         arguments = next((line for line in label if not line.endswith((" elements", " inside", " parameters"))), "")
         if block.mark == "unmapped" or (block.class_name and torch == block.class_name and not block.target):
             torch = "none" if block.mark == "unmapped" else ""
@@ -210,8 +205,8 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
                     torch if block.mark != "repeat" else "",
                     shape_text(block.shape) if block.shape else _weight_shape(block),
                     block.parameters,
-                    shared,
-                    repeat,
+                    block.owner,
+                    block.repeat,
                 )
             )
             depth += 1
@@ -224,7 +219,7 @@ def _weight_shape(block: Block) -> str:
     if block.target or not block.weights:
         return ""
     first = block.weights[0]
-    return f"{first.name} {'×'.join(map(str, first.tensor.shape)) or 'scalar'}"
+    return f"{first.name} {extents(first.tensor.shape)}"
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
@@ -317,29 +312,5 @@ def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
     facts: dict[str, Any] = {"input": shapes.input and shapes.input + guess, "output": shapes.output}
     facts["parameters"] = blocks[0].parameters
     for name, places in (("branches", branches_of(blocks)), ("skips", skips_of(blocks)), ("shared", shared_of(blocks))):
-        facts[name] = listed(places) if places else ""
+        facts[name] = first_places(places) if places else ""
     return {name: fact for name, fact in facts.items() if fact != ""}
-
-
-def _shapes(value: Value, path: str, wanted: Sequence[int] | str | None, blocks: list[Block], limits: Limits) -> Shapes:
-    """Determine the shapes of the models in a value, and set them in their blocks."""
-    found = [(path, value)] if is_module(value) else find_models(value, path)
-    if wanted is not None:
-        if len(found) != 1:
-            raise ModelError(
-                "shapes are computed by running one model",
-                found=counted(len(found), "model"),
-                hint="Name it with --at.",
-            )
-        return run_for_shapes(found[0][1], found[0][0], wanted, blocks, limits)
-    if len(found) == 1:
-        return infer(blocks)
-    sources: list[str] = []
-    for model in blocks[0].inside if found else ():
-        parts, stack = [], [model]
-        while stack:
-            parts.append(stack.pop())
-            stack += reversed(parts[-1].inside)
-        sources.append(infer(parts).source)
-    kinds = sorted({"a guess from the layers" if "guess" in each else each for each in sources if each})
-    return Shapes(source=", or ".join(kinds))

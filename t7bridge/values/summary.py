@@ -9,6 +9,7 @@ from typing import Any
 from attrs import asdict, field
 
 from ..data import define
+from ..graph.show import extents
 from ..text import printable
 
 _WIDEST = 34
@@ -122,7 +123,7 @@ class Summary:
                 "tensors",
                 ["tensor", "shape", "type", *names],
                 [
-                    [row.key, "×".join(map(str, row.shape)) or "scalar", row.type]
+                    [row.key, extents(row.shape), row.type]
                     + [_number(row.numbers[name]) if name in row.numbers else "" for name in names]
                     for row in self.tensors
                 ],

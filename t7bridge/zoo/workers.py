@@ -135,8 +135,7 @@ def picture_of(target: str) -> str:
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
     """Draw a model. A failure is noted, and does not affect the conversion."""
-    from ..tools.draw.draw import draw
-    from ..tools.draw.page import is_page
+    from ..tools.draw import draw, is_page
 
     try:
         with as_local_output(place) as target:
@@ -236,7 +235,7 @@ def _warm_up(settings: Settings) -> None:
         "graph.arrays",
     ]
     wanted += ["tools.export_module", "codegen.generate"] if settings.module else []
-    wanted += ["tools.draw.draw"] if settings.draw else []
+    wanted += ["tools.draw.drawing"] if settings.draw else []
     wanted += ["tools.prove.prove"] if settings.prove else []
     wanted += ["tools.verify", "formats.torchfile"] if settings.verify else []
     for name in wanted:

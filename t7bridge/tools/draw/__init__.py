@@ -1,3 +1,60 @@
-"""Drawing of models: `blocks` and `structure` build the picture, `page` and others write it; `draw` is public."""
+"""Drawing of models: `blocks` makes the picture's content, `shapes` infers its shapes, `view` selects what is shown,
+`layout`, `pictures` and `page` write it, `pair` compares two; `draw` is public. Each module is loaded on first use.
+"""
 
-FORMATS = (".html", ".svg", ".png", ".dot", ".json")
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .blocks import Block, Flow, blocks_of, group_of, models_in, shape_text, structure_blocks
+    from .drawing import Drawing, check_picture, draw, draw_pair
+    from .layout import Box, lay_out
+    from .page import is_page
+    from .shapes import Evaluation, Shapes, evaluate, infer, shapes_of
+    from .view import Fold, branches_of, first_places, folds_of, shared_of, shown, skips_of
+
+__all__ = [
+    "Block",
+    "Box",
+    "Drawing",
+    "Evaluation",
+    "Flow",
+    "Fold",
+    "Shapes",
+    "blocks_of",
+    "branches_of",
+    "check_picture",
+    "draw",
+    "draw_pair",
+    "evaluate",
+    "first_places",
+    "folds_of",
+    "group_of",
+    "infer",
+    "is_page",
+    "lay_out",
+    "models_in",
+    "shape_text",
+    "shapes_of",
+    "shared_of",
+    "shown",
+    "skips_of",
+    "structure_blocks",
+]
+_HOMES = {
+    "blocks": ("Block", "Flow", "blocks_of", "group_of", "models_in", "shape_text", "structure_blocks"),
+    "drawing": ("Drawing", "check_picture", "draw", "draw_pair"),
+    "layout": ("Box", "lay_out"),
+    "page": ("is_page",),
+    "shapes": ("Evaluation", "Shapes", "evaluate", "infer", "shapes_of"),
+    "view": ("Fold", "branches_of", "first_places", "folds_of", "shared_of", "shown", "skips_of"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{home}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,22 +1,27 @@
-"""The drawn form of a model: nested blocks, and the flows between them."""
+"""The drawn form of a model: nested blocks, and the flows between them.
+
+`blocks_of` makes them from a module, and `structure_blocks` from named tensors and Python objects, by the nesting of
+names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
 from attrs import field
 
 from ...data import define
-from ...errors import LimitError
-from ...graph.lua import Table, TorchObject, Value
-from ...graph.show import clean, short
+from ...errors import LimitError, ModelError
+from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ...graph.python import MODULE_PARTS, UNSET, PythonObject
+from ...graph.show import clean, extents, short
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.mapping import Literal
 from ...nn.plan.build_spec import sketch
-from ...nn.plan.places import Places, is_scratch
+from ...nn.plan.places import Places, find_models, is_module, is_scratch
 from ...nn.plan.spec import SEQUENTIAL, GraphSpec, Link, ModuleSpec
 from ...nn.weights.state_dict import StateDict, state_dict
 
@@ -25,6 +30,10 @@ _STEPS_PER_WORK = 5
 """Levels of nesting, summed over all modules, that cost one step of `Limits.work`: paths are as long as these."""
 _DETAIL_CHARS = 48
 _FIELDS, _FIELD_CHARS = 40, 80
+_DEEPEST = 200
+"""Maximum nesting of values that are drawn by their names."""
+_CHAIN = "torch.nn.modules.container.Sequential"
+_BUFFERS = {"running_mean", "running_var", "num_batches_tracked"}
 _FAN_OUT = {"nn.Concat", "nn.ConcatTable", "nn.DepthConcat", "nn.Inception"}
 """Containers that pass their whole input to each child."""
 _EACH_ITS_OWN = {"nn.ParallelTable", "nn.Parallel"}
@@ -96,7 +105,6 @@ class Block:
         mark: `weights` for a layer with some, `unmapped` for a class without PyTorch module, `again` for a module that
             is already drawn elsewhere.
         lines: other text of the label: arguments, counts, notes.
-        hint: class and path in the file.
         class_name: class in the file.
         target: dotted name of the PyTorch class.
         key: its name in the state dict.
@@ -108,6 +116,7 @@ class Block:
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
         same: key of the block that is the same module, for `again`.
+        repeat: number of consecutive blocks that it stands for.
         inside: the blocks in it, in order.
         flows: of a graph.
     """
@@ -117,7 +126,6 @@ class Block:
     kind: str = "layer"
     mark: str = ""
     lines: list[str] = field(factory=list)
-    hint: str = ""
     class_name: str = ""
     target: str = ""
     key: str = ""
@@ -129,6 +137,7 @@ class Block:
     weights: list[Weight] = field(factory=list)
     parameters: int = 0
     same: str = ""
+    repeat: int = 1
     inside: list[Block] = field(factory=list)
     flows: list[Flow] = field(factory=list)
 
@@ -138,6 +147,24 @@ class Block:
         if self.kind == "chain":
             return [Flow(place, place + 1) for place in range(len(self.inside) - 1)]
         return self.flows
+
+    @property
+    def hint(self) -> str:
+        """Return class and path in the file."""
+        return ", ".join(filter(None, (self.class_name, self.path)))
+
+    @property
+    def owner(self) -> str:
+        """Return the key of the block that is the same module, or of the tensor that it shares; empty if none."""
+        return self.same or next((each.shared for each in self.weights if each.shared), "")
+
+    def walk(self) -> Iterator[Block]:
+        """Yield the block and all inside it, each before those inside it."""
+        stack = [self]
+        while stack:
+            block = stack.pop()
+            yield block
+            stack += reversed(block.inside)
 
 
 def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
@@ -167,16 +194,44 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
     return _Sketcher(state, {place for place, _, _ in unmapped}).run(spec)
 
 
+def models_in(value: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject, list[Block]]]:
+    """Return path, module and blocks of each model in a value.
+
+    Args:
+        value: a module, or a value that holds some.
+        path: its path in the file.
+        limits: resource limits.
+
+    Raises:
+        LimitError: see `blocks_of`.
+    """
+    found = [(path, value)] if is_module(value) else find_models(value, path)
+    return [(place, module, blocks_of(module, place, limits)) for place, module in found]
+
+
+def group_of(models: list[tuple[str, TorchObject, list[Block]]], title: str, path: str = "root") -> list[Block]:
+    """Return the blocks of several models in one, which are named by their paths in the value that holds them.
+
+    Args:
+        models: the result of `models_in`.
+        title: of the whole.
+        path: of the value.
+    """
+    root = Block("", title, "side", lines=[f"{len(models)} models"])
+    for place, _, blocks in models:
+        blocks[0].name = place.removeprefix(path).lstrip(".")
+        root.inside.append(blocks[0])
+        root.parameters += blocks[0].parameters
+    return [root, *(block for _, _, blocks in models for block in blocks)]
+
+
 class _Sketcher:
     def __init__(self, state: StateDict, unmapped: set[str]) -> None:
         self._unmapped = unmapped
         self._drawn: dict[int, str] = {}
         """The path of each module in the drawing."""
-        kinds = {
-            key: "buffer" if origin.param is not None and origin.param.kind != "parameter" else "parameter"
-            for key, origin in state.origins.items()
-        }
-        self._weights = weights_by_block(dict(state.tensors), kinds)
+        buffers = {key for key, origin in state.origins.items() if origin.param and origin.param.kind != "parameter"}
+        self._weights = _weights_by_block(dict(state.tensors), buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
         """Draw each module at its first occurrence."""
@@ -204,15 +259,14 @@ class _Sketcher:
                 _add_branch_ends(block, spec)
             blocks += block.inside
             stack += reversed(below)
-            check_count(len(blocks))
-        count_parameters(blocks)
+            _check_count(len(blocks))
+        _count_parameters(blocks)
         return blocks
 
     def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
         title = spec.target.rpartition(".")[2] or spec.class_name
-        block = Block(name, title, hint=f"{spec.class_name}, {spec.path}", key=place, path=spec.path)
-        block.class_name, block.target = spec.class_name, spec.target
-        block.shape = output_shape(spec.obj)
+        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=place, path=spec.path)
+        block.shape = _recorded_shape(spec.obj)
         if id(spec) in self._drawn:
             block.same = self._drawn[id(spec)]
             block.mark, block.lines = "again", [f"the same as {block.same or 'the whole'}"]
@@ -231,16 +285,16 @@ class _Sketcher:
         if spec.obj is not None:
             block.fields = _fields(spec.obj)
         block.weights = self._weights.get(place, [])
-        mark_weights(block)
+        _mark_weights(block)
         return block
 
 
-def weights_by_block(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> dict[str, list[Weight]]:
+def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
     """Assign the tensors of a state dict to their blocks; those of the same memory refer to the first.
 
     Args:
         tensors: by key.
-        kinds: `parameter` or `buffer` by key; by default all are parameters.
+        buffers: the keys of those that are not parameters.
     """
     found: dict[str, list[Weight]] = {}
     first: dict[object, tuple[str, str]] = {}
@@ -249,22 +303,23 @@ def weights_by_block(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) ->
         memory = (id(tensor.storage), tensor.offset, tensor.shape) if tensor.storage is not None else object()
         owner, other = first.setdefault(memory, (block, key))
         shared = other if owner != block else ""
-        found.setdefault(block, []).append(Weight(name, key, tensor, kinds.get(key, "parameter"), shared))
+        found.setdefault(block, []).append(
+            Weight(name, key, tensor, "buffer" if key in buffers else "parameter", shared)
+        )
     return found
 
 
-def mark_weights(block: Block) -> None:
+def _mark_weights(block: Block) -> None:
     """Add a block's weights, and the blocks that it shares them with, to its label."""
     count = sum(prod(each.tensor.shape) for each in block.weights)
     if count:
         block.mark = block.mark or "weights"
         block.lines.append(f"{count:,} elements")
-    shared = next((each.shared for each in block.weights if each.shared), "")
-    if shared:
-        block.lines.append(f"shares {clean(shared, 40)}")
+    if block.owner:
+        block.lines.append(f"shares {clean(block.owner, 40)}")
 
 
-def count_parameters(blocks: list[Block]) -> None:
+def _count_parameters(blocks: list[Block]) -> None:
     """Sum the learned elements of each block and of those inside.
 
     Args:
@@ -275,7 +330,7 @@ def count_parameters(blocks: list[Block]) -> None:
         block.parameters = own + sum(each.parameters for each in block.inside)
 
 
-def check_count(count: int) -> None:
+def _check_count(count: int) -> None:
     """Refuse a model with too many blocks.
 
     Raises:
@@ -289,7 +344,7 @@ def check_count(count: int) -> None:
         )
 
 
-def output_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
+def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
     """Return the sizes of a module's last output, from its field `output`; of a table the first eight."""
     value: Value = obj.get("output") if obj is not None else None
     if isinstance(value, Table):
@@ -300,7 +355,7 @@ def output_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
 
 def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
     """Return `1×64×56×56`; of several tensors all, separated by commas."""
-    return ", ".join("×".join(map(str, sizes[:8])) or "scalar" for sizes in shape)
+    return ", ".join(extents(sizes[:8]) for sizes in shape)
 
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
@@ -387,3 +442,122 @@ def _carried(link: Link, number: int) -> str:
     """Return `[0]` for an element of an output, `2` for the second of several inputs, `2: [0]` for both."""
     picked = "".join(f"[{step}]" for step in link[1][:8])
     return ": ".join(filter(None, (str(number) if number else "", picked)))
+
+
+def structure_blocks(value: Any, title: str) -> list[Block]:
+    """Return all blocks of a value that holds tensors, each before those inside it.
+
+    Args:
+        value: a state dict, a checkpoint, an object of a pickled module, or a Lua table of tensors.
+        title: of the whole.
+
+    Raises:
+        ModelError: it contains no tensors.
+        LimitError: there are too many blocks, or they are nested too deep.
+    """
+    tensors: dict[str, Tensor] = {}
+    classes: dict[tuple[str, ...], str] = {}
+    fields: dict[tuple[str, ...], dict[str, str]] = {}
+    _gather(value, tensors, classes, fields)
+    if not any(tensors):
+        raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
+    weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
+    root = Block("", classes.get((), title), "side", class_name=classes.get((), ""))
+    known: dict[tuple[str, ...], Block] = {(): root}
+    for key in [*weights, *map(".".join, classes)]:
+        steps = tuple(key.split(".")) if key else ()
+        for depth in range(1, len(steps) + 1):
+            if steps[:depth] in known:
+                continue
+            path = ".".join(steps[:depth])
+            class_name = classes.get(steps[:depth], "")
+            block = Block(clean(steps[depth - 1], 60), class_name.rpartition(".")[2], key=path, path=path)
+            block.class_name, block.target = class_name, class_name if class_name.startswith("torch.nn.") else ""
+            known[steps[:depth]] = block
+            above = known[steps[: depth - 1]]
+            above.inside.append(block)
+            if above.kind == "layer":
+                above.kind = "chain" if above.class_name == _CHAIN else "side"
+            _check_count(len(known))
+    if not root.inside:
+        root.kind = "layer"
+    for steps, block in known.items():
+        block.weights = weights.get(".".join(steps), [])
+        block.fields = fields.get(steps, {})
+        _mark_weights(block)
+        block.lines += [clean(f"{each.name} {extents(each.tensor.shape)}") for each in block.weights[:3]]
+    blocks = list(root.walk())
+    _count_parameters(blocks)
+    return blocks
+
+
+def _gather(
+    value: Any,
+    tensors: dict[str, Tensor],
+    classes: dict[tuple[str, ...], str],
+    fields: dict[tuple[str, ...], dict[str, str]],
+) -> None:
+    """Collect the tensors of a value under names, and the classes of the objects that contain them."""
+    seen: set[int] = set()
+    stack = [("", value, 0)]
+    steps = 0
+    while stack:
+        key, value, depth = stack.pop()
+        if isinstance(value, Tensor):
+            tensors[key] = value
+            _check_count(len(tensors))
+            continue
+        inside = _inside(value)
+        if inside is None or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (PythonObject, TorchObject)):
+            place = tuple(key.split(".")) if key else ()
+            classes[place] = clean(value.path if isinstance(value, PythonObject) else value.class_name, 80)
+            fields[place] = {clean(name, 60): clean(short(item), 80) for name, item in _plain(value)}
+            _check_count(len(classes))
+        steps += len(inside)
+        if depth > _DEEPEST or steps > 100 * MAX_BLOCKS:
+            raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
+        stack += [
+            (f"{key}.{name}" if key else name, item, depth + 1)
+            for name, item in reversed(inside)
+            if isinstance(item, Tensor) or _inside(item) is not None
+        ]
+
+
+def _inside(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the named values in a value; `None` for one that has none."""
+    if isinstance(value, PythonObject):
+        found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
+        listed = [
+            pair for name, group in found if name in MODULE_PARTS and isinstance(group, dict) for pair in group.items()
+        ]
+        return [(str(name), item) for name, item in listed] or [pair for pair in found if pair[0][:1] != "_"]
+    if isinstance(value, dict):
+        return [(str(name), item) for name, item in value.items() if isinstance(name, (str, int))]
+    if isinstance(value, (list, tuple)):
+        return [(str(number), item) for number, item in enumerate(value)]
+    if isinstance(value, TdsVec):
+        return [(str(number), item) for number, item in enumerate(value.elements, 1)]
+    table = value.fields if isinstance(value, TorchObject) else value.content if isinstance(value, TdsHash) else value
+    if isinstance(table, Table):
+        return [
+            (key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else f"{key:.14g}", item)
+            for key, item in table.raw_items()
+            if isinstance(key, (bytes, float))
+        ]
+    return None
+
+
+def _attributes(value: PythonObject) -> dict[str, Any]:
+    return {} if value.state is UNSET else value.attributes
+
+
+def _plain(value: PythonObject | TorchObject) -> list[tuple[str, Any]]:
+    """Return the attributes of an object that are numbers, strings and the like."""
+    if isinstance(value, TorchObject):
+        return []
+    kinds = (bool, int, float, str, tuple)
+    found = [(name, item) for name, item in _attributes(value).items() if isinstance(name, str)]
+    return [(name, item) for name, item in found if isinstance(item, kinds) and name[:1] != "_"][:_FIELDS]

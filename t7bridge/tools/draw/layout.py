@@ -1,16 +1,25 @@
-"""Layout of the picture."""
+"""Layout of still pictures: chains in columns, and graphs in layers from their inputs down to their outputs, in time
+proportional to their size.
+
+Layers by longest path, order by the barycenters of neighbours, and positions by isotonic regression: in each layer the
+order is kept and the squared distance from the neighbours is minimal.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate, pairwise
 from math import ceil, inf, sqrt
 
 from attrs import field
 
 from ...data import define
 from .blocks import Block, Flow, shape_text
-from .ranks import Point, place, ranks_of
-from .skips import is_branching
+from .view import is_branching, ranks_of
+
+Point = tuple[float, float]
+Lines = list[tuple[list[Point], str]]
+"""Arrows: points, and a label."""
 
 TITLE, SMALL = 13, 11
 """Text sizes, in pixels."""
@@ -23,6 +32,15 @@ _COLUMN = 900.0
 """Maximum height of a chain in one column, in pixels."""
 SCREEN = (1880.0, 960.0)
 """Intended width and height of pictures, in pixels."""
+_LONGEST, _MOST_COLUMNS = 6, 40
+"""Maximum layers that an arrow to an end of a graph passes; maximum number of columns."""
+_LABELLED = 600
+"""Maximum number of labelled arrows of a graph; more would only hide each other."""
+_SWEEPS = 6
+"""Iterations to improve order and positions within the layers."""
+_MAX_BENDS = 30_000
+"""Maximum bends of edges that pass through layers; beyond, edges are straight."""
+_BEND_WIDTH = 8.0
 
 
 @define(eq=False)
@@ -37,7 +55,7 @@ class Box:
         height: in pixels.
         header: height of the text.
         inside: the boxes of the blocks inside.
-        lines: arrows between these: points, and a label.
+        lines: arrows between these.
     """
 
     block: Block
@@ -47,12 +65,13 @@ class Box:
     height: float = 0.0
     header: float = 0.0
     inside: list[Box] = field(factory=list)
-    lines: list[tuple[list[Point], str]] = field(factory=list)
+    lines: Lines = field(factory=list)
 
 
 def texts_of(block: Block) -> list[tuple[str, int]]:
     """Return the lines of text in a block, with their sizes in pixels."""
-    head = f"{block.name}: {block.title}" if block.name and block.title else block.name or block.title
+    title = f"{block.title} × {block.repeat}".lstrip() if block.repeat > 1 else block.title
+    head = ": ".join(filter(None, (block.name, title)))
     return [(text, size) for text, size in [(head, TITLE), *((line, SMALL) for line in block.lines)] if text]
 
 
@@ -61,12 +80,10 @@ def lay_out(blocks: list[Block]) -> Box:
 
     Args:
         blocks: all of them, each before those inside it.
-
     """
     boxes: dict[int, Box] = {}
     for block in reversed(blocks):  # inner blocks first
-        box = boxes[id(block)] = Box(block, inside=[boxes[id(each)] for each in block.inside])
-        _sized(box)
+        box = boxes[id(block)] = _box(block, [boxes[id(each)] for each in block.inside])
         if box.inside:
             {"chain": _chain, "side": _side, "graph": _graph}[block.kind](box)
     root = boxes[id(blocks[0])]
@@ -76,18 +93,21 @@ def lay_out(blocks: list[Block]) -> Box:
         box = stack.pop()
         for each in box.inside:
             each.x, each.y = each.x + box.x, each.y + box.y
-        box.lines = [([(x + box.x, y + box.y) for x, y in points], label) for points, label in box.lines]
+        box.lines = _moved(box.lines, box.x, box.y)
         stack += box.inside
     return root
 
 
-def _sized(box: Box) -> Box:
+def _box(block: Block, inside: list[Box]) -> Box:
     """Return a box of the size of its text."""
-    texts = texts_of(box.block)
-    box.header = len(texts) * LINE + _PAD
-    box.width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
-    box.height = box.header
-    return box
+    texts = texts_of(block)
+    height = len(texts) * LINE + _PAD
+    width = max((len(text) * size * _CHAR for text, size in texts), default=0) + 2 * _PAD
+    return Box(block, width=width, height=height, header=height, inside=inside)
+
+
+def _moved(lines: Lines, dx: float, dy: float) -> Lines:
+    return [([(x + dx, y + dy) for x, y in points], label) for points, label in lines]
 
 
 def readable(root: Box) -> float:
@@ -95,17 +115,12 @@ def readable(root: Box) -> float:
     return min(SCREEN[0] / (root.width + 2 * root.x), SCREEN[1] / (root.height + 2 * root.y), 1.0)
 
 
-_FAR, _MOST_COLUMNS = 6, 40
-_LABELLED = 600
-"""Maximum number of labelled arrows of a graph; more would only hide each other."""
-
-
 def _around(box: Box, width: float, height: float) -> None:
-    """Return a box that encloses its content, which is centred in it."""
+    """Let a box enclose its content, which is centred in it."""
     spare = max(box.width - width - 2 * _PAD, 0) / 2
     for each in box.inside:
         each.x, each.y = each.x + _PAD + spare, each.y + box.header
-    box.lines = [([(x + _PAD + spare, y + box.header) for x, y in points], label) for points, label in box.lines]
+    box.lines = _moved(box.lines, _PAD + spare, box.header)
     box.width = max(box.width, width + 2 * _PAD)
     box.height = box.header + height + _PAD
 
@@ -172,7 +187,7 @@ def _packed(parts: list[_Part], limit: float) -> _Columns:
     return _Columns(places, starts, x - 2 * _GAP, lowest + 2 * lift)
 
 
-def _turn(start: Point, end: Point, left: float) -> list[Point]:
+def _to_next_column(start: Point, end: Point, left: float) -> list[Point]:
     """Return an arrow from the bottom of a column to the top of the next, whose left edge is known."""
     foot, side, head = start[1] + _GAP / 3, left - _GAP, end[1] - _GAP / 3
     return [start, (start[0], foot), (side, foot), (side, head), (end[0], head), end]
@@ -187,7 +202,7 @@ def _chain(box: Box) -> None:
             continue
         last = box.inside[number - 1]
         start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
-        points = _turn(start, end, found.starts[number]) if number in found.starts else [start, end]
+        points = _to_next_column(start, end, found.starts[number]) if number in found.starts else [start, end]
         box.lines.append((points, shape_text(last.block.shape)))
     _around(box, found.width, found.height)
 
@@ -207,11 +222,21 @@ def _graph(box: Box) -> None:
 
     Branches between two such nodes are attached to the upper one; a new column may begin after a single arrow.
     """
-    flows = _near(box, box.block.flows)
-    if is_branching(box.block):
-        _stretch_alone(box, flows, keep_order=True)
+    flows = _shortened(box, box.block.flows)
+    branching = is_branching(box.block)
+    levels, leaving, cuts = _levels(len(box.inside), flows)
+    if not branching and len(cuts) >= 3:
+        _place_groups(box, _groups(box, levels, leaving, cuts))
         return
-    ranks = ranks_of(len(box.inside), [(flow.start, flow.end) for flow in flows])
+    box.lines = _layered(box, list(range(len(box.inside))), flows, keep_order=branching)
+    width = max(each.x + each.width for each in box.inside)
+    reach = [x for points, _ in box.lines for x, _ in points]
+    _around(box, max([width, *reach]), max(each.y + each.height for each in box.inside))
+
+
+def _levels(count: int, flows: list[Flow]) -> tuple[list[list[int]], list[list[Flow]], list[int]]:
+    """Return the nodes of each layer, the flows that leave it, and the layers of one node that all flow passes."""
+    ranks = ranks_of(count, flows)
     levels: list[list[int]] = [[] for _ in range(max(ranks, default=0) + 1)]
     leaving: list[list[Flow]] = [[] for _ in levels]
     passing = [0] * (len(levels) + 2)
@@ -222,35 +247,8 @@ def _graph(box: Box) -> None:
         passing[low + 1] += 1
         passing[high] -= 1
         leaving[low].append(flow)
-    cuts, over = [], 0
-    for rank, level in enumerate(levels):
-        over += passing[rank]
-        if len(level) == 1 and not over:
-            cuts.append(rank)
-    if len(cuts) < 3:
-        _stretch_alone(box, flows)
-        return
-    groups: list[_Group] = []
-    tall = sum(max((box.inside[number].height for number in level), default=0) + _GAP for level in levels)
-    wide = 1.6 * sum(each.width for each in box.inside) / len(box.inside) + 60
-    enough = max(_COLUMN, sqrt(tall * wide * SCREEN[1] / SCREEN[0]))
-    for number, rank in enumerate(cuts):
-        node, before = levels[rank][0], cuts[number - 1] if number else -1
-        members = [each for level in levels[before + 1 : rank] for each in level]
-        own = [flow for level in leaving[max(before, 0) : rank] for flow in level]
-        if not number:
-            groups.append(_Group([node]))
-            if members:
-                _hang(box, groups, node, members, own, inf)
-        elif not members and len(own) == 1:
-            groups.append(_Group([node], above=levels[before][0], label=own[0].label))
-            box.inside[node].x = -box.inside[node].width / 2
-        else:
-            _hang(box, groups, levels[before][0], [*members, node], own, enough)
-    rest = [number for level in levels[cuts[-1] + 1 :] for number in level]
-    if rest:
-        _hang(box, groups, levels[cuts[-1]][0], rest, [flow for level in leaving[cuts[-1] :] for flow in level], enough)
-    _place_groups(box, groups)
+    beside = accumulate(passing)
+    return levels, leaving, [rank for rank, level in enumerate(levels) if not next(beside) and len(level) == 1]
 
 
 @define(eq=False)
@@ -259,55 +257,75 @@ class _Group:
 
     Attributes:
         members: numbers of the nodes, the uppermost first.
-        lines: arrows: points, and a label.
+        lines: the arrows.
         above: the node of another group from which an arrow leads to the first.
         label: of that arrow.
     """
 
     members: list[int]
-    lines: list[tuple[list[Point], str]] = field(factory=list)
+    lines: Lines = field(factory=list)
     above: int = -1
     label: str = ""
 
 
-def _near(box: Box, flows: list[Flow]) -> list[Flow]:
+def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: list[int]) -> list[_Group]:
+    """Return the groups of a graph: each begins after a single arrow, or in a new column."""
+    tall = sum(max((box.inside[number].height for number in level), default=0) + _GAP for level in levels)
+    wide = 1.6 * sum(each.width for each in box.inside) / len(box.inside) + 60
+    enough = max(_COLUMN, sqrt(tall * wide * SCREEN[1] / SCREEN[0]))
+    groups: list[_Group] = []
+    for before, rank in zip([-1, *cuts], [*cuts, len(levels)]):
+        nodes = [number for level in levels[before + 1 : rank + 1] for number in level]
+        flows = [flow for level in leaving[max(before, 0) : rank] for flow in level]
+        if before < 0:  # what is above the first cut hangs below its node too
+            groups.append(_Group([nodes.pop()]))
+            if nodes:
+                _attach(box, groups, groups[0].members[0], nodes, flows, inf)
+        elif len(nodes) == len(flows) == 1 and rank < len(levels):
+            groups.append(_Group(nodes, above=levels[before][0], label=flows[0].label))
+            box.inside[nodes[0]].x = -box.inside[nodes[0]].width / 2
+        elif nodes:
+            _attach(box, groups, levels[before][0], nodes, flows, enough)
+    return groups
+
+
+def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
     """Return the flows; a distant end is named next to the node, instead of an arrow across the whole picture."""
-    ranks = ranks_of(len(box.inside), [(flow.start, flow.end) for flow in flows])
+    ranks = ranks_of(len(box.inside), flows)
     degree = Counter(number for flow in flows for number in (flow.start, flow.end))
     found: list[Flow] = []
     for flow in flows:
         ends = [box.inside[number].block.kind == "end" for number in (flow.start, flow.end)]
         end = flow.start if ends[0] else flow.end
-        if ranks[flow.end] - ranks[flow.start] <= _FAR or ends[0] == ends[1] or degree[end] < 2:
+        if ranks[flow.end] - ranks[flow.start] <= _LONGEST or ends[0] == ends[1] or degree[end] < 2:
             found.append(flow)
             continue
         degree[end] -= 1
         lines = [f"{box.inside[end].block.lines[0]} {flow.label}".strip()] if box.inside[end].block.lines else []
-        box.inside.append(_sized(Box(Block("", "", "end", lines=lines))))
-        number = len(box.inside) - 1
+        number = len(box.inside)
+        box.inside.append(_box(Block("", "", "end", lines=lines), []))
         found.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
     return found
 
 
-def _hang(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
-    """Lay nodes out below one of the last group; in a new column, with the node named again, if that is tall."""
+def _attach(box: Box, groups: list[_Group], top: int, added: list[int], flows: list[Flow], enough: float) -> None:
+    """Lay nodes out below one of the last group; in a new column, with the node repeated, if that is tall."""
     above = box.inside[top]
     if above.y > enough:
-        again = Block(above.block.name, above.block.title, mark="again")
-        box.inside.append(_sized(Box(again)))
-        number = len(box.inside) - 1
+        number = len(box.inside)
+        box.inside.append(_box(Block(above.block.name, above.block.title, mark="again"), []))
         groups.append(_Group([number], above=top))
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
         top, above = number, box.inside[number]
         above.x = -above.width / 2
     x, y = above.x, above.y
-    lines = _stretch(box, [top, *added], flows)
+    lines = _layered(box, [top, *added], flows)
     dx, dy = x - above.x, y - above.y
     for number in (top, *added):
         each = box.inside[number]
         each.x, each.y = each.x + dx, each.y + dy
     groups[-1].members += added
-    groups[-1].lines += [([(px + dx, py + dy) for px, py in points], label) for points, label in lines]
+    groups[-1].lines += _moved(lines, dx, dy)
 
 
 def _place_groups(box: Box, groups: list[_Group]) -> None:
@@ -315,11 +333,9 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
     corners, parts = [], []
     for group in groups:
         boxes = [box.inside[number] for number in group.members]
-        xs = [x for each in boxes for x in (each.x, each.x + each.width)]
-        ys = [y for each in boxes for y in (each.y, each.y + each.height)]
-        for points, _ in group.lines:
-            xs += [x for x, _ in points]
-            ys += [y for _, y in points]
+        points = [point for line, _ in group.lines for point in line]
+        xs = [x for each in boxes for x in (each.x, each.x + each.width)] + [x for x, _ in points]
+        ys = [y for each in boxes for y in (each.y, each.y + each.height)] + [y for _, y in points]
         corners.append((min(xs), min(ys)))
         head = boxes[0].x + boxes[0].width / 2 - min(xs)
         parts.append(_Part(max(xs) - min(xs), max(ys) - min(ys), head))
@@ -328,7 +344,7 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
         for number in group.members:
             each = box.inside[number]
             each.x, each.y = each.x + x - left, each.y + y - top
-        box.lines += [([(px + x - left, py + y - top) for px, py in points], label) for points, label in group.lines]
+        box.lines += _moved(group.lines, x - left, y - top)
     for number, group in enumerate(groups):
         if group.above < 0:
             continue
@@ -336,34 +352,25 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
         start, end = (last.x + last.width / 2, last.y + last.height), (each.x + each.width / 2, each.y)
         middle = (start[1] + end[1]) / 2
         bent = [start, (start[0], middle), (end[0], middle), end] if abs(start[0] - end[0]) > 1 else [start, end]
-        points = _turn(start, end, found.starts[number]) if number in found.starts else bent
+        points = _to_next_column(start, end, found.starts[number]) if number in found.starts else bent
         box.lines.append((points, " ".join(filter(None, (group.label, shape_text(last.block.shape))))))
     _around(box, found.width, found.height)
 
 
-def _stretch_alone(box: Box, flows: list[Flow], *, keep_order: bool = False) -> None:
-    box.lines = _stretch(box, list(range(len(box.inside))), flows, keep_order=keep_order)
-    width = max(each.x + each.width for each in box.inside)
-    reach = [x for points, _ in box.lines for x, _ in points]
-    _around(box, max([width, *reach]), max(each.y + each.height for each in box.inside))
-
-
-def _stretch(
-    box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False
-) -> list[tuple[list[Point], str]]:
+def _layered(box: Box, members: list[int], flows: list[Flow], *, keep_order: bool = False) -> Lines:
     """Lay out a subset of the nodes of a graph in layers; return the arrows between them."""
     for ends in (Counter(flow.start for flow in flows), Counter(flow.end for flow in flows)):
         for number, times in ends.items():
             box.inside[number].width = max(box.inside[number].width, (times + 1) * _PORT if times > 1 else 0)
     numbers = {number: place for place, number in enumerate(members)}
     sizes = [(box.inside[number].width, box.inside[number].height) for number in members]
-    links = [(numbers[flow.start], numbers[flow.end]) for flow in flows]
-    corners, bends, _, _ = place(sizes, links, _GAP, keep_order=keep_order)
+    links = [Flow(numbers[flow.start], numbers[flow.end]) for flow in flows]
+    corners, bends = _place(sizes, links, keep_order=keep_order)
     for number, (x, y) in zip(members, corners):
         box.inside[number].x, box.inside[number].y = x, y
     leave = _ports(box, [(flow.start, flow.end) for flow in flows], [points[:1] for points in bends])
     enter = _ports(box, [(flow.end, flow.start) for flow in flows], [points[-1:] for points in bends])
-    lines: list[tuple[list[Point], str]] = []
+    lines: Lines = []
     for number, flow in enumerate(flows):
         start, end = box.inside[flow.start], box.inside[flow.end]
         points = [(leave[number], start.y + start.height), *bends[number], (enter[number], end.y)]
@@ -382,12 +389,126 @@ def _ports(box: Box, flows: list[tuple[int, int]], bends: list[list[Point]]) -> 
     """
     at_node: dict[int, list[tuple[float, int]]] = {}
     for number, (own, other) in enumerate(flows):
-        far = box.inside[other]
-        towards = bends[number][0][0] if bends[number] else far.x + far.width / 2
+        there = box.inside[other]
+        towards = bends[number][0][0] if bends[number] else there.x + there.width / 2
         at_node.setdefault(own, []).append((towards, number))
     ports = [0.0] * len(flows)
     for own, found in at_node.items():
-        near = box.inside[own]
+        node = box.inside[own]
         for rank, (_, number) in enumerate(sorted(found), 1):
-            ports[number] = near.x + near.width * rank / (len(found) + 1)
+            ports[number] = node.x + node.width * rank / (len(found) + 1)
     return ports
+
+
+def _place(
+    sizes: list[tuple[float, float]], flows: list[Flow], *, keep_order: bool = False
+) -> tuple[list[Point], list[list[Point]]]:
+    """Compute a position for each node.
+
+    Args:
+        sizes: width and height of each node, in pixels.
+        flows: the edges.
+        keep_order: whether the nodes of a layer stay in their order.
+
+    Returns:
+        The upper left corner of each node, and the bends of each edge around nodes.
+    """
+    count = len(sizes)
+    levels = ranks_of(count, flows)
+    links, bends = _with_bends(levels, flows)
+    widths = [width for width, _ in sizes] + [_BEND_WIDTH] * (len(levels) - count)
+    layers: list[list[int]] = [[] for _ in range(max(levels, default=0) + 1)]
+    for node, level in enumerate(levels):
+        layers[level].append(node)
+    above: list[list[int]] = [[] for _ in levels]
+    below: list[list[int]] = [[] for _ in levels]
+    for start, end in links:
+        below[start].append(end)
+        above[end].append(start)
+    middle = _places(layers, above, below, widths, count, keep_order=keep_order)
+    heights = [max((sizes[node][1] for node in layer if node < count), default=0.0) for layer in layers]
+    tops = list(accumulate((height + 0.9 * _GAP for height in heights), initial=0.0))
+    left = min((x - width / 2 for x, width in zip(middle, widths)), default=0.0)
+    corners = [(middle[node] - width / 2 - left, tops[levels[node]]) for node, (width, _) in enumerate(sizes)]
+    points: list[list[Point]] = []
+    for nodes in bends:
+        points.append([])
+        for node in nodes:
+            x, top = middle[node] - left, tops[levels[node]]
+            points[-1] += [(x, top), (x, top + heights[levels[node]])]
+    return corners, points
+
+
+def _with_bends(levels: list[int], flows: list[Flow]) -> tuple[list[tuple[int, int]], list[list[int]]]:
+    """Add a node for each bend of an edge in a layer that it passes.
+
+    Args:
+        levels: the layer of each node, extended by those of the bends.
+        flows: the edges.
+
+    Returns:
+        The edges between all nodes, each from one layer to the next, and the bends of each flow.
+    """
+    links: list[tuple[int, int]] = []
+    bends: list[list[int]] = []
+    straight = sum(max(levels[flow.end] - levels[flow.start] - 1, 0) for flow in flows) > _MAX_BENDS
+    for flow in flows:
+        between = range(0) if straight else range(levels[flow.start] + 1, levels[flow.end])
+        bends.append(list(range(len(levels), len(levels) + len(between))))
+        levels += between
+        links += pairwise([flow.start, *bends[-1], flow.end])
+    return links, bends
+
+
+def _places(
+    layers: list[list[int]],
+    above: list[list[int]],
+    below: list[list[int]],
+    widths: list[float],
+    count: int,
+    *,
+    keep_order: bool,
+) -> list[float]:
+    """Return the centre of each node across its layer."""
+    middle = [0.0] * len(widths)
+    for layer in layers:
+        _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middle)
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        for layer in layers if down else reversed(layers):
+            sides = [above[node] if down else below[node] for node in layer]
+            wanted = [
+                sum(middle[other] for other in side) / len(side) if side else middle[node]
+                for node, side in zip(layer, sides)
+            ]
+            if sweep < _SWEEPS - 2 and not keep_order:  # then positions only, in a fixed order
+                order = sorted(range(len(layer)), key=wanted.__getitem__)
+                layer[:] = [layer[place] for place in order]
+                wanted = [wanted[place] for place in order]
+            weights = [4.0 if node >= count else 1.0 for node in layer]
+            _spread(layer, wanted, weights, widths, middle)
+    return middle
+
+
+def _spread(
+    layer: list[int], wanted: list[float], weights: list[float], widths: list[float], middle: list[float]
+) -> None:
+    """Move the nodes of a layer as near to their desired positions as order and widths allow."""
+    offsets: list[float] = []
+    at = 0.0
+    for number, node in enumerate(layer):
+        if number:
+            at += (widths[layer[number - 1]] + widths[node]) / 2 + _GAP
+        offsets.append(at)
+    pools: list[tuple[float, float, int]] = []  # weighted sum, weight, nodes
+    for target, weight, offset in zip(wanted, weights, offsets):
+        total, mass, size = (target - offset) * weight, weight, 1
+        while pools and pools[-1][0] / pools[-1][1] >= total / mass:
+            before = pools.pop()
+            total, mass, size = total + before[0], mass + before[1], size + before[2]
+        pools.append((total, mass, size))
+    number = 0
+    for total, mass, size in pools:
+        for _ in range(size):
+            middle[layer[number]] = total / mass + offsets[number]
+            number += 1

@@ -9,87 +9,42 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from ...errors import LimitError
-from ...text import printable
-from .blocks import Block
-from .graph_json import GraphSource, graph_of
-from .pair import Pairing
 
-_ROOMY, MAX_CHARS = 1_700_000, 2_500_000
+ROOMY, MAX_CHARS = 1_700_000, 2_500_000
 """Characters of the graph as JSON: beyond the first number long texts are cut, beyond the second it is refused."""
-
-
-def pair_page(first: tuple[list[Block], GraphSource], second: tuple[list[Block], GraphSource], pairing: Pairing) -> str:
-    """Return HTML of two models side by side, differences in colour.
-
-    Args:
-        first: blocks and source of one model.
-        second: those of the other.
-        pairing: the pairing of their blocks.
-
-    Raises:
-        LimitError: the content exceeds a page.
-    """
-    for brief in (False, True):
-        graphs = [
-            _marked(blocks, source, other[0], pairing, brief=brief)
-            for (blocks, source), other in ((first, second), (second, first))
-        ]
-        text = _json({"graphs": graphs, "differences": pairing.counts})
-        if len(text) <= MAX_CHARS:
-            return _html(text, f"{first[1].file}, {second[1].file}")
-    raise LimitError("the models are too large for a page", hint="Draw parts of them with --at.")
-
-
-def _marked(
-    blocks: list[Block], source: GraphSource, others: list[Block], pairing: Pairing, *, brief: bool
-) -> dict[str, Any]:
-    """Return the graph of one side, with differences and counterparts."""
-    marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
-    graph = graph_of(blocks, source, brief=brief, marks=marks)
-    numbers = {id(block): number for number, block in enumerate(others)}
-    inside = pairing.inside(blocks)
-    for block, node in zip(blocks, graph["nodes"]):
-        change, other = pairing.changes.get(id(block)), pairing.other.get(id(block))
-        if change is not None:
-            text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
-            node["change"] = {"kind": change.kind, "text": text, "share": change.share}
-        if other is not None:
-            node["other"] = numbers[id(other)]
-        if inside[id(block)]:
-            node["changes_inside"] = inside[id(block)]
-    return graph
-
-
-_LINES, _LINE = 30, 200
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
-def page(blocks: list[Block], source: GraphSource, *, weights: bool = False) -> str:
-    """Return HTML of the picture.
+def as_page(graphs: Iterable[tuple[dict[str, Any], int]], title: str, hint: str) -> str:
+    """Return HTML of the first graph that is small enough.
 
     Args:
-        blocks: all of them, each before those inside it.
-        source: the file.
-        weights: whether the page shows histograms of the weights.
+        graphs: the data in full, then brief, each with its maximum of characters.
+        title: of the page.
+        hint: what to do if none is.
 
     Raises:
         LimitError: the content exceeds a page.
     """
-    text = _json(graph_of(blocks, source, statistics=weights))
-    if len(text) > (MAX_CHARS if weights else _ROOMY):
-        text = _json(graph_of(blocks, source, brief=True))
-    if len(text) > MAX_CHARS:
-        raise LimitError(
-            "the model is too large for a page",
-            found=f"{len(blocks)} blocks",
-            hint="Draw a part with --at (at=… in Python), or write .svg, .dot or .json.",
-        )
-    return _html(text, f"{source.file}, {source.path}")
+    for graph, most in graphs:
+        text = json.dumps(graph, separators=(",", ":"))
+        for char in "<>&":
+            text = text.replace(char, f"\\u{ord(char):04x}")
+        if len(text) <= most:
+            return _html(text, title)
+    raise LimitError("the graph is too large for a page", found=f"{len(text):,} characters", hint=hint)
+
+
+def is_page(path: str) -> bool:
+    """Return whether a file is one of our pages."""
+    with open(path, "rb") as file:
+        return _GENERATOR.encode() in file.read(1000)
 
 
 def _html(text: str, title: str) -> str:
@@ -109,18 +64,6 @@ def _html(text: str, title: str) -> str:
         + "".join(f"<script>{each}</script>\n" for each in scripts)
         + "</body>\n</html>\n"
     )
-
-
-def is_page(path: str) -> bool:
-    """Return whether a file is one of our pages."""
-    with open(path, "rb") as file:
-        return _GENERATOR.encode() in file.read(1000)
-
-
-def _json(graph: dict[str, Any]) -> str:
-    """Return JSON for a page: ASCII, without markup characters."""
-    text = json.dumps(graph, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _hash(script: str) -> str:

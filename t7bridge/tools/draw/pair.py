@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from math import inf, log10
 from typing import Any
 
 from attrs import field
 
 from ...data import define
+from ...graph.show import extents
 from ...values.statistics import statistics_of
 from .blocks import Block, Weight
 
-ONLY, SHAPE, OPTIONS, WEIGHTS = "only", "shape", "options", "weights"
 _LEAST, _MOST_PRODUCT, _DEEPEST = -6.0, 4_000_000, 500
 """Power of ten of the palest relative difference; product of lengths above which children are paired by position;
 maximum depth."""
@@ -23,7 +25,7 @@ class ModelChange:
     """A difference of a block from its counterpart.
 
     Attributes:
-        text: the differences, a line each, the first model's side first.
+        kind: `only`, `shape`, `options` or `weights`.
         text: what differs, a line each, the first model's side first.
         size: of weights, the largest difference as a fraction of the largest element.
     """
@@ -74,8 +76,8 @@ class Pairing:
                 if a is not None and b is not None:
                     stack.append((a, b, depth + 1))
                 else:
-                    self._alone(a, "first")
-                    self._alone(b, "second")
+                    self._only(a, "first")
+                    self._only(b, "second")
 
     def inside(self, blocks: list[Block]) -> dict[int, int]:
         """Return the number of differing blocks inside each, by its id."""
@@ -84,10 +86,10 @@ class Pairing:
             found[id(block)] = sum(found[id(each)] + (id(each) in self.changes) for each in block.inside)
         return found
 
-    def _alone(self, block: Block | None, side: str) -> None:
+    def _only(self, block: Block | None, side: str) -> None:
         if block is None or block.kind == "end" or (self._named and not block.parameters and not block.weights):
             return
-        self._add(ModelChange(ONLY, (f"only in the {side} model",)), block, kind=f"only {side}")
+        self._add(ModelChange("only", (f"only in the {side} model",)), block, kind=f"only {side}")
 
     def _add(self, change: ModelChange, *blocks: Block, kind: str = "") -> None:
         for block in blocks:
@@ -95,34 +97,37 @@ class Pairing:
         self.counts[kind or change.kind] = self.counts.get(kind or change.kind, 0) + 1
 
     def _compare(self, one: Block, two: Block) -> None:
-        options, shapes, weights, size = [], [], [], 0.0
-        if one.class_name and two.class_name and not self._named:
-            if (one.target or one.class_name) != (two.target or two.class_name):
-                options.append(f"class: {one.title} against {two.title}")
-            else:
-                left, right = (each.arguments or each.fields for each in (one, two))
-                options += [
-                    f"{name}: {left.get(name, 'none')} against {right.get(name, 'none')}"
-                    for name in sorted({*left, *right})
-                    if left.get(name) != right.get(name)
-                ]
+        options = self._options(one, two)
+        shapes, weights, size = [], [], 0.0
         others = {each.name: each for each in two.weights}
         for weight in one.weights:
             other = others.pop(weight.name, None)
             if other is None:
                 shapes.append(f"{weight.name}: only in the first")
             elif weight.tensor.shape != other.tensor.shape:
-                sides = ("×".join(map(str, each.tensor.shape)) or "scalar" for each in (weight, other))
-                shapes.append(f"{weight.name}: {' against '.join(sides)}")
+                shapes.append(f"{weight.name}: {extents(weight.tensor.shape)} against {extents(other.tensor.shape)}")
             elif weight.tensor.numel:
                 text, share = self._elements(weight, other)
                 weights += [f"{weight.name}: {text}"] if text else []
                 size = max(size, share)
-        shapes += [f"{name}: only in the second" for name in others if name != "num_batches_tracked"]
+        shapes += [f"{name}: only in the second" for name in others]
         shapes = [line for line in shapes if not line.startswith("num_batches_tracked")]
-        kind = SHAPE if shapes else OPTIONS if options else WEIGHTS
         if shapes or options or weights:
+            kind = "shape" if shapes else "options" if options else "weights"
             self._add(ModelChange(kind, (*shapes, *options, *weights), size), one, two)
+
+    def _options(self, one: Block, two: Block) -> list[str]:
+        """Return the differences of class and arguments."""
+        if self._named or not one.class_name or not two.class_name:
+            return []
+        if (one.target or one.class_name) != (two.target or two.class_name):
+            return [f"class: {one.title} against {two.title}"]
+        left, right = (each.arguments or each.fields for each in (one, two))
+        return [
+            f"{name}: {left.get(name, 'none')} against {right.get(name, 'none')}"
+            for name in sorted({*left, *right})
+            if left.get(name) != right.get(name)
+        ]
 
     def _elements(self, weight: Weight, other: Weight) -> tuple[str, float]:
         """Return kind and size of the difference of two tensors of one shape; equal pairs of memory are read once."""
@@ -148,25 +153,25 @@ class Pairing:
 
 def _pair(first: list[Block], second: list[Block], *, by_name: bool) -> list[tuple[Block | None, Block | None]]:
     """Pair the children of two containers: equal classes in their order, or equal names."""
-    if by_name:
-        names = {each.name: each for each in second if each.kind != "end"}
-        pairs: list[tuple[Block | None, Block | None]] = [
-            (each, names.pop(each.name, None)) for each in first if each.kind != "end"
-        ]
-        return pairs + [(None, each) for each in names.values()]
-    ends = [[each for each in side if each.kind == "end"] for side in (first, second)]
     left, right = ([each for each in side if each.kind != "end"] for side in (first, second))
-    pairs = list(zip(*ends))
-    if len(left) == len(right) or len(left) * len(right) > _MOST_PRODUCT:
-        alike = sum(one.class_name == two.class_name for one, two in zip(left, right))
-        if 2 * alike >= len(left) or len(left) * len(right) > _MOST_PRODUCT:
-            pairs += zip(left, right)
-            pairs += [(each, None) for each in left[len(right) :]] + [(None, each) for each in right[len(left) :]]
-            return pairs
+    if by_name:
+        names = {each.name: each for each in right}
+        return [(each, names.pop(each.name, None)) for each in left] + [(None, each) for each in names.values()]
+    ends = ([each for each in side if each.kind == "end"] for side in (first, second))
+    return [*zip(*ends), *_in_order(left, right)]
+
+
+def _in_order(left: list[Block], right: list[Block]) -> Iterator[tuple[Block | None, Block | None]]:
+    """Pair blocks by position if most classes agree or there are very many, else by runs of equal classes."""
+    many = len(left) * len(right) > _MOST_PRODUCT
+    alike = sum(one.class_name == two.class_name for one, two in zip(left, right))
+    if many or (len(left) == len(right) and 2 * alike >= len(left)):
+        yield from zip_longest(left, right)
+        return
     looks = [[(each.class_name or each.title, len(each.inside)) for each in side] for side in (left, right)]
     for tag, a, b, c, d in SequenceMatcher(None, looks[0], looks[1], autojunk=False).get_opcodes():
         if tag == "equal" or (tag == "replace" and b - a == d - c):
-            pairs += zip(left[a:b], right[c:d])
+            yield from zip(left[a:b], right[c:d])
         else:
-            pairs += [(each, None) for each in left[a:b]] + [(None, each) for each in right[c:d]]
-    return pairs
+            yield from ((each, None) for each in left[a:b])
+            yield from ((None, each) for each in right[c:d])

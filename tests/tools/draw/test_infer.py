@@ -13,8 +13,7 @@ from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.example import Example
 from t7bridge.nn.plan.places import find_models, is_module
-from t7bridge.tools.draw.blocks import blocks_of
-from t7bridge.tools.draw.infer import _Run, _try, infer
+from t7bridge.tools.draw import Evaluation, blocks_of, evaluate, infer
 
 FILES = ROOT / "testfiles"
 RECORDED = sorted(
@@ -35,12 +34,10 @@ def shapes(value: Any) -> Any:
     return None if items is None else [shapes(each) for each in items]
 
 
-def trial(module: TorchObject, given: Any) -> tuple[_Run, Any]:
+def trial(module: TorchObject, x: Any) -> tuple[Evaluation, Any]:
     """Infer the output for one input."""
-    blocks = blocks_of(module, "root")
-    by_key = {block.key: block for block in reversed(blocks) if block.mark != "again" and block.kind != "end"}
-    run = _try(blocks[0], given, by_key, 10_000)
-    return run, run.found.get(id(blocks[0]))
+    run = evaluate(blocks_of(module, "root"), x)
+    return run, run.output
 
 
 known: list[str] = []

@@ -1,0 +1,467 @@
+"""`draw`: a picture of the model in a file, as data (see docs/graph-json.md), as a page, or still."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ... import formats
+from ...data import define
+from ...errors import ModelError, about_file
+from ...formats.document import Document
+from ...graph.lua import Table
+from ...graph.show import clean
+from ...graph.walk import children
+from ...io.inputs import inputs_protected
+from ...io.output import FileOutput
+from ...io.source import PathLike
+from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.plan.inside import module_at
+from ...nn.plan.places import find_models
+from ...text import printable
+from ...version import __version__
+from .blocks import Block, Weight, blocks_of, group_of, models_in, shape_text, structure_blocks
+from .layout import Box, lay_out, readable
+from .page import MAX_CHARS, ROOMY, as_page
+from .pair import Pairing
+from .pictures import as_dot, as_png, as_svg
+from .shapes import Shapes, shapes_of
+from .view import MOST, Fold, folds_of, shown
+
+FORMATS = (".html", ".svg", ".png", ".dot", ".json")
+FORMAT, VERSION = "t7bridge-graph", 1
+_FACT_CHARS = 100
+_TRIED, _READABLE = (20, 40, 64, 100, 160, 240, MOST), 0.55
+"""Maximum number of blocks of a still picture, and the minimum scale at which it is readable on one screen."""
+_CELL_HEIGHT = 640
+"""Height of a picture in a notebook, in pixels."""
+_BRIEF = 60
+"""Characters of a key or path in a brief graph: the last ones."""
+_LINES, _LINE = 30, 200
+"""Maximum number of differences of a block on a page, and their characters."""
+_CATEGORIES = (
+    ("conv", ("conv",)),
+    ("recurrent", ("lstm", "gru", "rnn", "recurren", "sequencer")),
+    (
+        "join",
+        (
+            "cadd",
+            "cmul",
+            "csub",
+            "cdiv",
+            "cmax",
+            "cmin",
+            "concat",
+            "select",
+            "split",
+            "join",
+            "mm",
+            "narrow",
+            "dotproduct",
+            "pairwise",
+            "mixture",
+        ),
+    ),
+    ("linear", ("linear", "embedding", "lookup", "add", "mul")),
+    ("norm", ("norm", "dropout", "lrn")),
+    ("pool", ("pool", "upsample", "unpool", "sampling")),
+    ("shape", ("view", "reshape", "flatten", "transpose", "squeeze", "pad", "replicate", "contiguous", "permute")),
+    ("activation", ("relu", "tanh", "sigmoid", "softmax", "elu", "softplus", "softsign", "abs", "power", "square")),
+    ("loss", ("loss", "criterion")),
+)
+
+
+@define(eq=False)
+class Drawing:
+    """A drawn model. Notebooks show it as an interactive page.
+
+    Attributes:
+        blocks: all blocks, each before those inside it.
+        file: name of the file, or of the value.
+        path: of the model in it.
+        weights: whether page and data have histograms and statistics of weights.
+        prefix: prefix of the model's keys in files made of the whole file, `model.`.
+        shapes: of the model's input and output, and their origin.
+    """
+
+    blocks: list[Block]
+    file: str = ""
+    path: str = "root"
+    weights: bool = False
+    prefix: str = ""
+    shapes: Shapes = Shapes()
+
+    @property
+    def modules(self) -> int:
+        """Number of modules drawn; shared ones count at each place."""
+        return sum(block.kind != "end" for block in self.blocks)
+
+    def html(self) -> str:
+        """Return one self-contained page.
+
+        Raises:
+            LimitError: the content exceeds a page.
+        """
+        most = MAX_CHARS if self.weights else ROOMY
+        graphs = ((self._graph(brief=brief), MAX_CHARS if brief else most) for brief in (False, True))
+        hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
+        return as_page(graphs, self._title, hint)
+
+    def svg(self) -> str:
+        """Return a still picture."""
+        return as_svg(self.layout(), self._title)
+
+    def layout(self) -> Box:
+        """Return the still picture's boxes: as many levels as are readable on one screen."""
+        best, *larger = _TRIED
+        box = lay_out(self._shown(best))
+        for most in larger:
+            next_box = lay_out(self._shown(most))
+            if readable(next_box) < _READABLE:
+                break
+            box = next_box
+        return box
+
+    def dot(self) -> str:
+        """Return text for Graphviz."""
+        return as_dot(self._shown())
+
+    def graph(self) -> dict[str, Any]:
+        """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
+        return self._graph()
+
+    def write(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the picture in the format of the path's suffix, one of `FORMATS`.
+
+        Raises:
+            TargetExistsError: the file exists and `force` is not set.
+            UnsupportedError: no converter to `.png` is installed.
+        """
+        suffix = _suffix(path)
+        if suffix == ".png":
+            data = as_png(self.layout(), self._title)
+        elif suffix == ".json":
+            data = (json.dumps(self.graph(), indent=1) + "\n").encode()
+        else:
+            data = {".html": self.html, ".svg": self.svg, ".dot": self.dot}[suffix]().encode("utf-8", "replace")
+        with FileOutput(path, force=force) as output:
+            output.write(data)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.file}, {self.path}"
+
+    def _shown(self, most: int = MOST) -> list[Block]:
+        """Return the blocks of a still picture; the first shows input and output of the model."""
+        found = shown(self.blocks, most)
+        facts = {"input": self.shapes.input, "output": self.shapes.output}
+        found[0].lines += [f"{name} {clean(text, _FACT_CHARS)}" for name, text in facts.items() if text]
+        if self.blocks[0].parameters:
+            found[0].lines.append(f"{self.blocks[0].parameters:,} parameters")
+        if "guess" in self.shapes.source:
+            found[0].lines.append("shapes are a guess from the layers")
+        return found
+
+    def _graph(self, *, brief: bool = False, marks: Mapping[int, object] | None = None) -> dict[str, Any]:
+        """Return the graph as data.
+
+        Args:
+            brief: whether fields of objects and statistics are left out, and long keys and paths cut.
+            marks: further values that must be equal in repeated blocks, by the id of a block.
+        """
+        folds = folds_of(self.blocks, marks)
+        numbers = {id(block): number for number, block in enumerate(self.blocks)}
+        keys = {block.key: numbers[id(block)] for block in reversed(self.blocks) if block.kind != "end"}
+        statistics = self.weights and not brief
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "producer": f"t7bridge {__version__}",
+            "file": printable(self.file),
+            "path": printable(self.path),
+            **({"prefix": printable(self.prefix)} if self.prefix else {}),
+            "input": self.shapes.input,
+            "output": self.shapes.output or shape_text(self.blocks[0].shape),
+            "shapes": self.shapes.source,
+            "parameters": self.blocks[0].parameters,
+            "root": 0,
+            "nodes": [
+                _node(block, numbers, keys, folds.get(id(block), []), statistics=statistics, brief=brief)
+                for block in self.blocks
+            ],
+        }
+
+    def _marked(self, other: Drawing, pairing: Pairing, *, brief: bool) -> dict[str, Any]:
+        """Return the graph with its differences from another model, and the counterparts."""
+        marks = {place: (change.kind, change.share) for place, change in pairing.changes.items()}
+        graph = self._graph(brief=brief, marks=marks)
+        numbers = {id(block): number for number, block in enumerate(other.blocks)}
+        inside = pairing.inside(self.blocks)
+        for block, node in zip(self.blocks, graph["nodes"]):
+            change, counterpart = pairing.changes.get(id(block)), pairing.other.get(id(block))
+            if change is not None:
+                text = [printable(line)[:_LINE] for line in change.text[:_LINES]]
+                node["change"] = {"kind": change.kind, "text": text, "share": change.share}
+            if counterpart is not None:
+                node["other"] = numbers[id(counterpart)]
+            if inside[id(block)]:
+                node["changes_inside"] = inside[id(block)]
+        return graph
+
+    def _repr_html_(self) -> str:
+        style = f"width:100%;height:{_CELL_HEIGHT}px;border:1px solid #8884"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def __repr__(self) -> str:
+        return f"<Drawing of {printable(self.file)}: {self.modules} modules>"
+
+
+def _node(
+    block: Block,
+    numbers: Mapping[int, int],
+    keys: Mapping[str, int],
+    folds: list[Fold],
+    *,
+    statistics: bool,
+    brief: bool,
+) -> dict[str, Any]:
+    """Return a block as data: facts that it has.
+
+    Args:
+        block: the block.
+        numbers: of all blocks, by id.
+        keys: numbers of modules, by key.
+        folds: the runs of equal blocks in it.
+        statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
+        brief: whether fields are left out, and key and path cut.
+    """
+    key, path = (f"…{text[-_BRIEF:]}" if brief and len(text) > _BRIEF else text for text in (block.key, block.path))
+    facts = {
+        "name": printable(block.name),
+        "key": printable(key),
+        "path": printable(path),
+        "mark": block.mark,
+        "class": printable(block.class_name),
+        "torch": printable(block.target),
+        "lines": [printable(line) for line in block.lines],
+        "output": [list(sizes) for sizes in block.shape],
+        "arguments": _texts(block.arguments),
+        "fields": {} if brief else _texts(block.fields),
+        "parameters": block.parameters,
+        "weights": [_weight(each, statistics) for each in block.weights],
+    }
+    node: dict[str, Any] = {
+        "id": numbers[id(block)],
+        "kind": block.kind,
+        "title": printable(block.title),
+        "category": _category(block),
+        **{name: fact for name, fact in facts.items() if fact},
+    }
+    if block.mark == "again":
+        node["same_as"] = keys.get(block.same, 0)
+    if block.inside:
+        inside = node["children"] = [numbers[id(each)] for each in block.inside]
+        node["edges"] = [[inside[flow.start], inside[flow.end], printable(flow.label)] for flow in block.arrows]
+    if folds:
+        node["repeats"] = [[run.start, run.period, run.count] for run in folds]
+    return node
+
+
+def _texts(values: dict[str, str]) -> dict[str, str]:
+    return {printable(name): printable(text) for name, text in values.items()}
+
+
+def _weight(weight: Weight, statistics: bool) -> dict[str, Any]:
+    tensor = weight.tensor
+    found: dict[str, Any] = {
+        "name": printable(weight.name),
+        "key": printable(weight.key),
+        "shape": list(tensor.shape),
+        "type": tensor.element.name,
+    }
+    if weight.kind != "parameter":
+        found["kind"] = weight.kind
+    if weight.shared:
+        found["shared"] = printable(weight.shared)
+    if statistics and tensor.numel:
+        from ...values.statistics import statistics_of
+
+        found["statistics"] = statistics_of(tensor, bins=24)
+    return found
+
+
+def _category(block: Block) -> str:
+    """Return the family of a block's class, which determines its colour: `conv`, `norm`, `pool`, …, or `other`."""
+    if block.kind == "end" or block.inside:
+        return "end" if block.kind == "end" else "container"
+    if block.mark == "unmapped":
+        return "unmapped"
+    name = (block.target or block.class_name or block.title).rpartition(".")[2].lower()
+    return next((each for each, words in _CATEGORIES if any(word in name for word in words)), "other")
+
+
+@inputs_protected()
+def draw(
+    src: PathLike | Any,
+    dst: PathLike | None = None,
+    at: str | None = None,
+    *,
+    weights: bool = False,
+    input_shape: Sequence[int] | str | None = None,
+    force: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Drawing:
+    """Draw a model: its structure, its data flow, and the PyTorch class of each layer.
+
+    Layers without a PyTorch module are drawn too, in red. A shared module is drawn at its first place, and named at the
+    others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
+
+    Args:
+        src: a file of any format, a value returned by `load`, or one that `save` accepts.
+        dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, if a converter is installed;
+            `.dot` for Graphviz; `.json`, the graph as data. By default nothing is written.
+        at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
+        weights: whether weights are read, for histograms in the page and statistics in the data.
+        input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device to
+            determine the shapes; a text such as `[1x4,1x20:int64]` for a table. By default shapes are those in the
+            file, or follow from an input that the layers accept, which is marked as a guess.
+        force: whether an existing file is replaced.
+        limits: resource limits.
+
+    Returns:
+        The drawing, which notebooks show.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is not a picture.
+        LimitError: the model is too large for a picture.
+        UnsupportedError: no converter to `.png` is installed, or PyTorch is not and `input_shape` is given.
+        TargetExistsError: the picture exists and `force` is not set.
+    """
+    if dst is not None:
+        check_picture(dst)
+    if isinstance(src, (str, os.PathLike)):
+        document = formats.open(src, limits=limits)  # open as long as the drawing may read weights
+        document.warn()
+        drawing = _drawn_file(document, limits, at, weights, input_shape)
+    else:
+        from ...conversion.adopt import adopt
+
+        drawing = _drawn(adopt(src), type(src).__name__, limits, at, weights, input_shape)
+    if dst is not None:
+        drawing.write(dst, force=force)
+    return drawing
+
+
+@inputs_protected()
+def draw_pair(
+    first: Document, second: Document, dst: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
+) -> dict[str, int]:
+    """Draw two models side by side, with their differences in colour.
+
+    Args:
+        first: an open file.
+        second: another.
+        dst: the page, `.html`.
+        rtol: relative tolerance, as a fraction of the second's element.
+        atol: absolute tolerance, added to the relative one.
+        force: whether an existing file is replaced.
+        limits: resource limits.
+
+    Returns:
+        Numbers of differences by kind: `only first`, `only second`, `shape`, `options`, `weights`.
+
+    Raises:
+        LimitError: the content exceeds a page.
+        ModelError: a file holds no module and no tensors, or `dst` is not a page.
+        TargetExistsError: the page exists and `force` is not set.
+    """
+    if _suffix(dst) != ".html":
+        raise ModelError("two models are drawn as a page", file=os.fspath(dst), expected="a name that ends in .html")
+    one, two = (_drawn_file(document, limits) for document in (first, second))
+    pairing = Pairing(rtol, atol)
+    pairing.run(one.blocks, two.blocks)
+    graphs = (
+        {
+            "graphs": [one._marked(two, pairing, brief=brief), two._marked(one, pairing, brief=brief)],
+            "differences": pairing.counts,
+        }
+        for brief in (False, True)
+    )
+    text = as_page(((graph, MAX_CHARS) for graph in graphs), f"{one.file}, {two.file}", "Draw each model by itself.")
+    with FileOutput(dst, force=force) as output:
+        output.write(text.encode("utf-8", "replace"))
+    return pairing.counts
+
+
+def check_picture(dst: PathLike) -> None:
+    """Refuse a name that is not that of a picture.
+
+    Raises:
+        ModelError: it ends in none of `FORMATS`.
+    """
+    if _suffix(dst) not in FORMATS:
+        names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ModelError("not a picture", file=os.fspath(dst), expected=f"a name that ends in {names}")
+
+
+def _suffix(path: PathLike) -> str:
+    return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def _drawn_file(document: Document, limits: Limits, *options: Any) -> Drawing:
+    with about_file(document.path):
+        return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), limits, *options)
+
+
+def _drawn(
+    value: Any,
+    name: str,
+    limits: Limits,
+    at: str | None = None,
+    weights: bool = False,
+    wanted: Sequence[int] | str | None = None,
+) -> Drawing:
+    """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
+    if at is None:
+        models = models_in(value, "root", limits)
+    else:
+        module = module_at(value, at)
+        if module is None:
+            paths = ", ".join(path for path, _ in find_models(value)[:20]) or "none"
+            raise ModelError(f"the file holds no module at {at}", hint=f"It has {paths}.")
+        models = [(at, module, blocks_of(module, at, limits))]
+    shapes = shapes_of(models, wanted, limits)
+    if not models:
+        return Drawing(structure_blocks(value, printable(name)), name, "root", weights)
+    if len(models) == 1:
+        path, _, blocks = models[0]
+        return Drawing(blocks, name, path, weights, _prefix(value, path), shapes)
+    whole = group_of(models, printable(name))
+    for _, _, blocks in models:
+        prefix = blocks[0].name
+        for block in blocks:
+            block.key = f"{prefix}.{block.key}" if block.key else prefix
+            block.same = f"{prefix}.{block.same}" if block.mark == "again" and block.same else block.same
+    return Drawing(whole, name, "root", weights)
+
+
+def _prefix(value: Any, path: str) -> str:
+    """Return the steps to a model as in `convert`: entries of lists by number from 0, others by key."""
+    prefix, rest = "", path.removeprefix("root")
+    while rest:
+        found = [(step, item) for step, item in children(value) if rest.startswith(step)]
+        if not found:
+            return ""
+        step, inner = max(found, key=lambda pair: len(pair[0]))
+        name = step.lstrip(".").strip("[]'\"")
+        if isinstance(value, Table) and value.sequence() is not None:
+            name = str(int(name) - 1)
+        prefix, rest, value = f"{prefix}{name}.", rest[len(step) :], inner
+    return prefix
