@@ -137,7 +137,7 @@ def test_errors_and_notes_are_printable() -> None:
     error = t7bridge.T7BridgeError("no \x1b[2J", file="a\u202eb", path="root.\x9b")
     assert str(error) == "a\\u202eb: root.\\x9b: no \\x1b[2J"
     assert error.message == "no \x1b[2J"
-    assert not FORBIDDEN.search(str(t7bridge.report.Note("info", "\x85", "\u2028")))
+    assert not FORBIDDEN.search(str(t7bridge.Note("info", "\x85", "\u2028", code="layer")))
     found = differences({"\x1b[2J": 1}, {"\x1b[2J": "\x07"})
     assert not FORBIDDEN.search(str(found[0]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ..text import printable_json
+from ..text import printable, printable_json
 from .shared import add_limits, add_options, given_options, limits_of, print_hint
 
 INPUTS = ("first", "second")
@@ -30,6 +30,9 @@ def run(options: argparse.Namespace) -> int:
         return 0 if report.same else 1
     for difference in report.differences:
         print(difference)
+    for name, texts in report.left_out.items():
+        for text in texts:
+            print(f"{name}: {printable(text)}")
     for name, readers in report.readers.items():
         print(f"{name}: read by t7bridge" + "".join(f" and {reader}" for reader in readers))
     count = len(report.differences)

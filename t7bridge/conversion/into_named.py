@@ -36,18 +36,25 @@ def named_value(document: Document, goal: FormatSpec, options: Options, report: 
     return name_tensors(plain_value(document, options, report), goal, report, document.metadata, options.limits)
 
 
-def plain_value(document: Document, options: Options, report: Report) -> Any:
-    """Return the value of a file as builtins with tensors in them, with notes about the rest."""
+def plain_value(document: Document, options: Options, report: Report, *, with_data: bool = True) -> Any:
+    """Return the value of a file as builtins with tensors in them, with notes about the rest.
+
+    Args:
+        document: the file.
+        options: the options of the conversion.
+        report: receives the notes.
+        with_data: whether the tables of data of a module that is the whole value are in its state dict.
+    """
     if document.spec.values == LUA:
         made = python_value(document.content, options, report)
         if made.modules is not None:
-            value = made.modules.with_data(made.value)
+            value = made.modules.with_data(made.value) if with_data else made.value
             made.modules.note_rest(value)
             return value
         return made.value
     from .simplified import simplified
 
-    return simplified(value_of(document, options, report), report, options.limits, with_data=True)
+    return simplified(value_of(document, options, report), report, options.limits, with_data=with_data)
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:

@@ -74,7 +74,7 @@ class Coverage:
     modules: list[Visit] = field(factory=list)
     apart: list[Any] = field(factory=list)
 
-    def note(self, report: Report, result: Any) -> None:
+    def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
 
         Args:

@@ -1,8 +1,8 @@
 """Values as named tensors, for formats that hold nothing else.
 
 The value is the one that `convert` writes in `auto` mode, with state dicts in place of modules; each tensor is named by
-its path: `model.0.weight`. Numbers and strings go into the file's metadata. The rest is left out, and listed in the
-report by kind.
+its path: `model.0.weight`. Strings go into the file's metadata, and so do numbers that are no tensors. The rest is
+left out, and listed in the report by kind.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
-from ..values.elements import ELEMENTS_KEY, pairs_of_numbers, parts_of
+from ..values.elements import ELEMENTS_KEY, HINTS, NUMBERS_KEY, pairs_of_numbers, parts_of, tensor_of_numbers
 
 _SCALARS = 1_000
-"""Number of texts in the metadata from which on those of one table are one."""
+"""Number of texts in the metadata from which on those of one table are one; most tensors for numbers and lists."""
 _SHOWN = 5
 _DEPTH = 50
 """Steps of a name that are not charged to `Limits.work`."""
 _Place = Any
 """A path as a chain: the enclosing value and the key; `None` for the root. Becomes a name where a tensor is found."""
-_RESERVED = frozenset({(METADATA_KEY,), (ELEMENTS_KEY,), ("format",)})
+_RESERVED = frozenset({(METADATA_KEY,), ("format",), *((key,) for key in HINTS)})
 """Metadata that are not those of the value."""
 _LONGEST_KEY = 200
 """Characters of the text of a key that is neither text nor a number."""
@@ -51,6 +51,7 @@ class Flat:
         left_out: paths of everything else, by kind.
         storages: steps to storages, each of which becomes a tensor of one dimension.
         renamed: tensors whose name was taken: the steps to them, and the name.
+        numbers: kinds of the tensors that are numbers or lists of numbers, by identity.
     """
 
     tensors: dict[Name, Tensor] = field(factory=dict)
@@ -58,14 +59,20 @@ class Flat:
     left_out: dict[str, list[str]] = field(factory=dict)
     storages: list[Name] = field(factory=list)
     renamed: list[tuple[Name, Name]] = field(factory=list)
+    numbers: dict[int, str] = field(factory=dict)
 
     def leave_out(self, kind: str, steps: Name) -> None:
         """Record something that is left out."""
         self.left_out.setdefault(kind, []).append(".".join(steps) or "root")
 
 
-def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
+def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = False) -> Flat:
     """Name the tensors of a value of dicts and lists. Lists count from 0; a shared container is flattened once.
+
+    Args:
+        value: the value.
+        limits: resource limits.
+        numbers: whether numbers and lists of numbers are tensors, unless there are very many.
 
     Raises:
         LimitError: values are nested so deeply that their names are far longer than the file.
@@ -83,7 +90,14 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS) -> Flat:
         elif isinstance(item, (set, frozenset)):
             item = in_order(item)
             kept.append(item)
-        if isinstance(item, (dict, list, tuple)) and not _is_function(item) and id(item) not in seen:
+        made = tensor_of_numbers(item) if numbers and id(item) not in seen else None
+        if made is not None:
+            if isinstance(item, (list, tuple)):
+                seen.add(id(item))
+            item, flat.numbers[id(made[0])] = made
+            if len(flat.numbers) > _SCALARS:
+                return flatten(value, limits)
+        elif isinstance(item, (dict, list, tuple)) and not _is_function(item) and id(item) not in seen:
             seen.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             stack += [((place, key), depth + 1, inner) for key, inner in reversed(list(pairs))]
@@ -166,7 +180,7 @@ def name_tensors(
         ModelError: there is no tensor.
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
-    flat = flatten(value, limits)
+    flat = flatten(value, limits, numbers=goal.numbers)
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
@@ -199,7 +213,7 @@ def name_tensors(
             code="left-out",
             count=len(paths),
         )
-    texts = {name: text for name, text in (metadata or {}).items() if name != ELEMENTS_KEY}
+    texts = {name: text for name, text in (metadata or {}).items() if name not in HINTS}
     for steps, scalar in _grouped(flat.scalars, goal.text_bytes).items():
         texts[_free((".".join(steps),), _RESERVED)[0]] = json.dumps(scalar)
     with_elements = _with_elements(flat.tensors, goal, report)
@@ -208,8 +222,10 @@ def name_tensors(
         for name, tensor in with_elements.items()
         if tensor.element is not flat.tensors[name].element and not flat.tensors[name].element.name.startswith("q")
     }
-    if changed:
-        texts[ELEMENTS_KEY] = json.dumps(changed)
+    kinds = {
+        ".".join(name): flat.numbers[id(tensor)] for name, tensor in flat.tensors.items() if id(tensor) in flat.numbers
+    }
+    texts |= {key: json.dumps(hints) for key, hints in ((ELEMENTS_KEY, changed), (NUMBERS_KEY, kinds)) if hints}
     named = NamedTensors(with_elements, texts)
     named.views, apart = plan_views(named.tensors)
     _note_sharing(named, apart, goal, report)

@@ -28,13 +28,20 @@ from ..graph import python
 from ..graph.lua import COMPOSITE, Value
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
+from ..graph.walk import Holder
 from .tree import Tree
 
 _MISSING = object()
+_SCALARS = (bool, int, float, str, bytes, type(None))
 
 
 class Plain(Tree):
-    """Builds plain values with an explicit stack. Tuples and sets are made after their content."""
+    """Builds plain values with an explicit stack. Tuples and sets are made after their content.
+
+    Scalars inside Lua values become Python's; those inside Python's containers and objects stay as they are.
+    """
+
+    _reads_lua = True
 
     def __init__(self, torch: bool) -> None:
         super().__init__(None)
@@ -42,6 +49,11 @@ class Plain(Tree):
         self._storages: dict[int, Any] = {}
         self._waiting: dict[int, list[tuple[Any, Any]]] = {}
         """Places that refer to a tuple still being made, by its identity."""
+
+    def run(self, root: Value) -> Any:
+        """Convert a value and everything in it."""
+        self._is_lua = self._reads_lua and not isinstance(root, (dict, list, tuple, set, frozenset, Holder))
+        return super().run(root)
 
     def _put(self, target: Any, place: Any, value: Value) -> None:
         if isinstance(value, _Finish):
@@ -69,7 +81,7 @@ class Plain(Tree):
                 self._kept.append(value)
                 made = self._built[id(value)] = self._tensor(value)
             return made
-        return super()._convert(value)
+        return value if not self._is_lua and isinstance(value, _SCALARS) else super()._convert(value)
 
     def _tensor(self, value: Tensor | Storage) -> Any:
         view = Tensor(value.element, value, (value.count,), (1,)) if isinstance(value, Storage) else value

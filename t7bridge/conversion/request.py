@@ -63,11 +63,11 @@ def value_of(document: Document, options: Options, report: Report) -> Any:
 
 
 def _use_metadata(value: Any, document: Document, options: Options, report: Report) -> Any:
-    """Return a value with the element types that the file's metadata record, and note strings that are left out."""
-    from ..values.elements import ELEMENTS_KEY, restore_elements
+    """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
+    from ..values.elements import HINTS, restore_values
 
-    if ELEMENTS_KEY in document.metadata and options.record:
-        value, refused = restore_elements(value, document.metadata, check=not options.believed)
+    if options.record and not HINTS.isdisjoint(document.metadata):
+        value, refused = restore_values(value, document.metadata, check=not options.believed)
         if refused:
             others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
             report.note(
@@ -77,7 +77,7 @@ def _use_metadata(value: Any, document: Document, options: Options, report: Repo
                 code="record",
                 count=len(refused),
             )
-    metadata = [name for name in document.metadata if name != ELEMENTS_KEY]
+    metadata = [name for name in document.metadata if name not in HINTS]
     if metadata and FORMATS[report.target_format].values != NAMED:
         names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
         report.note(

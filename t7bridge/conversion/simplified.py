@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import CorruptError
 from ..formats.pt.modules import MetModules, attributes_of, is_module, module_state_dict
-from ..formats.pt.pickle.names import SAFE, is_torch, standing
+from ..formats.pt.pickle.names import FORBIDDEN, FOREIGN, SAFE, is_torch, standing
 from ..formats.pt.pickle.plain import plain_data
 from ..graph import python
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
@@ -52,6 +52,8 @@ class Simplified(Plain):
         limits: bound how often shared modules are repeated.
         keep_classes: whether values of other classes stay as they are: only modules are replaced.
     """
+
+    _reads_lua = False
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, keep_classes: bool = False) -> None:
         super().__init__(torch=False)
@@ -250,11 +252,14 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
         coverage.apart += replaced.beside.values()
         rows = [(f"{path}.{key}", name, item) for key, item in replaced.beside.items()]
         note_beside(rows, report) if replaced.placed else note_data(rows, report)
-    coverage.note(report, made)
+    coverage.add_notes(report, made)
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
         more = f", and {len(items) - 1} more" if len(items) > 1 else ""
+        first = items[0]
+        is_name = isinstance(first, python.PythonGlobal)
+        ordinary = is_name and standing(first.module, first.name) not in (FOREIGN, FORBIDDEN)
         report.note(
-            "info" if name.startswith(_LIKE) else "warning",
+            "info" if ordinary or name.startswith(_LIKE) else "warning",
             f"{name[:_SHOWN]} is written as plain data, not as a name that a reader would import{more}; "
             "--allow-foreign (allow_foreign=True) keeps it",
             paths.get(id(items[0]), ""),

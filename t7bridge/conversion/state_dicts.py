@@ -51,7 +51,7 @@ class StateDicts:
             path = self._paths.get(id(obj), "root")
             rows = [(f"{path}.{name}", obj.class_name, item) for name, item in result.data.items()]
             (note_beside if replaced.placed else note_data)(rows, self._report)
-        coverage.note(self._report, value)
+        coverage.add_notes(self._report, value)
         note_lost_sharing([state for _, state in self.found], self._report)
 
 

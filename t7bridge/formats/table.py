@@ -59,6 +59,7 @@ class FormatSpec:
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
         text_bytes: size of a text in its metadata, in bytes.
+        numbers: whether numbers, and lists of numbers, are tensors for its users, too.
     """
 
     name: str
@@ -76,6 +77,7 @@ class FormatSpec:
     elements: frozenset[str] = frozenset()
     fit: Callable[[str], str] = str
     text_bytes: int = 1 << 24
+    numbers: bool = False
 
     @property
     def suffix(self) -> str:
@@ -142,6 +144,7 @@ _SPECS = (
         members=_is_npz,
         elements=_NATIVE,
         fit=_npz_name,
+        numbers=True,
     ),
     FormatSpec(
         "pt",

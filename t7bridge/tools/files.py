@@ -11,7 +11,7 @@ from ..graph.lua import Value
 from ..io.source import PathLike, Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..values.describe_lua import Node, describe_values
-from ..values.elements import ELEMENTS_KEY, restore_elements
+from ..values.elements import HINTS, restore_values
 
 if TYPE_CHECKING:
     from ..graph.typed import Field
@@ -54,12 +54,12 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 
 
 def _values(source: Readable, limits: Limits) -> list[Any]:
-    """Return all values of a file, with the recorded element types where these have all elements."""
+    """Return all values of a file, with the recorded numbers, and element types where these have all elements."""
     document = formats.open(source, limits=limits)
     document.warn(3)
-    if ELEMENTS_KEY not in document.metadata:
+    if HINTS.isdisjoint(document.metadata):
         return document.roots
-    return [restore_elements(root, document.metadata, check=True)[0] for root in document.roots]
+    return [restore_values(root, document.metadata, check=True)[0] for root in document.roots]
 
 
 def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | None = None) -> None:

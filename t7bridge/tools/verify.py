@@ -21,7 +21,7 @@ from ..io.source import PathLike
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
 from ..values.compare import Comparer, Difference, Path, closest
-from ..values.elements import ELEMENTS_KEY
+from ..values.elements import HINTS
 
 
 @define
@@ -41,6 +41,8 @@ class VerifyReport:
     readers: dict[str, list[str]] = field(factory=dict)
     hint: str = ""
     """A hint on how to compare files whose keys differ."""
+    left_out: dict[str, list[str]] = field(factory=dict)
+    """For each file with modules, what is in no state dict of theirs, as sentences: no difference."""
 
     @property
     def same(self) -> bool:
@@ -63,6 +65,18 @@ class FileContent:
 
     document: Document
     value: Any
+    forms: list[tuple[Any, list[str]]] = field(factory=list)
+    """Forms of the value with state dicts for modules, and what each leaves out, as sentences."""
+
+    def add_form(self, form: Any, report: Report) -> Any:
+        """Record a form with what the report says it leaves out; return the form."""
+        texts = [f"{note.path}: {note.message}".removeprefix(": ") for note in report.notes if note.code == "left-out"]
+        self.forms.append((form, texts))
+        return form
+
+    def left_out(self, form: Any) -> list[str]:
+        """Return what a form leaves out; nothing if it is the value itself."""
+        return next((texts for made, texts in self.forms if made is form), [])
 
     @property
     def is_lua(self) -> bool:
@@ -98,8 +112,9 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     Two `.t7` files are compared as Lua has them, whatever their encodings. Files of different formats are compared as
     `convert` would make one from the other: in `tree` mode, with state dicts for modules, as tables, or as named
     tensors, which have neither strides nor shared memory; the best match counts. What a format cannot hold is missing
-    in its file. Each file is also read by independent readers if possible, and their
-    results are compared with ours: torchfile reads `.t7` files, and PyTorch `.pt` files if it is installed.
+    in its file; what is not part of a module's state dict is listed apart, and is no difference. Each file is also read
+    by independent readers if possible, and their results are compared with ours: torchfile reads `.t7` files, and
+    PyTorch `.pt` files if it is installed.
 
     Args:
         a: a file of any format.
@@ -117,7 +132,11 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
             if source.path not in report.readers:  # a file compared with itself is read once
                 report.readers[source.path] = _ask_others(source, side, report) if independent else []
         make = RowComparer if one.is_named or two.is_named else Comparer
-        report.differences += closest(pairs_of(one, two, limits), partial(make, limits=limits))[0].found
+        comparer, forms = closest(pairs_of(one, two, limits), partial(make, limits=limits))
+        report.differences += comparer.found
+        for side, form in zip((one, two), forms):
+            if texts := side.left_out(form):
+                report.left_out[side.document.path] = texts
         report.hint = hint_for(report.differences, report.first, report.second)
         if one.trailing != two.trailing:
             report.differences.append(Difference("", "the bytes after the last value differ"))
@@ -128,6 +147,8 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
     """Return the forms in which two files can be compared: one as `convert` makes the other's format of it."""
     goals = [side.document.spec for side in (a, b) if side.is_named]
     if goals:
+        numbers = all(goal.numbers for goal in goals)
+        goals = [evolve(goal, numbers=numbers) for goal in goals]
         yield from ((one, other) for one in _named_forms(a, goals, limits) for other in _named_forms(b, goals, limits))
         return
     _without_modules(a, b, limits)
@@ -136,8 +157,10 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
         if not a.is_lua:
             from ..conversion.simplified import simplified
 
-            yield simplified(a.value, Report(), limits), b.value
-            yield a.value, simplified(b.value, Report(), limits)
+            for first, second in ((a, b.value), (b, a.value)):
+                said = Report()
+                made = first.add_form(simplified(first.value, said, limits), said)
+                yield (made, second) if first is a else (second, made)
         return
     from ..conversion.lua_tree import to_lua
 
@@ -158,9 +181,9 @@ def _python_forms(side: FileContent, limits: Limits) -> Iterator[Any]:
     from ..conversion.request import Options
 
     has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
-    for mode in ("tree", "auto") if has_objects else ("auto",):
-        options = Options(mode, believed=False, limits=limits)
-        yield plain_value(side.document, options, Report(target_format="pt"))
+    for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
+        options, said = Options(mode, believed=False, limits=limits), Report(target_format="pt")
+        yield side.add_form(plain_value(side.document, options, said, with_data=with_data), said)
 
 
 def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:
@@ -168,6 +191,7 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
     from ..conversion.named_tensors import flatten, name_tensors
 
     for form in _python_forms(side, limits):
+        texts = side.left_out(form)
         left_out = [path for paths in flatten(form, limits).left_out.values() for path in paths]
         metadata = side.document.metadata
         for goal in goals:
@@ -181,8 +205,10 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
         for name, each in form.items():
             view = (id(each.storage), each.element.name, each.offset, each.size, each.stride)
             form[name] = views.setdefault(view if linked and each.numel else name, evolve(each))
-        strings = {name: text for name, text in metadata.items() if name not in ("format", ELEMENTS_KEY)}
-        yield {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
+        strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
+        made = {**dict.fromkeys(left_out), **dict(sorted(form.items())), "__metadata__": strings}
+        side.forms.append((made, texts))
+        yield made
 
 
 def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
@@ -192,7 +218,8 @@ def _without_modules(a: FileContent, b: FileContent, limits: Limits) -> None:
 
     sides = [side for side in (a, b) if not side.is_lua and has_modules(side.value)]
     if len(sides) == 1:
-        sides[0].value = simplified(sides[0].value, Report(), limits)
+        said = Report()
+        sides[0].value = sides[0].add_form(simplified(sides[0].value, said, limits), said)
 
 
 def _as_model_file(lua: Value, python: Any) -> Any:
@@ -247,8 +274,8 @@ def _ask_others(document: Document, side: FileContent, report: VerifyReport) -> 
     if document.format == "pt":
         from . import torch_oracle as torch
 
-        # PyTorch refuses such names, but searches its own message for seconds.
-        if all(len(each) <= _LONGEST_NAME for each in document.content.judged):
+        # PyTorch refuses pickles of anything but checkpoints; and such names, but searches its own message for seconds.
+        if document.layout != "pickle" and all(len(each) <= _LONGEST_NAME for each in document.content.judged):
             name, found = "torch", torch.differences(document.path, document.value)
     elif side.is_lua and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile

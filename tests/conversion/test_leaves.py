@@ -81,7 +81,7 @@ def inside(value: Any) -> list[Any]:
 
 
 def content(path: Path) -> list[tuple[str, Any]]:
-    """Return the leaves of a file and of its metadata."""
+    """Return the leaves of a file and of its metadata; numbers of a `.npz` are arrays of at most one dimension."""
     with t7bridge.open(path) as document:
         found = [leaf for root in document.roots for leaf in leaves(root)]
         for text in document.metadata.values():
@@ -89,6 +89,10 @@ def content(path: Path) -> list[tuple[str, Any]]:
                 found += leaves(json.loads(text))
             except ValueError:
                 found += leaves(text)
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            lists = [array.ravel().tolist() for array in file.values() if array.ndim < 2]
+        found += [("number", repr(float(item))) for items in lists for item in items if not isinstance(item, complex)]
     return found
 
 
@@ -169,7 +173,9 @@ def test_tables_of_a_module_are_metadata(checkpoint: Path, suffix: str, tmp_path
     for source, prefix in ((checkpoint, "model."), (checkpoint.with_name("m.t7"), "")):
         report = t7bridge.convert(source, tmp_path / f"o.{suffix}", force=True)
         with t7bridge.open(tmp_path / f"o.{suffix}") as document:
-            assert json.loads(document.metadata[f"{prefix}words.café"]) == 2
+            found = {name: json.loads(text) for name, text in document.metadata.items() if name != "format"}
+            found |= t7bridge.load(tmp_path / "o.npz") if suffix == "npz" else {}
+            assert found[f"{prefix}words.café"] == 2
             assert json.loads(document.metadata[f"{prefix}0.names.1"]) == "b"
         named = [note.path for note in report.notes if note.level == "warning"]
         assert named == ["nets.0"] * bool(prefix)  # the same module again
@@ -181,6 +187,33 @@ def test_tables_without_a_place_are_named(checkpoint: Path, tmp_path: Path) -> N
     assert list(torch.load(tmp_path / "m.pt", weights_only=True)) == ["0.weight"]
     named = [(note.level, note.path, note.count) for note in report.notes if note.level == "warning"]
     assert named == [("warning", "root.words", 2), ("warning", "root.0.names", 2)]
+
+
+def test_what_no_state_dict_has_is_no_difference(checkpoint: Path, tmp_path: Path) -> None:
+    """`verify` states what the state dict of a file that is a module leaves out, and finds weights that are missing."""
+    source, target = checkpoint.with_name("m.t7"), tmp_path / "o.pt"
+    for first, second in ((source, target), (target, source)):
+        t7bridge.convert(source, target, force=True)
+        report = t7bridge.verify(first, second)
+        assert report.same
+        assert list(report.left_out) == [str(source)]
+        texts = " ".join(report.left_out[str(source)])
+        assert "root.words" in texts
+        assert "root.0.names" in texts
+        assert "gradients: 1 tensor" in texts
+        torch.save({}, target)
+        assert not t7bridge.verify(first, second).same
+
+
+def test_scalars_of_checkpoints_stay_what_they_are(tmp_path: Path) -> None:
+    """Floats that are integral stay floats, and bytes that are text stay bytes; also as values of other classes."""
+    value = {"w": torch.ones(1), "x": 1.0, "l": [2.0, 3, b"abc"], "t": (1.0, np.float64(4.0)), "n": {"b": b"x"}}
+    torch.save(value, tmp_path / "a.pt")
+    t7bridge.convert(tmp_path / "a.pt", tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert repr(found) == repr({**value, "t": (1.0, 4.0)})
+    read = t7bridge.to_python(t7bridge.load(tmp_path / "a.pt"))
+    assert repr((read["x"], read["l"], read["n"])) == repr((value["x"], value["l"], value["n"]))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import random
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_types_that_one_format_lacks(tmp_path: Path) -> None:
 def test_no_tensors(tmp_path: Path, suffix: str) -> None:
     """A file without tensors is refused, and nothing is left."""
     with pytest.raises(ModelError, match="holds no tensor"):
-        flat(TESTFILES / "format/number_int.t7", tmp_path / f"x{suffix}")
+        flat(TESTFILES / "format/nil.t7", tmp_path / f"x{suffix}")
     assert not list(tmp_path.iterdir())
 
 
@@ -169,6 +170,66 @@ def test_numbers_beside_tensors(count: int, single: bool, tmp_path: Path) -> Non
     found = metadata if single else json.loads(metadata["values"])
     assert {key: int(found[key]) for key in found if key.startswith("n")} == {f"n{n}": n for n in range(count)}
     assert not report.notes
+
+
+NUMBERS = {
+    "w": torch.ones(2), "n": 3, "x": 0.1, "yes": True, "big": 1 << 70, "minus": -0.0,
+    "state": (3, (1, 2, 3), None), "losses": [0.5, 1, 2.25], "ints": [1, -(1 << 63)], "floats": [1.0, 2.0],
+    "flags": [True, False], "odd": [1.0, 2], "kinds": [1, True], "deep": [[1, 2], [3.5]], "empty": [],
+}  # fmt: skip
+
+
+def test_numbers_are_arrays_of_an_npz(tmp_path: Path) -> None:
+    """numpy finds numbers and lists of numbers as `numpy.savez` writes them; they are Python's on the way back."""
+    torch.save(NUMBERS, tmp_path / "x.pt")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        arrays = dict(file)
+    for name in ("n", "x", "yes", "minus", "losses", "ints", "floats", "flags"):
+        expected = np.asarray(NUMBERS[name])
+        assert (arrays[name].dtype, arrays[name].tobytes()) == (expected.dtype, expected.tobytes()), name
+    assert {name for name in arrays if arrays[name].ndim == 1} >= {"state.1", "deep.0", "deep.1"}
+    assert {"odd.0", "odd.1", "kinds.0", "kinds.1", "state.0"} <= set(arrays)
+    assert "big" not in arrays
+
+    assert t7bridge.verify(tmp_path / "x.pt", tmp_path / "x.npz").same
+    back = t7bridge.load(tmp_path / "x.npz")
+    for name in ("n", "x", "yes", "minus", "losses", "ints", "floats", "flags"):
+        assert repr(back[name]) == repr(NUMBERS[name])
+    assert (back["state.0"], back["state.1"], back["deep.1"]) == (3, (1, 2, 3), [3.5])
+    assert [repr(back[name]) for name in ("odd.0", "odd.1", "kinds.0", "kinds.1")] == ["1.0", "2", "1", "True"]
+    for suffix in ("npz", "safetensors", "h5"):
+        t7bridge.convert(tmp_path / "x.npz", tmp_path / f"y.{suffix}")
+        assert t7bridge.verify(tmp_path / "x.npz", tmp_path / f"y.{suffix}").same
+
+
+def test_arrays_of_numbers_that_were_edited(tmp_path: Path) -> None:
+    """What a file shows counts: other numbers, other types and other shapes than those recorded."""
+    torch.save({"w": torch.ones(2), "n": 3, "mixed": [0.5, 1], "m": [1, 2], "t": (1, 2)}, tmp_path / "x.pt")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        arrays = dict(file) | {"n": np.float32(2.5), "mixed": np.array([2, 0.25, -0.0]), "m": np.eye(2)}
+    with t7bridge.open(tmp_path / "x.npz") as document:
+        comment = document.content.comment
+    arrays["t"] = np.array(7)
+    np.savez(tmp_path / "y.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "y.npz", "a") as archive:
+        archive.comment = comment
+
+    back = t7bridge.load(tmp_path / "y.npz")
+    assert (back["n"], repr(back["mixed"])) == (2.5, "[2, 0.25, -0.0]")
+    assert back["m"].shape == (2, 2)
+    assert back["t"].item() == 7
+
+
+@pytest.mark.parametrize(("count", "arrays"), [(1000, True), (1001, False)])
+def test_very_many_numbers_are_no_arrays(count: int, arrays: bool, tmp_path: Path) -> None:
+    """Of more than a thousand numbers none is an array of its own."""
+    torch.save({"w": torch.ones(2), "n": {str(n): n for n in range(count)}}, tmp_path / "x.pt")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        assert len(file.files) == (1 + count if arrays else 1)
+    assert t7bridge.verify(tmp_path / "x.pt", tmp_path / "x.npz").same
 
 
 @pytest.mark.parametrize("suffix", FLAT_FORMATS.values())

@@ -32,9 +32,9 @@ from ....graph.tensor import Tensor
 from ....limits import DEFAULT_LIMITS, Limits
 from ..storages import StorageTable, element_named, storage_element
 from .context import Context, Handler
-from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, may_call, may_fill, standing
+from .names import CALLED, FORBIDDEN, FOREIGN, STATE, VALUE, may_call, may_fill, renamed, standing
 
-_CANONICAL = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+_CANONICAL = {"copy_reg": "copyreg"}
 _SAME = {
     "torch.tensor": "torch._tensor",
     "numpy._core.multiarray": "numpy.core.multiarray",
@@ -125,8 +125,9 @@ class PtMeaning(Context):
             element = element_named(name)
             value = CONSTANTS.get(element.name if element else name)
         if value is None:
-            value = PythonGlobal(_CANONICAL.get(module, module), name)
-            handler = _handler(f"{_SAME.get(value.module, value.module)}.{name}") or self._typed_handler(value)
+            python2 = module == "__builtin__"
+            value = PythonGlobal(*(renamed(module, name) if python2 else (_CANONICAL.get(module, module), name)))
+            handler = _handler(f"{_SAME.get(value.module, value.module)}.{value.name}") or self._typed_handler(value)
             if handler:
                 self.handlers[id(value)] = handler
             else:

@@ -85,7 +85,7 @@ def standing(module: str, name: str) -> str:
         return _table()[path]
     if _is_forbidden(module, name):
         return FORBIDDEN
-    python3 = _renamed(module, name)
+    python3 = renamed(module, name)
     return FOREIGN if python3 == (module, name) else standing(*python3)
 
 
@@ -119,7 +119,7 @@ def _is_forbidden(module: str, name: str) -> bool:
     return False
 
 
-def _renamed(module: str, name: str) -> tuple[str, str]:
+def renamed(module: str, name: str) -> tuple[str, str]:
     """Return the Python 3 name of a Python 2 name, as every unpickler of protocols 0 to 2 looks it up."""
     import _compat_pickle
 
