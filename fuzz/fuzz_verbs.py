@@ -29,6 +29,7 @@ from fuzz_mutate import mutate, overwrite
 
 import t7bridge
 from t7bridge import cli
+from t7bridge.cli import parser
 from t7bridge.errors import T7BridgeError, T7BridgeWarning
 
 TESTFILES = Path(__file__).resolve().parent.parent / "testfiles"
@@ -168,7 +169,8 @@ def prepare() -> None:
     for name in ACTIONS:
         if not name.startswith("export ."):
             _perform(name, model[0], model[1], model[1], FOLDER / "warm")
-    cli.parser_for = cache(cli.parser_for)  # a verb's parser is the same each time, and takes longer than most inputs
+    # A verb's parser is the same each time, and takes longer than most inputs.
+    parser.parser_for = cache(parser.parser_for)
     gc.freeze()  # PyTorch's objects are not looked at again by each child's collector
     _BASE[0] = _peak()
 

@@ -62,7 +62,7 @@ def test_closed_standard_output(tmp_path) -> None:
     done = shell(f"$T describe {ABS} >&-", tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == "t7bridge: error: standard output: is closed"
-    done = shell(f"$T convert {ABS} x.pt >&-", tmp_path)
+    done = shell(f"$T convert {ABS} x.pt --mode tree >&-", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "x.pt").stat().st_size > 1000
     done = shell(f"$T describe {tmp_path}/missing 2>&-", tmp_path)
@@ -75,7 +75,7 @@ def test_interrupt_while_modules_are_loaded(tmp_path) -> None:
         "import sys\n"
         "class Stop:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in ('t7bridge.cli', 't7bridge.cli.describe'):\n"
+        "        if name in ('t7bridge.cli', 't7bridge.cli.verbs'):\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Stop())\n"
     )
@@ -87,7 +87,7 @@ def test_interrupt_while_modules_are_loaded(tmp_path) -> None:
 
 def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
     """The message names the folder, and that the same command resumes."""
-    from t7bridge import zoo
+    from t7bridge.cli import zoo
 
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt

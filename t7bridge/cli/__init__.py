@@ -1,9 +1,8 @@
-"""The command line: all printing and all exit codes. Each verb is a module, imported only when it is used."""
+"""The command line: all printing and all exit codes. What a verb needs is imported only when it is used."""
 
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import io
 import os
@@ -13,9 +12,10 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from typing import Any, NoReturn
+from typing import Any
 
 from ..text import printable_lines
+from .streams import QUIET, coloured, progress, spooled, standard_streams
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 """Exit codes: success; a finding (a difference, a threat, a failed file); wrong usage or an error."""
@@ -44,6 +44,10 @@ _WRITERS = {"convert", "draw", "export", "lua", "module", "zoo"}
 """Verbs whose result is a file: they succeed even if standard output is closed, and lose what they print."""
 
 
+_FILES = {"completion", "prove", "zoo"}
+"""Verbs in files of their own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with _streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
+    with standard_streams(bool(arguments) and arguments[0] in _WRITERS), _signals(), _warnings():
         return _guarded(arguments)
 
 
@@ -100,17 +104,18 @@ def _verb(arguments: Sequence[str]) -> int:
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
     if name == "help" and len(arguments) == 2:
         name, arguments = ALIASES.get(arguments[1], arguments[1]), [arguments[1], "--help"]
-    if name not in VERBS:
-        from .usage import general
+    from ..conversion.options import options_of
+    from .parser import class_of, general, parser_for
 
+    if name not in VERBS:
         wrong = general(arguments, VERBS)
         return _fail(wrong) if wrong else WRONG_USAGE
-    verb = importlib.import_module(f".{name}", __name__)
-    options = parser_for(name, verb).parse_args(arguments[1:])
+    options = parser_for(name).parse_args(arguments[1:])
+    module = importlib.import_module("." + (name if name in _FILES else "verbs"), __name__)
+    run = getattr(module, name)
     from ..io.inputs import inputs_protected
-    from .shared import QUIET, spooled
 
-    inputs = getattr(verb, "INPUTS", ())
+    inputs = [each.name for each in options_of(class_of(name)).values() if each.stdin]
     # Each conversion of a zoo is a call of its own.
     with (
         nullcontext() if name == "zoo" else inputs_protected(),
@@ -118,11 +123,11 @@ def _verb(arguments: Sequence[str]) -> int:
         _progress(name, options, inputs),
     ):
         if not options.quiet:
-            return int(verb.run(options))
+            return int(run(options))
         before = QUIET.set(True)
         try:
             with redirect_stdout(io.StringIO()):
-                return int(verb.run(options))
+                return int(run(options))
         finally:
             QUIET.reset(before)
 
@@ -131,43 +136,8 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
     """Return a progress bar if standard error is a terminal."""
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
-    from .progress import progress
-
     text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
     return progress(text, str(options.src) if name == "convert" else "")
-
-
-def parser_for(name: str, verb: Any) -> argparse.ArgumentParser:
-    """Return the parser of a verb's arguments.
-
-    Args:
-        name: of the verb.
-        verb: its module: `add_arguments`, and `EXAMPLES`, lines for the help.
-    """
-    examples = getattr(verb, "EXAMPLES", ())
-    parser = _Parser(
-        f"t7bridge {name}",
-        description=verb.__doc__,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None,
-        formatter_class=_formatter,
-    )
-    verb.add_arguments(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only; see the exit code")
-    return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest a similarly spelled option."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2 and the message."""
-        if message.startswith("unrecognized arguments: "):
-            wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-            from .usage import perhaps
-
-            message += perhaps(wrong, list(self._option_string_actions))
-        self.print_usage(sys.stderr)
-        self.exit(WRONG_USAGE, f"t7bridge: error: {printable_lines(message)}\n")
 
 
 @contextmanager
@@ -180,8 +150,6 @@ def _warnings() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, T7BridgeWarning):
-                from .shared import QUIET
-
                 if QUIET.get():
                     return
                 print(f"t7bridge: warning: {printable_lines(str(message))}", file=sys.stderr)
@@ -208,68 +176,11 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _streams(optional: bool) -> Iterator[None]:
-    """Make the standard streams print any name, and replace missing ones: Python has none where a shell closed them
-    (`>&-`).
-
-    Args:
-        optional: whether printed output may be lost if standard output is closed.
-    """
-    out, err = sys.stdout, sys.stderr
-    modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
-    for each, _ in modes:
-        each.reconfigure(errors="backslashreplace")
-    sys.stdout = out or (io.StringIO() if optional else _Closed())
-    sys.stderr = err or io.StringIO()
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = out, err
-        for each, errors in modes:
-            if not each.closed:
-                each.reconfigure(errors=errors)
-
-
-class _Closed(io.TextIOBase):
-    """Standard output that was already closed when the program started: an error only when something is printed."""
-
-    def write(self, text: str) -> int:
-        """Raise an error."""
-        raise OSError(errno.EBADF, "is closed", "standard output")
-
-    def isatty(self) -> bool:
-        """Return False."""
-        return False
-
-
-class _Formatter(argparse.HelpFormatter):
-    """A help formatter that keeps the lines of examples."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return text
-        return super()._fill_text(text, width, indent)
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return the formatter; argparse makes one per option just to check it, and would load `shutil` for the width."""
-    width = os.environ.get("COLUMNS", "")
-    if not width.isdecimal():
-        try:
-            width = str(os.get_terminal_size().columns)
-        except OSError:  # no terminal
-            width = "80"
-    return _Formatter(prog, width=int(width) - 2)
-
-
 def _stop(number: int, frame: object) -> None:
     """Handle a signal like Ctrl-C, so that partial output is removed."""
     raise SystemExit(128 + number)
 
 
 def _fail(message: str) -> int:
-    from .shared import coloured
-
     print(f"{coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
     return WRONG_USAGE

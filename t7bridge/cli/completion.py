@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
-EXAMPLES = (
-    "t7bridge completion bash > ~/.local/share/bash-completion/completions/t7bridge",
-    "t7bridge completion zsh > ~/.zfunc/_t7bridge",
-    "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
-)
+from ..conversion.options import option, verb
+from .parser import parser_for
+
+
+@verb
+class Completion:
+    """Print a completion script for bash, zsh or fish."""
+
+    EXAMPLES = (
+        "t7bridge completion bash > ~/.local/share/bash-completion/completions/t7bridge",
+        "t7bridge completion zsh > ~/.zfunc/_t7bridge",
+        "t7bridge completion fish > ~/.config/fish/completions/t7bridge.fish",
+    )
+    shell = option("the shell", choices=("bash", "zsh", "fish"))
+
 
 _BASH = """\
 _t7bridge() {
@@ -41,12 +50,7 @@ autoload -U +X bashcompinit && bashcompinit
 """zsh runs bash's functions; the last line completes at once when zsh loads the file on the first use."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-
-
-def run(options: argparse.Namespace) -> int:
+def completion(options: argparse.Namespace) -> int:
     """Print the script."""
     print(script(options.shell), end="")
     return 0
@@ -54,11 +58,9 @@ def run(options: argparse.Namespace) -> int:
 
 def script(shell: str) -> str:
     """Return the script for a shell, generated from the parsers of the verbs."""
-    from . import VERBS, parser_for
+    from . import VERBS
 
-    parsers = {}
-    for name in VERBS:
-        parsers[name] = parser_for(name, importlib.import_module(f".{name}", __package__))
+    parsers = {name: parser_for(name) for name in VERBS}
     if shell == "fish":
         return _fish(parsers)
     bash = _bash(parsers)
@@ -71,19 +73,19 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
     choices, options = [], []
-    for verb, parser in parsers.items():
+    for name, parser in parsers.items():
         spellings = [each for action in _actions(parser) for each in action.option_strings]
         line = 'COMPREPLY=($(compgen -W "%s" -- "$word"))'
-        options.append(f"            {verb}) {line % ' '.join(spellings)} ;;")
+        options.append(f"            {name}) {line % ' '.join(spellings)} ;;")
         for action in parser._actions:
             if not action.choices:
                 continue
             reply = line % " ".join(map(str, action.choices))
             if action.option_strings:
-                names = "|".join(f'"{verb} {each}"' for each in action.option_strings)
+                names = "|".join(f'"{name} {each}"' for each in action.option_strings)
                 choices.append(f"        {names}) {reply}; return ;;")
             else:
-                choices.append(f'        "{verb} {verb}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
+                choices.append(f'        "{name} {name}") [ "${{word#-}}" = "$word" ] && {reply} ;;')
     return _BASH % {"verbs": " ".join(parsers), "choices": "\n".join(choices), "options": "\n".join(options)}
 
 
@@ -93,8 +95,8 @@ def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
     lines = [f"complete -c t7bridge -n __fish_use_subcommand -a {verb} -d {_quoted(VERBS[verb])}" for verb in parsers]
     lines.append("complete -c t7bridge -n __fish_use_subcommand -a help -d 'print the help of a verb'")
     lines.append(f"complete -c t7bridge -n '__fish_seen_subcommand_from help' -x -a {_quoted(' '.join(parsers))}")
-    for verb, parser in parsers.items():
-        seen = f"complete -c t7bridge -n '__fish_seen_subcommand_from {verb}'"
+    for name, parser in parsers.items():
+        seen = f"complete -c t7bridge -n '__fish_seen_subcommand_from {name}'"
         lines += [
             f"{seen} -x -a {_quoted(' '.join(map(str, action.choices)))}"
             for action in parser._actions

@@ -1,39 +1,60 @@
-"""Compare each layer of a model with the values that Lua Torch recorded in the same file.
-
-Exit codes: 0 all that could be checked agrees, 1 something differs, 2 nothing could be checked.
-"""
+"""The verb `prove`: which comparison is asked for, and its table."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
+import t7bridge
+
+from ..conversion.options import AT, FORCE, JSON, LIMITS, flag, option, verb
 from ..text import printable
-from .shared import add_limits, add_options, limits_of
+from .streams import print_json
 
 if TYPE_CHECKING:
     from ..tools.prove.proof import LayerProof, Proof
 
-EXAMPLES = (
-    "t7bridge prove model.t7",
-    "t7bridge prove model.t7 --probe record.lua",
-    "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
-    "t7bridge prove model.t7 model/ --shape 1x3x224x224",
-)
+
+@verb
+class Prove:
+    """Compare each layer of a model with the values that Lua Torch recorded in the same file.
+
+    Exit codes: 0 all that could be checked agrees, 1 something differs, 2 nothing could be checked.
+    """
+
+    EXAMPLES = (
+        "t7bridge prove model.t7",
+        "t7bridge prove model.t7 --probe record.lua",
+        "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
+        "t7bridge prove model.t7 model/ --shape 1x3x224x224",
+    )
+    file = option("a .t7 file with a model, saved without clearState()", metavar="FILE")
+    other = option("a second model: compare both on the same inputs", default=None, metavar="B", nargs="?")
+    force = option(FORCE, default=False, kind="flag")
+    at = option(AT, default=None)
+    input = option("file with Lua's input, a .t7 or .npz; one per --expect", default=(), kind="list", metavar="X.t7")
+    expect = option("file with Lua's output for --input; one per --input", default=(), kind="list", metavar="Y.t7")
+    recording = option(
+        "compare with the recording of the script of --probe", default=None, metavar="PROOF.t7", flags=("--with",)
+    )
+    probe = option("write a Lua script that records every layer in Lua Torch", default=None, metavar="X.lua")
+    shapes = option(
+        "shape of an input that is not recorded; may be repeated", default=(), kind="shapes", metavar="2x3x64x64",
+        flags=("--shape",),
+    )  # fmt: skip
+    factory = option(
+        "class or function that returns the model of a .pt, to compare two models", default=None,
+        metavar="PACKAGE:FACTORY", flags=("--module",),
+    )  # fmt: skip
+    draw = option("draw the model coloured by verdict: .html, .svg, .png, .dot", default=None, metavar="PICTURE")
+    all = flag("also list layers without recorded values")
+    json = JSON
+    limits = LIMITS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
-    parser.add_argument("file", metavar="FILE", help="a .t7 file with a model, saved without clearState()")
-    parser.add_argument("other", nargs="?", metavar="B", help="a second model: compare both on the same inputs")
-    add_options(parser, "prove")
-    add_limits(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
-    limits = limits_of(options)
+    limits = options.limits
     if options.probe:
         from ..tools.prove.given import probe
 
@@ -55,9 +76,7 @@ def run(options: argparse.Namespace) -> int:
             options.file, options.other, options.at, shapes=options.shapes, factory=options.factory, limits=limits
         )
     else:
-        from ..tools.prove.prove import prove
-
-        proof = prove(options.file, options.at, limits=limits)
+        proof = t7bridge.prove(options.file, options.at, limits=limits)
     if options.draw:
         from ..tools.draw_proof import draw_proof
 
@@ -69,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:
     """Print a proof as JSON or as a table."""
     if as_json:
-        print(json.dumps(proof.as_dict()))
+        print_json(proof.as_dict())
         return
     shown = [layer for layer in proof.layers if everything or layer.verdict != "not recorded"]
     shown.sort(key=lambda layer: layer.worst_first())

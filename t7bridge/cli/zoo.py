@@ -1,78 +1,42 @@
-"""Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
+"""The verb `zoo`: its options that exclude each other, its display and its summary.
+
+The display is by `rich` on a terminal if it is installed, plain lines otherwise, JSON for machines.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from typing import Any
 
-from attrs import evolve, fields
-
-from ..conversion.options import BY_NAME
-from ..limits import DEFAULT_LIMITS, Limits
 from ..text import printable, printable_json
-from . import DONE, FAILED, WRONG_USAGE
-from .shared import add_options, given_options
+from ..zoo import convert_zoo
+from ..zoo.plan import CONVERSION, OF_MODULES, allowed_options
+from .parser import arguments_of
+from .streams import print_json, wrong_usage
 
+DONE, FAILED = 0, 1
 _SHOWN = 20
-
-EXAMPLES = (
-    "t7bridge zoo models/ -o converted/",
-    "t7bridge zoo s3://bucket/nets -o out/ --to safetensors --verify",
-    "t7bridge zoo models/ -o out/ --retry-failed",
-)
+_LINE_SECONDS = 5.0
+_NAMES = 4
+_FAILURES = 50
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
-    parser.add_argument(
-        "sources", metavar="SRC", nargs="+", help="file, folder, pattern, or URL (s3://, http://, zip://)"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", required=True, help="folder or URL for the outputs; created if missing"
-    )
-    groups = add_options(parser, "zoo")
-    groups["selection of files"].add_argument(
-        "--limit",
-        action="append",
-        type=_limit,
-        default=[],
-        metavar="N",
-        help="convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
-    )
-
-
-def _limit(text: str) -> tuple[str, int]:
-    """Parse `100` as `("", 100)`, `objects=100` as `("objects", 100)`."""
-    name, _, value = text.rpartition("=")
-    names = ["", *(each.name for each in fields(Limits))]
-    if name not in names or not value.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of files nor one of {'=N, '.join(names[1:])}=N")
-    return name, int(value)
-
-
-def run(options: argparse.Namespace) -> int:
+def zoo(options: argparse.Namespace) -> int:
     """Convert, show progress, and print a summary."""
     wrong = _wrong_usage(options)
     if wrong:
-        print(f"t7bridge: error: {wrong}", file=sys.stderr)
-        return WRONG_USAGE
-    from ..zoo import convert_zoo
-    from .zoo_display import open_display
-
-    ceilings = dict(options.limit)
+        return wrong_usage(wrong)
     try:
         with open_display(options.json) as display:
             report = convert_zoo(
-                options.sources,
-                options.output,
-                limit=ceilings.pop("", None),
-                limits=evolve(DEFAULT_LIMITS, **ceilings),
+                **arguments_of(options, "zoo"),
+                limit=options.limit,
                 on_start=display.start,
                 on_file=display.file,
                 on_progress=display.progress,
-                **given_options(options, "zoo"),
             )
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
@@ -82,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         _print_plan(report, options.json)
         return DONE
     if options.json:
-        print(printable_json(json.dumps({"summary": report.summary(), "output": report.output, "now": report.now})))
+        print_json({"summary": report.summary(), "output": report.output, "now": report.now})
     else:
         _print_summary(report)
     return DONE if report.ok else FAILED
@@ -90,18 +54,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _wrong_usage(options: argparse.Namespace) -> str:
     """Return which options exclude each other; empty if all is well."""
-    from ..zoo import allowed_options
-
-    conversion = {option.name for option in allowed_options(None, module=False)}
-    given = [name for name in given_options(options, "zoo") if name in conversion]
-    if options.module and (options.to or options.verify or set(given) - {"strict", "classes"}):
+    given = [name for name, each in CONVERSION.items() if getattr(options, name) != each.default]
+    if options.module and (options.to or options.verify or set(given) - OF_MODULES):
         return "--module excludes --to, --verify and all conversion options but --strict and --classes"
     if options.to is not None:
         known = {option.name for option in allowed_options(options.to, options.module)} | {"to"}
-        wrong = [" or ".join(BY_NAME[name].spellings()) for name in given if name not in known]
+        known |= {"index_base"}
+        wrong = [" or ".join(CONVERSION[name].spellings()) for name in given if name not in known]
         if wrong:
             return f"{', '.join(wrong)} has no meaning with --to {options.to}"
-    if "index_base" in given_options(options, "zoo") and not options.module:
+    if "index_base" in given and not options.module:
         return "--index-base requires --module"
     if options.partial and not options.template:
         return "--partial requires --template"
@@ -117,11 +79,7 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 def _print_plan(report: Any, as_json: bool) -> None:
     for row in report.rows:
         if as_json:
-            print(
-                printable_json(
-                    json.dumps({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason})
-                )
-            )
+            print_json({"file": row.name, "status": row.status, "output": row.output, "reason": row.reason})
         else:
             what = f" -> {row.output}" if row.status in ("planned", "done") else f": {row.reason}"
             print(printable(f"{row.status:8}{row.name}{what}"))
@@ -157,3 +115,151 @@ def _print_summary(report: Any) -> None:
         + f"; {before} bytes became {after}"
     )
     print(printable(f"{report.output}: report.html, report.json, report.csv"))
+
+
+def open_display(as_json: bool) -> Display:
+    """Return the appropriate display, a context manager that restores the terminal."""
+    if as_json:
+        return JsonDisplay()
+    if sys.stderr.isatty():
+        try:
+            return RichDisplay()
+        except ImportError:
+            pass
+    return Display()
+
+
+class Display:
+    """Plain lines on standard error: the plan, each failure, and progress every few seconds."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+        self._failures = 0
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Do nothing."""
+
+    def _line(self, text: str) -> None:
+        print(f"t7bridge: {printable(text)}", file=sys.stderr, flush=True)
+
+    def start(self, plan: Any) -> None:
+        """Print a summary of the plan."""
+        for names, what in (
+            (plan.changed, "have changed since they were converted"),
+            (plan.lost, "have lost their outputs"),
+            (plan.gone, "no longer exist; their outputs stay"),
+        ):
+            if names:
+                self._line(f"{len(names)} inputs {what}: {', '.join(names[:_NAMES])}{', …' * (len(names) > _NAMES)}")
+
+    def file(self, row: Any) -> None:
+        """Print why a file failed, for the first ones."""
+        if row.status != "failed":
+            return
+        self._failures += 1
+        if self._failures <= _FAILURES:
+            self._line(f"{row.name}: {row.kind}: {row.reason}")
+        elif self._failures == _FAILURES + 1:
+            self._line("more failures are in the report")
+
+    def progress(self, now: Any) -> None:
+        """Print progress every few seconds."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LINE_SECONDS
+        files, size = now.rates
+        left = f", {clock(now.seconds_left)} left" if now.seconds_left is not None else ""
+        failed = f", {now.counts['failed']} failed" if now.counts["failed"] else ""
+        self._line(
+            f"{now.finished} of {now.files} files{failed}, {files:.0f} files and {megabytes(size)} a second{left}"
+        )
+
+
+class JsonDisplay(Display):
+    """A line of JSON on standard output for each file."""
+
+    def start(self, plan: Any) -> None:
+        """Do nothing: the files and the summary contain everything."""
+
+    def file(self, row: Any) -> None:
+        """Print the outcome of a file."""
+        found = {"file": row.name, "status": row.status, "output": row.output, "kind": row.kind}
+        print(
+            printable_json(json.dumps({**found, "reason": row.reason, "seconds": round(row.seconds, 6)})),
+            flush=True,
+        )
+
+    def progress(self, now: Any) -> None:
+        """Do nothing."""
+
+
+class RichDisplay(Display):
+    """A bar, live numbers, and the files being processed. The only importer of rich."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        self._console = Console(stderr=True)
+        self._bar, self._table, self._text = ProgressBar, Table, Text
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown = False
+
+    def __exit__(self, *exception: Any) -> None:
+        """Remove the bar."""
+        if self._shown:
+            self._live.stop()
+
+    def _line(self, text: str) -> None:
+        self._console.print(printable(text), markup=False, highlight=False)
+
+    def progress(self, now: Any) -> None:
+        """Redraw the bar."""
+        if not self._shown:
+            self._shown = True
+            self._live.start()
+        files, size = now.rates
+        table = self._table.grid(padding=(0, 2))
+        done = self._text.assemble(
+            (f"{now.finished:,}", "bold"),
+            f" of {now.files:,} files",
+            f"   {megabytes(now.done_bytes)} of {megabytes(now.bytes)}",
+        )
+        bar = self._bar(total=max(now.files, 1), completed=now.finished, width=32)
+        left = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
+        table.add_row(bar, done, self._text(left, style="bold"))
+        counts = self._text.assemble(
+            (f"{now.counts['done']} done", "green"),
+            "  ",
+            (f"{now.counts['failed']} failed", "red" if now.counts["failed"] else "dim"),
+            "  ",
+            (f"{now.counts['foreign']} skipped", "dim"),
+        )
+        table.add_row(counts, self._text(f"{files:.0f} files/s   {megabytes(size)}/s"), self._text(clock(now.seconds)))
+        from rich.console import Group
+
+        names = [
+            self._text(f"  {printable(name)}", style="dim", overflow="ellipsis", no_wrap=True) for name in now.current
+        ]
+        self._live.update(Group(table, *names[:_NAMES]), refresh=True)
+
+
+def clock(seconds: float) -> str:
+    """Return `1:02:03`, `2:03` or `3 s`."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}" if minutes else f"{whole} s"
+
+
+def megabytes(size: float) -> str:
+    """Return `3.4 MB`, `1.20 GB`."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

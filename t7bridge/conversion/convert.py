@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -18,42 +18,17 @@ from ..formats import LUA, NAMED, FormatSpec
 from ..garbage import collector_paused
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
-from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from .options import check_choices, note_ignored
-from .request import Options
+from .options import check_choices, takes
+from .request import Convert, note_ignored
 
 if TYPE_CHECKING:
     from ..formats.document import Document
-    from ..formats.pt.locations import MapLocation
 
 
+@takes(Convert)
 @inputs_protected()
-def convert(
-    src: PathLike,
-    dst: PathLike,
-    mode: str = "auto",
-    *,
-    to: str | None = None,
-    force: bool = False,
-    encoding: str | None = None,
-    byte_order: str | None = None,
-    long_size: int | None = None,
-    keep_device: bool = False,
-    map_location: MapLocation = None,
-    record: bool = True,
-    nested: bool = False,
-    pt_format: str = "zip",
-    template: PathLike | None = None,
-    partial: bool = False,
-    compact: bool = False,
-    classes: PathLike | None = None,
-    strict: bool = False,
-    sync: bool = False,
-    allow_foreign: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Report:
+def convert(request: Convert) -> Report:
     """Convert a file of any format to any other, or a `.t7` to another encoding.
 
     Weights go from file to file without being loaded, whatever the formats.
@@ -64,7 +39,6 @@ def convert(
         mode: how nn modules of a `.t7` are converted: `auto` replaces each module by its state dict with PyTorch's
             names, `tree` by a dict that keeps class, version and every field.
         to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, regardless of the suffix.
-        force: replace an existing file.
         encoding: of the `.t7` written: `binary` or `ascii`; that of the source by default.
         byte_order: of the `.t7` written: `little` or `big`.
         long_size: of the `.t7` written: bytes of a C long, 4 or 8.
@@ -82,14 +56,12 @@ def convert(
         partial: allow missing and extra keys in the state dict.
         compact: write to a `.pt` made in `auto` mode only the part of each storage that tensors use: views become
             tensors of their own; overlapping and tied tensors stay so. The record is omitted.
-        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is executed.
         strict: fail if the target would hold less than the source: an element type that it does not have, lost
             precision, lost sharing, or anything else that would be a warning in the report.
         sync: return only when the target is on the disk, so that it survives a power cut; a target that replaces a file
             always is.
         allow_foreign: name classes and functions of other packages in a `.pt` as the source does; otherwise objects of
             such classes become plain data that names the class.
-        limits: resource limits for the source.
 
     Returns:
         The report, with notes for the user. A format that holds named tensors only receives those; the notes name the
@@ -102,68 +74,50 @@ def convert(
         WriteError: the target cannot hold the value, or the disk refuses; no file is left behind.
         StrictError: with `strict`: the target would hold less; the error lists all notes.
     """
-    if classes is not None:
+    if request.classes is not None:
         from ..nn.own_classes import load_classes
 
-        load_classes(classes)
-    layout = {"encoding": encoding, "byte_order": byte_order, "long_size": long_size}
-    given: dict[str, Any] = {
-        **layout, "mode": mode, "to": to, "pt_format": pt_format, "keep_device": keep_device,
-        "map_location": map_location, "record": record,
-        "nested": nested, "template": template, "partial": partial, "compact": compact,
-        "allow_foreign": allow_foreign,
-    }  # fmt: skip
-    check_choices(given)
-    goal = formats.format_for(dst, to)
-    if partial and template is None:
+        load_classes(request.classes)
+    check_choices(request)
+    goal = formats.format_for(request.dst, request.to)
+    template, limits = request.template, request.limits
+    if request.partial and template is None:
         raise ModelError("partial requires a template", expected="template=…")
     with (
-        formats.open(src, limits=limits) as document,
+        formats.open(request.src, limits=limits) as document,
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
-        chosen = {name: choice for name, choice in layout.items() if choice is not None}
-        options = Options(
-            mode,
-            chosen,
-            keep_device,
-            record,
-            nested,
-            pt_format,
-            limits,
-            model,
-            partial,
-            compact,
-            allow_foreign,
-            map_location,
-        )
+        request.model = model
         if model is not None and (document.spec.values == LUA or goal.values != LUA):
             raise ModelError(
                 "a template requires a conversion from .pt to .t7",
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
-        with FileOutput(dst, force=force, sync=sync) as output, collector_paused():
-            report = Report(document.path, str(dst), document.format, goal.name, source_bytes=document.source.size)
-            note_ignored(given, report)
+        with FileOutput(request.dst, force=request.force, sync=request.sync) as output, collector_paused():
+            name = str(request.dst)
+            report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
+            note_ignored(request, report)
             try:
-                _write(document, output, goal, options, report)
+                _write(document, output, goal, request, report)
             except RecordError as error:
                 output.restart()
                 report = evolve(report, mode="", notes=[])
-                note_ignored(given, report)
-                _write(document, output, goal, evolve(options, believed=False), report)
+                note_ignored(request, report)
+                request.believed = False
+                _write(document, output, goal, request, report)
                 if not any(note.code == "record" for note in report.notes):
                     report.note("warning", f"{error.message}: its record is not used", code="record")
-            if strict:
+            if request.strict:
                 from .strictness import check_strict
 
-                check_strict(report, strict)
+                check_strict(report, request.strict)
         report.target_bytes = os.path.getsize(output.path)
     return report
 
 
-def _write(document: Document, output: FileOutput, goal: FormatSpec, options: Options, report: Report) -> None:
+def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report) -> None:
     """Write the values of a file in a format.
 
     Raises:
@@ -172,12 +126,12 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, options: Op
     if goal.values == NAMED:
         from .into_named import write_named_tensors
 
-        write_named_tensors(document, output, goal, options, report)
+        write_named_tensors(document, output, goal, request, report)
     elif goal.values == LUA:
         from .into_lua import write_lua_values
 
-        write_lua_values(document, output, options, report)
+        write_lua_values(document, output, request, report)
     else:
         from .into_python import write_python_values
 
-        write_python_values(document, output, options, report)
+        write_python_values(document, output, request, report)

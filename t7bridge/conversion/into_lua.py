@@ -13,30 +13,31 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..io.output import FileOutput, Output
 from ..report import Report
-from .request import Options, value_of
+from .source_value import value_of
 
 if TYPE_CHECKING:
     from ..formats.document import Document
     from ..formats.t7.file import T7File
+    from .request import Convert
 
 
-def write_lua_values(document: Document, output: FileOutput, options: Options, report: Report) -> None:
+def write_lua_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
     """Write the values of a file as Lua values."""
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
-        _copy_t7(document.content, output, options, report)
-    elif options.template is not None:
-        _fill_template(document, options.template, output, options, report)
+        _copy_t7(document.content, output, request, report)
+    elif request.model is not None:
+        _fill_template(document, request.model, output, request, report)
     elif not (
-        options.record and options.believed and not options.nested and _restore_t7(document, output, options, report)
+        request.record and request.believed and not request.nested and _restore_t7(document, output, request, report)
     ):
-        _write_tables(document, output, options, report)
+        _write_tables(document, output, request, report)
 
 
-def _copy_t7(content: T7File, output: Output, options: Options, report: Report) -> T7Writer:
+def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
     report.mode = "copy"
-    layout = evolve(content.layout, **options.layout)
-    if options.layout and layout.vintage:
+    layout = evolve(content.layout, **request.layout)
+    if request.layout and layout.vintage:
         from ..graph.walk import walk
 
         report.note(
@@ -51,7 +52,7 @@ def _copy_t7(content: T7File, output: Output, options: Options, report: Report) 
         writer.write_object(root)
     _note_plain_nans(writer, report)
     if content.has_pt_record:
-        if options.record:
+        if request.record:
             output.write(content.trailing)
     elif content.trailing:
         if layout != content.layout:
@@ -73,29 +74,29 @@ def _note_plain_nans(writer: T7Writer, report: Report) -> None:
         )
 
 
-def _write_tables(document: Document, output: Output, options: Options, report: Report) -> None:
+def _write_tables(document: Document, output: Output, request: Convert, report: Report) -> None:
     """Write Python values as Lua tables, with the record that restores them."""
     from ..formats.t7.layout import T7Layout
     from .lua_tree import note_nones, to_lua
     from .pt_record import write_pt_record
 
-    value = value_of(document, options, report)
-    tree = to_lua(value, nested=options.nested, keep_device=options.keep_device, limits=options.limits)
+    value = value_of(document, request, report)
+    tree = to_lua(value, nested=request.nested, keep_device=request.keep_device, limits=request.limits)
     report.notes += tree.notes
     report.mode = "tree"
-    writer = T7Writer(output, T7Layout(**options.layout))
+    writer = T7Writer(output, T7Layout(**request.layout))
     writer.write_object(tree.value)
     _note_plain_nans(writer, report)
     storages = [found for found in writer.objects if isinstance(found, Storage)]
     report.storages = len(storages)
     report.tensors = sum(isinstance(found, Tensor) for found in writer.objects)
-    if options.record:
+    if request.record:
         write_pt_record(output, value, tree, {id(storage): place for place, storage in enumerate(storages)})
     else:
         note_nones(tree, report)
 
 
-def _fill_template(document: Document, template: Document, output: Output, options: Options, report: Report) -> None:
+def _fill_template(document: Document, template: Document, output: Output, request: Convert, report: Report) -> None:
     """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
     from .template import fill_template
 
@@ -104,25 +105,25 @@ def _fill_template(document: Document, template: Document, output: Output, optio
     content = template.content
     if content.message:
         report.note("warning", f"of the template, {content.message}", code="trailing")
-    value = value_of(document, options, report)
+    value = value_of(document, request, report)
     try:
-        report.notes += fill_template(content.roots, value, options.partial)
+        report.notes += fill_template(content.roots, value, request.partial)
     except ModelError as error:
         error.file = error.file or report.source
         raise
     report.tensors, report.storages = content.tensors, content.storages
-    _copy_t7(content, output, options, report)
+    _copy_t7(content, output, request, report)
     report.mode = "template"
 
 
-def _restore_t7(document: Document, output: FileOutput, options: Options, report: Report) -> bool:
+def _restore_t7(document: Document, output: FileOutput, request: Convert, report: Report) -> bool:
     """Write the `.t7` that a `.pt` was made from, unless there was none or the `.pt` was changed since."""
     if document.format != "pt":
         return False
     from .read_back import check_t7
     from .t7_record import original_t7
 
-    restored, has_record = original_t7(document.content, options.limits)
+    restored, has_record = original_t7(document.content, request.limits)
     if restored is None:
         if has_record:
             report.note(
@@ -130,7 +131,7 @@ def _restore_t7(document: Document, output: FileOutput, options: Options, report
             )
         return False
     report.tensors, report.storages = restored.tensors, restored.storages
-    writer = _copy_t7(restored, output, options, report)
+    writer = _copy_t7(restored, output, request, report)
     report.mode = "record"
-    check_t7(output, writer, document.content, options.limits)
+    check_t7(output, writer, document.content, request.limits)
     return True

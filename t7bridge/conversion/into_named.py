@@ -13,7 +13,8 @@ from ..report import Report
 from .into_python import python_value
 from .left_out import note_texts
 from .named_tensors import name_tensors
-from .request import Options, value_of
+from .request import Convert
+from .source_value import value_of
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -21,32 +22,32 @@ if TYPE_CHECKING:
 
 
 def write_named_tensors(
-    document: Document, output: FileOutput, goal: FormatSpec, options: Options, report: Report
+    document: Document, output: FileOutput, goal: FormatSpec, request: Convert, report: Report
 ) -> None:
     """Write the tensors of a file under names."""
-    named = named_value(document, goal, options, report)
+    named = named_value(document, goal, request, report)
     report.mode = "tensors"
     written = home(goal.name).write(output, named)
     report.tensors, report.storages = written.tensors, written.storages
     note_texts(written, named, goal, report)
 
 
-def named_value(document: Document, goal: FormatSpec, options: Options, report: Report) -> NamedTensors:
+def named_value(document: Document, goal: FormatSpec, request: Convert, report: Report) -> NamedTensors:
     """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
-    return name_tensors(plain_value(document, options, report), goal, report, document.metadata, options.limits)
+    return name_tensors(plain_value(document, request, report), goal, report, document.metadata, request.limits)
 
 
-def plain_value(document: Document, options: Options, report: Report, *, with_data: bool = True) -> Any:
+def plain_value(document: Document, request: Convert, report: Report, *, with_data: bool = True) -> Any:
     """Return the value of a file as builtins with tensors in them, with notes about the rest.
 
     Args:
         document: the file.
-        options: the options of the conversion.
+        request: of the conversion.
         report: receives the notes.
         with_data: whether the tables of data of a module that is the whole value are in its state dict.
     """
     if document.spec.values == LUA:
-        made = python_value(document.content, options, report)
+        made = python_value(document.content, request, report)
         if made.modules is not None:
             value = made.modules.with_data(made.value) if with_data else made.value
             made.modules.note_rest(value)
@@ -54,7 +55,7 @@ def plain_value(document: Document, options: Options, report: Report, *, with_da
         return made.value
     from .simplified import simplified
 
-    return simplified(value_of(document, options, report), report, options.limits, with_data=with_data)
+    return simplified(value_of(document, request, report), report, request.limits, with_data=with_data)
 
 
 def differences(source: str, target: str, limits: Limits) -> list[str]:
@@ -71,7 +72,9 @@ def differences(source: str, target: str, limits: Limits) -> list[str]:
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
         for believed in (True, False):
             report = Report(document.path, target, document.format, written.format)
-            named = named_value(document, written.spec, Options(limits=limits, believed=believed), report)
+            request = Convert(source, target, limits=limits)
+            request.believed = believed
+            named = named_value(document, written.spec, request, report)
             try:
                 found: list[str] = home(written.format).differences(target, named)
                 break

@@ -9,7 +9,7 @@ from ..formats import FORMATS, LUA
 from ..graph.lua import TorchObject
 from ..io.output import FileOutput
 from ..report import Report
-from .request import Options, note_foreign_names, value_of
+from .source_value import note_foreign_names, value_of
 
 if TYPE_CHECKING:
     from ..formats.document import Document
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
     from ..formats.pt.writer import PtWriter
     from ..formats.t7.file import T7File
     from ..graph.storage import Storage
+    from .request import Convert
     from .state_dicts import StateDicts
 
 
-def write_python_values(document: Document, output: FileOutput, options: Options, report: Report) -> None:
+def write_python_values(document: Document, output: FileOutput, request: Convert, report: Report) -> None:
     """Write the values of a file as Python values."""
     from ..formats.pt.file import writer as pt_writer
 
     writer = pt_writer(
         output,
-        options.pt_format,
-        keep_device=options.keep_device,
-        map_location=options.map_location,
-        allow_foreign=options.allow_foreign,
-        limits=options.limits,
+        request.pt_format,
+        keep_device=request.keep_device,
+        map_location=request.map_location,
+        allow_foreign=request.allow_foreign,
+        limits=request.limits,
     )
     if document.spec.values != LUA:
         report.mode = "copy"
-        value = value_of(document, options, report)
-        if options.mode == "auto":
+        value = value_of(document, request, report)
+        if request.mode == "auto":
             from .simplified import simplified
 
-            value = simplified(value, report, options.limits, keep_classes=options.allow_foreign)
+            value = simplified(value, report, request.limits, keep_classes=request.allow_foreign)
         _finish_pt(writer, value, report)
         return
-    made = python_value(document.content, options, report)
-    compact = options.compact and options.mode == "auto" and report.mode != "record"
+    made = python_value(document.content, request, report)
+    compact = request.compact and request.mode == "auto" and report.mode != "record"
     value = made.value
     if compact:
         from ..nn.weights.compact import compact_in
@@ -51,13 +52,13 @@ def write_python_values(document: Document, output: FileOutput, options: Options
     if made.modules is not None:
         made.modules.note_rest(value)
     # A state dict leaves out what only Lua needs, so the same bytes cannot be restored.
-    whole = options.record and options.pt_format == "zip" and made.modules is None and report.mode != "record"
+    whole = request.record and request.pt_format == "zip" and made.modules is None and report.mode != "record"
     if not whole or compact:
         _finish_pt(writer, value, report)
-        if made.lent is not None and options.pt_format != "torchscript":  # which has named tensors only
+        if made.lent is not None and request.pt_format != "torchscript":  # which has named tensors only
             from .read_back import check_pt
 
-            check_pt(output, writer, made.lent, document.content, options.limits)
+            check_pt(output, writer, made.lent, document.content, request.limits)
         return
     from .t7_record import encode_record, take_skeleton
 
@@ -93,18 +94,18 @@ class PythonValue:
     lent: dict[int, Storage] | None = None
 
 
-def python_value(content: T7File, options: Options, report: Report) -> PythonValue:
+def python_value(content: T7File, request: Convert, report: Report) -> PythonValue:
     """Return the Python-side value of a `.t7`: from its record, with state dicts in place of modules, or as a tree.
 
     Args:
         content: the file.
-        options: the options of the conversion.
+        request: of the conversion.
         report: receives the mode and notes.
     """
-    if options.record and options.believed and options.mode == "auto" and content.has_pt_record:
+    if request.record and request.believed and request.mode == "auto" and content.has_pt_record:
         from .pt_record import original_pt
 
-        original = original_pt(content, options.limits)
+        original = original_pt(content, request.limits)
         if original is not None:
             note_foreign_names(original.foreign, report)
             report.mode = "record"
@@ -117,7 +118,7 @@ def python_value(content: T7File, options: Options, report: Report) -> PythonVal
     # The meaning of layers is not even loaded for a file without objects.
     has_objects = any(isinstance(found, TorchObject) for found in content.objects)
     modules: StateDicts | None = None
-    if options.mode == "auto" and has_objects:
+    if request.mode == "auto" and has_objects:
         from .state_dicts import StateDicts as Replacing
 
         modules = Replacing(content.roots, report)

@@ -1,4 +1,4 @@
-"""The request of one conversion, and the values that it starts from."""
+"""The request of a conversion: the options of `convert`, and those of each file of a zoo."""
 
 from __future__ import annotations
 
@@ -6,84 +6,134 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field
 
-from ..data import define
-from ..formats import FORMATS, NAMED
-from ..limits import DEFAULT_LIMITS, Limits
+from ..formats import FORMATS, LUA, NAMED, PYTHON
+from ..io.source import PathLike
+from ..limits import Limits
 from ..report import Report
+from .options import CLASSES, FORCE, JSON, LIMITS, REQUIRED, STRICT, SYNC, option, options_of, verb
 
 if TYPE_CHECKING:
     from ..formats.document import Document
     from ..formats.pt.locations import MapLocation
 
+_T7, _PT = ".t7 output", ".pt output"
+_LAYOUT = "the layout of a .t7"
 
-@define(frozen=True)
-class Options:
-    """Options of one conversion; see `convert`.
 
-    Attributes:
-        layout: the requested parts of a `.t7`'s layout.
-        template: the Lua model that receives a state dict, open.
-        believed: whether the source's records are used, to be checked while and after the target is written; `False`
-            after they were found wrong.
+MODE = option(
+    "convert nn modules to state dicts (auto) or to dicts with every field (tree)", default="auto",
+    choices=("auto", "tree"), flags=("--mode", "--as"), sources=(LUA, PYTHON), targets=(PYTHON, NAMED), group=_PT,
+)  # fmt: skip
+
+
+@verb
+class Conversion:
+    """Options of every conversion: of one file, and of each file of a zoo."""
+
+    to: str | None = option(
+        "output format (default: that of DST's suffix; of a zoo: .pt from .t7, and .t7 from others)", default=None,
+        choices=tuple(name for name, spec in FORMATS.items() if spec.suffixes), group="output",
+    )  # fmt: skip
+    force: bool = FORCE
+    encoding: str | None = option(
+        "encoding (default: that of SRC)", default=None, choices=("binary", "ascii"), targets=(LUA,), group=_T7,
+        noun=_LAYOUT,
+    )  # fmt: skip
+    byte_order: str | None = option(
+        "byte order of a binary file (default: that of SRC)", default=None, choices=("little", "big"),
+        targets=(LUA,), group=_T7, noun=_LAYOUT,
+        where=lambda asked, source, target: asked.encoding != "ascii",
+    )  # fmt: skip
+    long_size: int | None = option(
+        "bytes of a C long in a binary file (default: as in SRC)", default=None, choices=(4, 8),
+        targets=(LUA,), group=_T7, noun=_LAYOUT,
+        where=lambda asked, source, target: asked.encoding != "ascii",
+    )  # fmt: skip
+    keep_device: bool = option(
+        "keep CUDA tensors on CUDA, in a .pt and in a .t7 made from a .pt", default=False, targets=(LUA, PYTHON),
+        where=lambda asked, source, target: not source == target == LUA, group=_PT,
+    )  # fmt: skip
+    map_location: MapLocation = option(
+        "device of the tensors in a .pt: cuda:1, or cuda:0=cuda:1,ipu=cpu", default=None, targets=(PYTHON,), group=_PT,
+        metavar="DEVICE",
+    )  # fmt: skip
+    record: bool = option("do not write or use the round-trip record", default=True, group="output")
+    nested: bool = option(
+        "t.conv1.weight instead of t['conv1.weight']", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        where=lambda asked, source, target: asked.template is None, group=_T7,
+    )  # fmt: skip
+    pt_format: str = option(
+        "legacy: for PyTorch 0.2 to 1.5; torchscript: for torch.jit.load and C++", default="zip",
+        choices=("zip", "legacy", "torchscript"), targets=(PYTHON,), formats=("pt",), group=_PT,
+    )  # fmt: skip
+    template: PathLike | None = option(
+        "fill the models of this .t7 with the state dict of SRC", default=None, metavar="FILE",
+        sources=(PYTHON, NAMED), targets=(LUA,), group=_T7,
+    )  # fmt: skip
+    partial: bool = option(
+        "with --template: allow missing and extra keys", default=False, sources=(PYTHON, NAMED), targets=(LUA,),
+        group=_T7,
+    )  # fmt: skip
+    compact: bool = option(
+        "write only the used part of each storage", default=False, sources=(LUA,), targets=(PYTHON,),
+        where=lambda asked, source, target: asked.mode == "auto", group=_PT,
+    )  # fmt: skip
+    strict: bool = STRICT
+    allow_foreign: bool = option(
+        "keep references to classes of other packages (default: write plain data)", default=False, targets=(PYTHON,),
+        group=_PT,
+    )  # fmt: skip
+    classes: PathLike | None = CLASSES
+    limits: Limits = LIMITS
+
+
+@verb
+class Convert(Conversion):
+    """Convert a file of any format to any other, or a .t7 to another encoding. SRC's format is detected by content."""
+
+    EXAMPLES = (
+        "t7bridge convert model.t7 model.pt                      for PyTorch",
+        "t7bridge convert model.t7 model.safetensors             also .h5 and .npz",
+        "t7bridge convert tuned.pt out.t7 --template model.t7    into the Lua model",
+        "t7bridge convert model.t7 ascii.t7 --encoding ascii     binary to ascii",
+        "curl -s URL | t7bridge convert - - --to safetensors     through pipes",
+    )
+    src: PathLike = option("file to read", kw_only=False, metavar="SRC", stdin=True)
+    dst: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
+    mode: str = option(MODE, default="auto", kw_only=False)
+    sync: bool = SYNC
+    json = JSON
+
+    model: Document | None = field(default=None, init=False)  # the template, open
+    believed: bool = field(default=True, init=False)
+    """Whether the source's records are used, to be checked while and after the target is written; `False` after they
+    were found wrong."""
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The requested parts of a `.t7`'s layout."""
+        asked = {"encoding": self.encoding, "byte_order": self.byte_order, "long_size": self.long_size}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+def note_ignored(request: Convert, report: Report) -> None:
+    """Note the options of a conversion that have a value and do not apply to it.
+
+    Args:
+        request: of the conversion.
+        report: names the formats, and receives the notes.
     """
-
-    mode: str = "auto"
-    layout: dict[str, Any] = field(factory=dict)
-    keep_device: bool = False
-    record: bool = True
-    nested: bool = False
-    pt_format: str = "zip"
-    limits: Limits = DEFAULT_LIMITS
-    template: Document | None = None
-    partial: bool = False
-    compact: bool = False
-    allow_foreign: bool = False
-    map_location: MapLocation = None
-    believed: bool = True
-
-
-def note_foreign_names(names: list[str], report: Report) -> None:
-    """Note the classes and functions named by a pickle that are not data."""
-    if names:
-        from .pt_values import note_foreign
-
-        note_foreign(names, report)
-
-
-def value_of(document: Document, options: Options, report: Report) -> Any:
-    """Return the value of a file that holds Python values or named tensors."""
-    value = document.value
-    if any(name.startswith("torch.distributed") for name in document.foreign):
-        from ..formats.pt.dtensor import check_whole
-
-        check_whole(value)
-    note_foreign_names(document.foreign, report)
-    report.notes += document.notes
-    return _use_metadata(value, document, options, report) if document.metadata else value
-
-
-def _use_metadata(value: Any, document: Document, options: Options, report: Report) -> Any:
-    """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
-    from ..values.elements import HINTS, restore_values
-
-    if options.record and not HINTS.isdisjoint(document.metadata):
-        value, refused = restore_values(value, document.metadata, check=not options.believed)
-        if refused:
-            others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
-            report.note(
-                "warning",
-                f"its elements are not all of the type that the metadata record, which is not used{others}",
-                refused[0],
-                code="record",
-                count=len(refused),
-            )
-    metadata = [name for name in document.metadata if name not in HINTS]
-    if metadata and FORMATS[report.target_format].values != NAMED:
-        names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
-        report.note(
-            "info",
-            f"{len(metadata)} strings of the file's metadata are left out: {names}",
-            code="metadata",
-            count=len(metadata),
-        )
-    return value
+    source, target = report.source_format, report.target_format
+    from_to = f"from {FORMATS[source].suffix} to {FORMATS[target].suffix}"
+    ignored = []
+    for name, each in options_of(request).items():
+        if (
+            each.python
+            and each.default not in (REQUIRED, getattr(request, name))
+            and not each.applies(request, source, target)
+        ):
+            ignored.append(name if FORMATS[target].values in each.targets else each.noun or name)
+    for name in dict.fromkeys(ignored):
+        report.note("warning", f"{name} does not apply {from_to}, and is ignored", code="option")
+    if request.pt_format == "legacy" and request.record and (source, target) == ("t7", "pt"):
+        report.note("info", "the legacy format cannot hold the round-trip record of the .t7", code="no-record")

@@ -52,10 +52,8 @@ class FormatSpec:
         members: for a zip archive: whether one with these member names has this format. Of several matching formats the
             first in the table is chosen.
         folder: for folders: whether one with these file names has this format.
-        sharing: whether the file represents shared storages; else its metadata lists them.
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
-        options: names of the options of `convert` that apply to outputs of this format.
         elements: names of its element types; empty for all.
         fit: for formats of named tensors: a name as the format can hold it.
         text_bytes: size of a text in its metadata, in bytes.
@@ -70,10 +68,8 @@ class FormatSpec:
     signatures: tuple[Signature, ...] = ()
     members: Callable[[Sequence[str]], bool] | None = None
     folder: Callable[[Sequence[str]], bool] | None = None
-    sharing: bool = False
     links: bool = False
     tree: bool = False
-    options: tuple[str, ...] = ()
     elements: frozenset[str] = frozenset()
     fit: Callable[[str], str] = str
     text_bytes: int = 1 << 24
@@ -129,10 +125,8 @@ _SPECS = (
         (".t7", ".t7b", ".net", ".ascii"),
         "t7.file",
         LUA,
-        sharing=True,
         links=True,
         tree=True,
-        options=("encoding", "byte_order", "long_size", "keep_device", "record", "nested", "template", "partial"),
     ),
     FormatSpec(
         "npz",
@@ -169,10 +163,8 @@ _SPECS = (
             Signature("tar", "a tar archive", rb".{257}ustar", late=True),
         ),
         members=lambda names: True,
-        sharing=True,
         links=True,
         tree=True,
-        options=("mode", "keep_device", "record", "pt_format", "compact"),
     ),
     FormatSpec(
         "safetensors",
@@ -220,7 +212,6 @@ _SPECS = (
         "pt.distributed",
         PYTHON,
         folder=lambda names: ".metadata" in names,
-        sharing=True,
         tree=True,
     ),
     FormatSpec(

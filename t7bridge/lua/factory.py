@@ -1,4 +1,4 @@
-"""Modules by the name of their factory, their weights, and example inputs: the text arguments of the command line."""
+"""Modules by the name of their factory, and their weights: the text arguments of the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import sys
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import ModelError
@@ -90,22 +89,3 @@ def fill(module: nn.Module, state: dict[str, Any], path: str) -> None:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise ModelError(f"the weights do not match the module: {error}", file=path) from error
-
-
-def example(text: str) -> torch.Tensor:
-    """Return an example input: `1x3x224x224` of random numbers, `2x7:int64` of zeros.
-
-    Raises:
-        ModelError: the text is not sizes and an element type.
-    """
-    match = re.fullmatch(r"(\d+(?:x\d+)*)(?::(\w+))?", text)
-    dtype = getattr(torch, match[2] or "float32", None) if match else None
-    if match is None or not isinstance(dtype, torch.dtype):
-        raise ModelError("an input is described by its sizes", expected="1x3x224x224 or 2x7:int64", found=text)
-    sizes = [int(extent) for extent in match[1].split("x")]
-    generator = torch.Generator().manual_seed(0)
-    return (
-        torch.randn(sizes, generator=generator).to(dtype)
-        if dtype.is_floating_point
-        else torch.zeros(sizes, dtype=dtype)
-    )

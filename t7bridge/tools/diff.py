@@ -9,9 +9,10 @@ from typing import Any
 from attrs import asdict, field
 
 from .. import formats
+from ..conversion.options import FORCE, JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import Limits
 from ..values.compare import Difference, closest
 from ..values.diff import ValueComparer
 from .verify import hint_for, pairs_of, read_side
@@ -51,16 +52,29 @@ def _finite(_: Any, __: Any, value: Any) -> Any:
     return None if value == math.inf else value
 
 
-def diff(
-    a: PathLike,
-    b: PathLike,
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    draw: PathLike | None = None,
-    force: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-) -> DiffReport:
+@verb
+class Diff:
+    """Report the values that differ between two files, and by how much, whatever their formats."""
+
+    EXAMPLES = (
+        "t7bridge diff model.t7 model.pt",
+        "t7bridge diff a.safetensors b.npz --rtol 1e-5",
+        "t7bridge diff before.t7 after.t7 --draw changes.html",
+    )
+    a: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
+    b: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
+    rtol: float = option("relative tolerance, as a fraction of B's value", default=0.0, metavar="X")
+    atol: float = option("absolute tolerance", default=0.0, metavar="X")
+    draw: PathLike | None = option(
+        "write a page (.html) with both models side by side", default=None, metavar="PAGE", group="output"
+    )
+    force: bool = FORCE
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Diff)
+def diff(request: Diff) -> DiffReport:
     """Report the values that differ between two files, and by how much.
 
     Elements of tensors are compared as numbers; their storage (sharing, offsets, strides, devices) is ignored, as
@@ -68,26 +82,34 @@ def diff(
     best, including the state dicts of its modules.
 
     Args:
-        a: a file of any format.
-        b: another.
-        rtol: relative tolerance, as a fraction of the second file's element.
         atol: absolute tolerance, added to the relative one.
         draw: a page to write, `.html`: both models side by side, differences in colour.
-        force: whether an existing page is replaced.
-        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
     """
-    with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
-        pairs = pairs_of(read_side(first), read_side(second), limits)
+    with (
+        formats.open(request.a, limits=request.limits) as first,
+        formats.open(request.b, limits=request.limits) as second,
+    ):
+        pairs = pairs_of(read_side(first), read_side(second), request.limits)
         # The best form is chosen by structure and shapes, so that no element is read twice.
         _, (one, two) = closest(pairs, partial(ValueComparer, elements=False))
-        comparer = ValueComparer(rtol=rtol, atol=atol)
+        comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
         found = comparer.run(one, two)
-        report = DiffReport(str(a), str(b), comparer.tensors, found, hint_for(found, str(a), str(b)))
-        if draw is not None:
+        report = DiffReport(
+            str(request.a), str(request.b), comparer.tensors, found, hint_for(found, str(request.a), str(request.b))
+        )
+        if request.draw is not None:
             from .draw import draw_pair
 
-            report.drawn = draw_pair(first, second, draw, rtol=rtol, atol=atol, force=force, limits=limits)
+            report.drawn = draw_pair(
+                first,
+                second,
+                request.draw,
+                rtol=request.rtol,
+                atol=request.atol,
+                force=request.force,
+                limits=request.limits,
+            )
         return report

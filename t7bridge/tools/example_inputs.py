@@ -10,8 +10,8 @@ from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
 from ..nn.example import Example, Examples
 from ..nn.example_text import EXPECTED, is_shape, parse_shapes
-from .prove.prove import lua_value
-from .prove.values import Recorded, is_whole, recorded
+from .prove.prove import values_in
+from .prove.values import Recorded
 
 
 def parse_inputs(given: str | Sequence[int] | Sequence[str], *, limits: Limits = DEFAULT_LIMITS) -> Examples:
@@ -53,8 +53,7 @@ def leaves(tree: Examples) -> Iterator[Example]:
 
 def _one(text: str, limits: Limits) -> Examples:
     if not text.lstrip().startswith("[") and not is_shape(text) and (os.path.sep in text or os.path.exists(text)):
-        value = recorded(lua_value(text, limits)[0])
-        return _of_value(value if is_whole(value) else None, text)
+        return _of_value(values_in(text, limits), text)
     return parse_shapes(text)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from attrs import field
 
+from ..conversion.options import AT, FORCE, INDEX_BASE, INPUT, JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
 from ..io.inputs import check_target, inputs_protected
 from ..io.source import PathLike
-from ..limits import DEFAULT_LIMITS, Budget, Limits
+from ..limits import Budget, Limits
 from .example_inputs import parse_inputs
 from .hub import HubReport, export_hub
 from .load_module import load_module
@@ -51,20 +52,33 @@ class ExportReport:
     files: list[str] = field(factory=list)
 
 
+@verb
+class Export:
+    """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
+
+    EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
+    path: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
+    dst: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
+    input: str | Sequence[int] | Sequence[str] = INPUT
+    output: Sequence[str] = option(
+        "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
+    )
+    dynamic: Sequence[str] = option(
+        "let the first dimension of every input have any size", default=(), choices=("batch",)
+    )
+    at: str | None = AT
+    index_base: int = INDEX_BASE
+    force: bool = FORCE
+    hub: bool = option(
+        "write a folder for model hubs: model.safetensors, config.json, model.py, README.md", default=False
+    )
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Export)
 @inputs_protected()
-def export(
-    path: PathLike,
-    dst: PathLike,
-    *,
-    input: str | Sequence[int] | Sequence[str] = (),
-    output: Sequence[str] = (),
-    dynamic: Sequence[str] = (),
-    at: str | None = None,
-    index_base: int = 1,
-    force: bool = False,
-    hub: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-) -> ExportReport | HubReport:
+def export(request: Export) -> ExportReport | HubReport:
     """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
 
     With `hub`, write a folder for model hubs instead, see `t7bridge.tools.hub.export_hub`. Otherwise the file is run
@@ -79,11 +93,7 @@ def export(
             file with the input itself, a tensor or a table of tensors, where random numbers are unsuitable.
         output: names for the outputs.
         dynamic: `("batch",)` if the first dimension of every input may have any size.
-        at: the path of the module, if the file holds several.
-        index_base: number of the first class, row or element: 1 as in Lua, or 0.
-        force: replace an existing file.
         hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `dst`.
-        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -92,26 +102,33 @@ def export(
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
         TargetExistsError: the file exists and `force` is not set.
     """
-    if hub:
-        if input or output or dynamic:
+    if request.hub:
+        if request.input or request.output or request.dynamic:
             raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
-        return export_hub(path, dst, at=at, index_base=index_base, force=force, limits=limits)
-    if not input:
+        return export_hub(
+            request.path,
+            request.dst,
+            at=request.at,
+            index_base=request.index_base,
+            force=request.force,
+            limits=request.limits,
+        )
+    if not request.input:
         raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
-    target = os.fspath(dst)
+    target = os.fspath(request.dst)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
-    if os.path.lexists(target) and not force:
+    if os.path.lexists(target) and not request.force:
         raise TargetExistsError("exists already", file=target, hint="Use --force (force=True) to replace it.")
-    inputs = parse_inputs(input, limits=limits)
+    inputs = parse_inputs(request.input, limits=request.limits)
     try:
         from ..torchmodules.export import export_onnx, export_pt2
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    module = load_module(path, at, index_base=index_base, limits=limits)
-    with about_file(os.fspath(path)):
-        _check_calls(module, os.path.getsize(path), limits)
+    module = load_module(request.path, request.at, index_base=request.index_base, limits=request.limits)
+    with about_file(os.fspath(request.path)):
+        _check_calls(module, os.path.getsize(request.path), request.limits)
     folder = os.path.dirname(os.path.abspath(target))
     try:
         scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
@@ -120,14 +137,14 @@ def export(
     try:
         # Under its own name, as ONNX finds the weights by the name of the file next to it.
         made = os.path.join(scratch, os.path.basename(target))
-        with about_file(os.fspath(path)):
+        with about_file(os.fspath(request.path)):
             if suffix == ".onnx":
-                result = export_onnx(module, inputs, made, output, dynamic)
+                result = export_onnx(module, inputs, made, request.output, request.dynamic)
             else:
-                result = export_pt2(module, inputs, made, dynamic)
+                result = export_pt2(module, inputs, made, request.dynamic)
         names = sorted(os.listdir(scratch), key=lambda name: name == os.path.basename(target))
         size = sum(os.path.getsize(os.path.join(scratch, name)) for name in names)
-        taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not force]
+        taken = [name for name in names if os.path.lexists(os.path.join(folder, name)) and not request.force]
         if taken:
             raise TargetExistsError("exists already", file=os.path.join(folder, taken[0]))
         for name in names:
@@ -137,7 +154,7 @@ def export(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return ExportReport(
-        os.fspath(path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
+        os.fspath(request.path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
     )
 
 

@@ -8,30 +8,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ..conversion.left_out import note_data
+from ..conversion.options import AT, CLASSES, FORCE, INDEX_BASE, JSON, LIMITS, STRICT, SYNC, flag, option, takes, verb
 from ..conversion.strictness import check_strict
 from ..errors import ModelError, WriteError
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import Limits
 from ..nn.weights.state_dict import state_dict
 from ..report import Report
 from .load_module import one_module
 
 
+@verb
+class WriteModule:
+    """Generate model.py for the model of a .t7, which needs only PyTorch, and model.pt with its weights."""
+
+    EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")
+    src: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
+    directory: PathLike = option(
+        "folder for model.py and model.pt; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    at: str | None = option(AT, default=None, kw_only=False)
+    index_base: int = INDEX_BASE
+    force: bool = FORCE
+    strict: bool = STRICT
+    sync: bool = SYNC
+    classes: PathLike | None = CLASSES
+    prove = flag("compare each layer with what Lua Torch recorded in SRC")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(WriteModule)
 @inputs_protected()
-def write_module(
-    src: PathLike,
-    directory: PathLike,
-    at: str | None = None,
-    *,
-    index_base: int = 1,
-    force: bool = False,
-    strict: bool = False,
-    sync: bool = False,
-    classes: PathLike | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Report:
+def write_module(request: WriteModule) -> Report:
     """Write the model of a `.t7` file as Python source that needs only PyTorch, with its weights.
 
     `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
@@ -42,13 +53,8 @@ def write_module(
         src: the `.t7` file.
         directory: the folder of the two files; created if missing.
         at: the path of the module if the file holds several: `root.protos.rnn`.
-        index_base: number of the first class, row or element: 1 as in Lua, or 0.
-        force: whether existing files are replaced.
-        strict: whether to fail instead of warning in the report.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
-        classes: a Python program of the caller's that registers classes, see `docs/own-layers.md`; it is executed.
-        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -63,33 +69,35 @@ def write_module(
     from ..formats.pt.writer import PtWriter
     from ..nn.weights.compact import compacted
 
-    if index_base not in (0, 1):
-        raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")
-    if classes is not None:
+    if request.index_base not in (0, 1):
+        raise ModelError(
+            "the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{request.index_base}"
+        )
+    if request.classes is not None:
         from ..nn.own_classes import load_classes
 
-        load_classes(classes)
-    with ByteSource.from_path(src) as source:
-        path, module = one_module(source, at, limits)
+        load_classes(request.classes)
+    with ByteSource.from_path(request.src) as source:
+        path, module = one_module(source, request.at, request.limits)
         made = generate(
             module,
             path,
-            index_base=index_base,
-            limits=limits,
+            index_base=request.index_base,
+            limits=request.limits,
             source=os.path.basename(source.name),
             weights="model.pt",
         )
-        folder = os.fspath(directory)
+        folder = os.fspath(request.directory)
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
-        data = state_dict(module, path, limits).data
+        data = state_dict(module, path, request.limits).data
         note_data(((f"{path}.{name}", module.class_name, item) for name, item in data.items()), report)
-        check_strict(report, strict)
+        check_strict(report, request.strict)
         code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
         # The source is renamed last: a model.py never exists without its weights.
         with (
             new_folder(folder),
-            FileOutput(code, force=force, sync=sync) as text,
-            FileOutput(weights, force=force, sync=sync) as state,
+            FileOutput(code, force=request.force, sync=request.sync) as text,
+            FileOutput(weights, force=request.force, sync=request.sync) as state,
         ):
             writer = PtWriter(state)
             writer.write(OrderedDict(compacted(made.tensors)))

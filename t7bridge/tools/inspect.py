@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from .. import formats
+from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, flag, option, takes, verb
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -16,7 +17,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Visit, children, walk
 from ..io.source import Readable
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import Limits
 from ..nn.plan.places import is_module
 from ..values.outline import summary as short_summary
 from ..values.summary import LayerRow, Summary, TensorRow
@@ -39,28 +40,47 @@ ROWS, OTHERS = 60, 24
 """Maximum lines of layers and of other content in a summary."""
 _STATISTICS = 2000
 _UNTYPED = "nn before March 2016"
+OUTLINE_DEPTH, OUTLINE_ITEMS = 6, 40
 _TYPED = "nn since March 2016"
 
 
-def inspect(
-    source: Readable,
-    at: str | None = None,
-    *,
-    statistics: bool = False,
-    input_shape: Sequence[int] | str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Summary:
+@verb
+class Inspect:
+    """Summarize a file: its header, its layers and its other content."""
+
+    EXAMPLES = (
+        "t7bridge inspect model.t7",
+        "t7bridge inspect --input-shape 1x3x224x224 --stats model.t7",
+        "t7bridge inspect --all --depth 2 --at root.opt checkpoint.t7",
+    )
+    source: Readable = option("a file of any format", kw_only=False, metavar="FILE", stdin=True)
+    at: str | None = option(
+        "path of a part of the file: root.model.modules[3]", default=None, kw_only=False, metavar="PATH"
+    )
+    all = flag("print every value, as an indented outline")
+    depth = option(f"levels of the outline (default: {OUTLINE_DEPTH})", default=None, kind="count", metavar="N")
+    items = option(
+        f"entries of each table in the outline (default: {OUTLINE_ITEMS})", default=None, kind="count", metavar="N"
+    )
+    statistics: bool = option(
+        "read the weights; print minimum, maximum, mean, deviation, zeros, NaN", default=False, flags=("--stats",)
+    )
+    input_shape: Sequence[int] | str | None = INPUT_SHAPE
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Inspect)
+def inspect(request: Inspect) -> Summary:
     """Summarize a file: its header, its layers, and its other content. Weights are not read.
 
     Args:
         source: a path, bytes, or a binary file object, of any format.
-        at: the path of a part: `root.model.modules[3]`.
         statistics: whether to read weights, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
         input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
             meta device to determine output shapes. A text such as `[1x4,1x20:int64]`: of a table. `"guess"`: one that
             the layers accept. By default they are those in the file, or follow from an input that the layers accept,
             which is marked as a guess.
-        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -69,24 +89,26 @@ def inspect(
 
     Source: the age of nn is known by the field `_type`, which modules have since nn 71fbe31 (2016-03-04).
     """
-    with formats.open(source, limits=limits) as document, about_file(document.path):
+    with formats.open(request.source, limits=request.limits) as document, about_file(document.path):
         document.warn()
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
         result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0] if at is None else value_at(roots, at)
+        value = roots[0] if request.at is None else value_at(roots, request.at)
         result.header.update(_counts(roots))
-        models, blocks = _blocks(value, at or "root", limits)
-        if input_shape is not None and not blocks:
+        models, blocks = _blocks(value, request.at or "root", request.limits)
+        if request.input_shape is not None and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
-            shapes = shapes_of(models, input_shape, limits)
+            shapes = shapes_of(models, request.input_shape, request.limits)
             result.shapes = shapes.source
             result.header.update(_model_facts(blocks, shapes))
             result.layers = _rows(blocks)
-        if statistics:
+        if request.statistics:
             result.tensors = _statistics(blocks, value)
-        result.others, result.hidden = _others(value if at is not None else roots, at or "root", bool(blocks))
+        result.others, result.hidden = _others(
+            value if request.at is not None else roots, request.at or "root", bool(blocks)
+        )
     return result
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from attrs import asdict, evolve, field
 
 from .. import formats
+from ..conversion.options import JSON, LIMITS, option, takes, verb
+from ..conversion.request import Convert
 from ..data import define
 from ..errors import T7BridgeError
 from ..formats.document import Document
@@ -106,7 +108,20 @@ class RowComparer(Comparer):
             self._differs(path, "other elements")
 
 
-def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits = DEFAULT_LIMITS) -> VerifyReport:
+@verb
+class Verify:
+    """Check that two files hold the same values, sharing and views, whatever their formats."""
+
+    EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo same")
+    a: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
+    b: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
+    independent: bool = option("skip the check with torchfile and PyTorch", default=True, flags=("--quick",))
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Verify)
+def verify(request: Verify) -> VerifyReport:
     """Check that two files hold the same values, sharing and views, as every reader sees them: no record is used.
 
     Two `.t7` files are compared as Lua has them, whatever their encodings. Files of different formats are compared as
@@ -117,22 +132,22 @@ def verify(a: PathLike, b: PathLike, *, independent: bool = True, limits: Limits
     PyTorch `.pt` files if it is installed.
 
     Args:
-        a: a file of any format.
-        b: another.
         independent: whether to use independent readers.
-        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
-    report = VerifyReport(str(a), str(b))
-    with formats.open(a, limits=limits) as first, formats.open(b, limits=limits) as second:
+    report = VerifyReport(str(request.a), str(request.b))
+    with (
+        formats.open(request.a, limits=request.limits) as first,
+        formats.open(request.b, limits=request.limits) as second,
+    ):
         one, two = read_side(first), read_side(second)
         for source, side in ((first, one), (second, two)):
             if source.path not in report.readers:  # a file compared with itself is read once
-                report.readers[source.path] = _ask_others(source, side, report) if independent else []
+                report.readers[source.path] = _ask_others(source, side, report) if request.independent else []
         make = RowComparer if one.is_named or two.is_named else Comparer
-        comparer, forms = closest(pairs_of(one, two, limits), partial(make, limits=limits))
+        comparer, forms = closest(pairs_of(one, two, request.limits), partial(make, limits=request.limits))
         report.differences += comparer.found
         for side, form in zip((one, two), forms):
             if texts := side.left_out(form):
@@ -178,12 +193,12 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
 def _python_forms(side: FileContent, limits: Limits) -> Iterator[Any]:
     """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
     from ..conversion.into_named import plain_value
-    from ..conversion.request import Options
 
     has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
     for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
-        options, said = Options(mode, believed=False, limits=limits), Report(target_format="pt")
-        yield side.add_form(plain_value(side.document, options, said, with_data=with_data), said)
+        request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format="pt")
+        request.believed = False
+        yield side.add_form(plain_value(side.document, request, said, with_data=with_data), said)
 
 
 def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> Iterator[dict[str, Any]]:

@@ -45,7 +45,7 @@ class Exported:
     runner: str
 
 
-def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: int = 0) -> Any:
+def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: int = 0, first: int = 1) -> Any:
     """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
 
     Args:
@@ -53,6 +53,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: in
         inputs: their shapes and types; those with a value are used as they are.
         indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
         seed: of the generator.
+        first: the number of a table's first row: 1 as in Lua, or 0.
 
     Returns:
         A tensor, or a list of such results.
@@ -73,7 +74,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: in
             return each.value.torch().to(dtype).contiguous()
         if dtype.is_floating_point and not indices:
             return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
-        return torch.randint(1, most + 1, each.shape, generator=generator).to(dtype)
+        return torch.randint(first, most + first, each.shape, generator=generator).to(dtype)
 
     return _mapped(made, inputs)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from attrs import asdict, evolve, field
 
-from ..conversion.options import BY_NAME, Option, check_choices, options_for
+from ..conversion.options import INDEX_BASE, Option, options_of
+from ..conversion.request import MODE, Conversion
 from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
@@ -26,7 +27,14 @@ CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""
 REPORTS = ("report.html", "report.json", "report.csv")
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
-_OWN_OPTIONS = {"to", "force", "sync", "at"}
+CONVERSION: dict[str, Option] = {
+    name: option
+    for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
+    if name not in ("to", "force", "limits")
+}
+"""The options of each conversion, or of each `write_module`."""
+OF_MODULES = {"strict", "classes", "index_base"}
+"""Those of `write_module`."""
 
 
 @define(frozen=True)
@@ -87,8 +95,8 @@ class Settings:
         Raises:
             ModelError: an option does not exist, or is incompatible with the others.
         """
-        check_choices({"to": self.to})
-        asked = _asked(self.to, self.module, self.options)
+        options_of(Conversion)["to"].check(self.to)
+        asked = _check(self.to, self.module, self.options)
         if self.module and (self.to is not None or self.verify):
             raise ModelError("module excludes to and verify", expected="module without to and verify")
         if asked.get("template") and self.verify:
@@ -103,33 +111,26 @@ class Settings:
 
 def allowed_options(to: str | None, module: bool) -> list[Option]:
     """Return the options that apply to one kind of output."""
-    known = [option for option in options_for("module" if module else "zoo") if option.name not in _OWN_OPTIONS]
     if module:
-        return [option for option in known if not option.command_line]
-    known = [option for option in known if "convert" in option.verbs]
-    if to is None:
-        return known
-    return [option for option in known if FORMATS[to].values in option.targets]
+        return [CONVERSION[name] for name in sorted(OF_MODULES)]
+    known = [option for option in CONVERSION.values() if option is not INDEX_BASE]
+    return [option for option in known if to is None or FORMATS[to].values in option.targets]
 
 
-def _asked(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with values other than their defaults.
+def _check(to: str | None, module: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a conversion, with paths as texts.
 
     Raises:
-        ModelError: one does not exist, or does not apply.
+        ModelError: one does not apply, or its value is none of its choices.
     """
     allowed = {option.name for option in allowed_options(to, module)}
-    asked = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in options.items()
-        if name not in BY_NAME or value != BY_NAME[name].default
-    }
-    if not set(asked) <= allowed:
-        wrong = sorted(set(asked) - allowed)
+    if not set(options) <= allowed:
+        wrong = sorted(set(options) - allowed)
         what = "with module" if module else f"for {to}" if to is not None else "here"
         raise ModelError(f"{', '.join(wrong)} does not apply {what}", expected=", ".join(sorted(allowed)))
-    check_choices(asked)
-    return asked
+    for name, value in options.items():
+        CONVERSION[name].check(value)
+    return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
 
 
 # Inputs

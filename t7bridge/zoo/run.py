@@ -12,6 +12,8 @@ from typing import Any
 
 from attrs import evolve, field
 
+from ..conversion.options import INDEX_BASE, flag, option, takes, verb
+from ..conversion.request import MODE, Conversion
 from ..data import define
 from ..errors import ModelError
 from ..io.source import PathLike
@@ -19,7 +21,7 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..version import __version__
 from .journal import DONE, FAILED, FOREIGN, PLANNED, Journal, Record
 from .places import Folder, open_folder
-from .plan import RunPlan, Settings, make_plan
+from .plan import CONVERSION, RunPlan, Settings, make_plan
 from .report import ZooReport, report_files, summarize
 from .workers import Engine, open_engine
 
@@ -27,32 +29,68 @@ _LARGE_BYTES = 32 << 20
 _COMMIT_SECONDS = 1.0
 _SHOW_SECONDS = 0.1
 _WINDOW_SECONDS = 10.0
+_EACH, _HOW, _WHICH = "processing of each file", "execution", "selection of files"
 
 
-def convert_zoo(
-    sources: PathLike | Sequence[PathLike],
-    output: PathLike,
-    *,
-    to: str | None = None,
-    module: bool = False,
-    verify: bool = False,
-    draw: bool = False,
-    prove: bool = False,
-    engine: str = "local",
-    workers: int | None = None,
-    scheduler: str | None = None,
-    timeout: float | None = None,
-    memory: int | None = None,
-    retry_failed: bool = False,
-    limit: int | None = None,
-    dry_run: bool = False,
-    force: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-    on_start: Callable[[RunPlan], None] | None = None,
-    on_file: Callable[[Record], None] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    **options: Any,
-) -> ZooReport:
+@verb
+class Zoo(Conversion):
+    """Convert many files into a folder that mirrors their tree. Run the same command again to resume."""
+
+    EXAMPLES = (
+        "t7bridge zoo models/ -o converted/",
+        "t7bridge zoo s3://bucket/nets -o out/ --to safetensors --verify",
+        "t7bridge zoo models/ -o out/ --retry-failed",
+    )
+    sources: PathLike | Sequence[PathLike] = option(
+        "file, folder, pattern, or URL (s3://, http://, zip://)", kw_only=False, metavar="SRC", nargs="+"
+    )
+    output: PathLike = option(
+        "folder or URL for the outputs; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    mode: str = MODE
+    index_base: int = INDEX_BASE
+    module: bool = option("write a folder with model.py and model.pt for each model", default=False, group=_EACH)
+    draw: bool = option("draw each model next to its output, as NAME.html", default=False, group=_EACH)
+    prove: bool = option("compare layers with what Lua Torch recorded in the file", default=False, group=_EACH)
+    verify: bool = option("read each output back and compare", default=False, group=_EACH)
+    engine: str = option("local processes, or a Dask cluster", default="local", choices=("local", "dask"), group=_HOW)
+    workers: int | None = option(
+        "number of processes (default: one a core); 0: work in this one", default=None, kind="number", metavar="N",
+        group=_HOW,
+    )  # fmt: skip
+    scheduler: str | None = option(
+        "Dask scheduler, tcp://host:8786 (default: start one)", default=None, metavar="ADDRESS", group=_HOW
+    )
+    timeout: float | None = option(
+        "time limit for one file", default=None, kind="seconds", metavar="SECONDS", group=_HOW
+    )
+    memory: int | None = option(
+        "memory limit for one file: 512M, 4G", default=None, kind="bytes", metavar="SIZE", group=_HOW
+    )
+    retry_failed: bool = option("retry files that failed in an earlier run", default=False, group=_WHICH)
+    dry_run: bool = option("print the plan without converting", default=False, group=_WHICH)
+    force: bool = option(
+        "replace foreign files, and convert everything again if options changed", default=False, group=_WHICH
+    )
+    limits: Limits = option(
+        "convert at most N files in this run; NAME=N: resource limit for each file (--limit help)",
+        default=DEFAULT_LIMITS, kind="limits or files", metavar="N", flags=("--limit",), group=_WHICH,
+    )  # fmt: skip
+    json = flag("print one line of JSON per file, and a final one")
+
+    limit: int | None = field(default=None, kw_only=True)
+    on_start: Callable[[RunPlan], None] | None = field(default=None, kw_only=True)
+    on_file: Callable[[Record], None] | None = field(default=None, kw_only=True)
+    on_progress: Callable[[Progress], None] | None = field(default=None, kw_only=True)
+
+    @property
+    def conversion(self) -> dict[str, Any]:
+        """The options of each conversion that have a value."""
+        return {name: getattr(self, name) for name in CONVERSION if getattr(self, name) != CONVERSION[name].default}
+
+
+@takes(Zoo)
+def convert_zoo(request: Zoo) -> ZooReport:
     """Convert many files into a folder that mirrors their tree, and resume when called again.
 
     Files are recognized by content, not by name. Failures do not stop other files. Progress is kept in a journal in the
@@ -62,8 +100,8 @@ def convert_zoo(
     Args:
         sources: files, folders, patterns and URLs of any file system of fsspec, one or several.
         output: a folder, or the URL of one.
-        to: the format of all outputs, as in `convert`; by default each `.t7` becomes a `.pt` and
-            each `.pt` a `.t7`.
+        to: the format of all outputs, as in `convert`; by default each `.t7` becomes a `.pt`, and each file of
+            another format a `.t7`.
         module: whether each model becomes a folder with `model.py` and `model.pt`, as `write_module` makes it.
         verify: whether each output is read back, by other readers too, and compared with its input.
         draw: whether each model is drawn next to its output, as `NAME.html`, to which `report.html` links.
@@ -75,14 +113,13 @@ def convert_zoo(
         memory: bytes that the work on one file may allocate.
         retry_failed: whether to retry files that failed in an earlier run.
         limit: maximum number of files converted in this run.
+        limits: resource limits for each file.
         dry_run: whether to make only the plan, without writing anything.
         force: whether to replace foreign files in the output folder, and to convert everything again if the options
             differ from those of earlier runs.
-        limits: resource limits.
         on_start: called with the plan.
         on_file: called with the record of each finished file.
         on_progress: called with the progress, several times a second.
-        **options: of `convert`, or of `write_module` where `module` is set.
 
     Returns:
         The report on the folder.
@@ -92,42 +129,49 @@ def convert_zoo(
         ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
         UnsupportedError: a library is not installed.
     """
-    places = [os.fspath(source) for source in ([sources] if isinstance(sources, (str, os.PathLike)) else sources)]
-    remote = engine != "local"
-    settings = Settings(
-        os.fspath(output), to, module, verify, draw, prove, options, limits, memory, flush=remote
-    ).checked()
-    with closing(open_folder(settings.folder, places, make=not dry_run)) as folder:
+    places = [
+        os.fspath(source)
+        for source in ([request.sources] if isinstance(request.sources, (str, os.PathLike)) else request.sources)
+    ]
+    remote = request.engine != "local"
+    same = {name: getattr(request, name) for name in ("to", "module", "verify", "draw", "prove", "limits", "memory")}
+    settings = Settings(os.fspath(request.output), options=request.conversion, flush=remote, **same).checked()
+    with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
-        if dry_run and not folder.has_journal:
-            plan = make_plan(places, (), folder, settings, force=force)
-            return _planned(on_start, plan, folder)
+        if request.dry_run and not folder.has_journal:
+            plan = make_plan(places, (), folder, settings, force=request.force)
+            return _planned(request.on_start, plan, folder)
         with closing(Journal(folder.journal_path)) as journal, ExitStack() as last, ExitStack() as stack:
 
             def start(places: Iterable[str]) -> Engine:
                 opened = open_engine(
-                    engine, settings, (folder.place, *places), workers=workers, timeout=timeout, scheduler=scheduler
+                    request.engine,
+                    settings,
+                    (folder.place, *places),
+                    workers=request.workers,
+                    timeout=request.timeout,
+                    scheduler=request.scheduler,
                 )
                 stack.callback(folder.sweep)  # leftovers of killed workers
                 return stack.enter_context(closing(opened))
 
-            anew = _compare_options(journal, settings, force)
+            anew = _compare_options(journal, settings, request.force)
             known = () if anew else tuple(journal.records())
             # If all files are new, the workers can start while the plan is made.
-            started = start(places) if not known and not dry_run else None
-            plan = make_plan(places, known, folder, settings, retry_failed=retry_failed, force=force)
-            if dry_run:
-                return _planned(on_start, plan, folder)
+            started = start(places) if not known and not request.dry_run else None
+            plan = make_plan(places, known, folder, settings, retry_failed=request.retry_failed, force=request.force)
+            if request.dry_run:
+                return _planned(request.on_start, plan, folder)
             facts = {"options": settings.asked(), "version": __version__, "sources": places}
             journal.plan(plan.stale, facts, anew=anew)
-            todo = [row for row in plan.rows if row.status == PLANNED][:limit]
+            todo = [row for row in plan.rows if row.status == PLANNED][: request.limit]
             last.callback(folder.keep_journal)  # on every way out
             if todo:
                 folder.keep_journal()  # before the first output: an interrupted run knows its own files
             folder.sweep()
-            if on_start is not None:
-                on_start(plan)
-            with _Run(journal, folder, todo, on_file, on_progress) as run:
+            if request.on_start is not None:
+                request.on_start(plan)
+            with _Run(journal, folder, todo, request.on_file, request.on_progress) as run:
                 if todo:
                     run.go(started or start(row.place for row in todo))
                 stack.close()

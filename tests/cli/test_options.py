@@ -1,122 +1,157 @@
-"""The one table of options: the command line and Python's signatures have its names and defaults."""
+"""An option is a field: command line, Python's signatures, docstrings, completion, notes and docs have it."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
+import importlib.util
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers import ROOT
 
 import t7bridge
-from t7bridge.cli import VERBS, parser_for
-from t7bridge.conversion.options import OPTIONS, options_for
+from t7bridge.cli import VERBS, completion, parser
+from t7bridge.cli.parser import arguments_of, parser_for
+from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
+from t7bridge.conversion.request import Convert, note_ignored
+from t7bridge.report import Report
 from t7bridge.tools.match.output import write_match
 from t7bridge.tools.prove.given import probe as write_probe
 from t7bridge.tools.prove.given import prove_pairs, prove_with
 from t7bridge.tools.prove.two import prove_two
 from t7bridge.tools.save_module import write_loader
 
-FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "convert": t7bridge.convert,
+    "diff": t7bridge.diff,
+    "draw": t7bridge.draw,
+    "export": t7bridge.export,
+    "inspect": t7bridge.inspect,
+    "module": t7bridge.write_module,
+    "verify": t7bridge.verify,
+    "zoo": t7bridge.convert_zoo,
+}
+"""Functions that take the class of their verb."""
+SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
     "completion": (),
-    "convert": (t7bridge.convert,),
     "describe": (t7bridge.describe,),
-    "diff": (t7bridge.diff,),
-    "draw": (t7bridge.draw,),
-    "export": (t7bridge.export,),
-    "inspect": (t7bridge.inspect,),
     "lua": (t7bridge.write_lua, write_loader),
     "match": (t7bridge.match, write_match, prove_two),
-    "module": (t7bridge.write_module,),
     "prove": (t7bridge.prove, write_probe, prove_with, prove_pairs, prove_two),
     "scan": (t7bridge.scan,),
-    "verify": (t7bridge.verify,),
-    "zoo": (t7bridge.convert_zoo, t7bridge.convert),
 }
-"""What a verb calls; `convert_zoo` passes the options that it does not name itself to `convert`."""
-OPERANDS = {("lua", "input"), ("prove", "input"), ("prove", "expect")}
-"""Options that are arguments without a default in Python, under other names."""
-FOR_EVERY_VERB = {"help", "quiet", "limits", "limit", "output", "out"}
-"""Options of the command line that are not in the table: of every verb, and the file that is written."""
-PYTHON_ONLY = {
-    "draw": {"dst"},
-    "lua": {"source", "weights"},
-    "match": {"inputs", "at", "shapes", "seed"},
-    "prove": {"seed"},
-    "zoo": {"limit", "on_start", "on_file", "on_progress", "sync"},
-}
-"""Arguments with a default that are no option: files, functions, and what only Python can ask for."""
-
-
-def arguments_of(verb: str) -> dict[str, Any]:
-    """The default of each argument of a verb's functions that has one; that of the first function counts."""
-    found: dict[str, Any] = {}
-    for function in reversed(FUNCTIONS[verb]):
-        for name, each in inspect.signature(function).parameters.items():
-            if each.default is not each.empty:
-                found[name] = each.default
-    return found
-
-
-def actions_of(verb: str) -> dict[str, argparse.Action]:
-    """The options of a verb's parser."""
-    parser = parser_for(verb, importlib.import_module(f"t7bridge.cli.{verb}"))
-    return {action.dest: action for action in parser._actions if action.option_strings}
+"""Functions with arguments of their own that the other verbs call."""
+PYTHON_ONLY = {"zoo": {"limit", "on_start", "on_file", "on_progress"}}
 
 
 def test_every_verb_is_here() -> None:
-    """The table above has all verbs."""
-    assert set(FUNCTIONS) == set(VERBS)
+    """The tables above have all verbs."""
+    assert {*FUNCTIONS, *SEVERAL} == set(VERBS)
+
+
+def check_parser(verb: str) -> None:
+    """Each option of the parser is one of the class, with spellings, default and help, and the other way round."""
+    actions = {each.dest: each for each in parser_for(verb)._actions if each.dest not in ("help", "quiet")}
+    assert set(actions) == set(options_of(parser.class_of(verb)))
+    for name, each in options_of(parser.class_of(verb)).items():
+        action = actions[name]
+        spellings = () if each.is_operand else each.spellings()
+        assert (tuple(action.option_strings), action.help) == (spellings, each.help), name
+        if each.default is not REQUIRED:
+            assert action.default == (list(each.default) if each.kind in ("list", "shapes") else each.default), name
+
+
+def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option of the command line is completed."""
+    monkeypatch.setattr("t7bridge.cli.VERBS", {verb: "for one verb"})
+    bash, fish = completion.script("bash"), completion.script("fish")
+    for each in options_of(parser.class_of(verb)).values():
+        for word in () if each.is_operand else each.spellings():
+            assert re.search(rf" {verb}\) .*[\" ]{re.escape(word)}[\" ]", bash), word
+            assert f" -{'l' if word.startswith('--') else 's'} {word.lstrip('-')} " in fish, word
+
+
+def check_signature(function: Callable[..., Any], options: dict[str, Option], more: set[str]) -> None:
+    """A function has each option that Python has, with its default, and explains it; and no other."""
+    parameters = inspect.signature(function).parameters
+    python = {name: each for name, each in options.items() if each.python}
+    assert set(parameters) == {*python, *more}
+    for name, each in python.items():
+        given = parameters[name].default
+        assert (REQUIRED if given is inspect.Parameter.empty else given) == each.default, name
+        assert len(re.findall(rf"^ *{name}: ", function.__doc__ or "", re.MULTILINE)) == 1, name
+
+
+def options_page() -> Any:
+    """docs/generate_options.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_options", ROOT / "docs" / "generate_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_command_line_is_that_of_the_class(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parser and completion have each option of the class."""
+    check_parser(verb)
+    check_completion(verb, monkeypatch)
 
 
 @pytest.mark.parametrize("verb", sorted(FUNCTIONS))
-def test_command_line_is_that_of_the_table(verb: str) -> None:
-    """Each option of the parser is one of the table, with its spellings, default and help, and the other way round."""
-    table = {option.name: option for option in options_for(verb)}
-    assert len(table) == len(options_for(verb)), "a name twice"
-    actions = {name: action for name, action in actions_of(verb).items() if name in table or name not in FOR_EVERY_VERB}
-
-    assert set(actions) == set(table)
-    for name, action in actions.items():
-        option = table[name]
-        default = list(option.default) if isinstance(option.default, tuple) else option.default
-        assert (tuple(action.option_strings), action.default, action.help) == (
-            option.spellings(), default, option.help,
-        )  # fmt: skip
+def test_signature_is_that_of_the_class(verb: str) -> None:
+    """The function has the options of the class, but for those of the command line only."""
+    check_signature(FUNCTIONS[verb], options_of(parser.class_of(verb)), PYTHON_ONLY.get(verb, set()))
 
 
-@pytest.mark.parametrize("verb", sorted(FUNCTIONS))
-def test_signatures_are_those_of_the_table(verb: str) -> None:
-    """Each option of the table is an argument of Python with the same default, and vice versa.
-
-    But for options that exist on the command line only, which are no argument at all.
-    """
-    given = arguments_of(verb)
-    table = {option.name: option for option in options_for(verb)}
-    parameters = {name for function in FUNCTIONS[verb] for name in inspect.signature(function).parameters}
-
-    for name, option in table.items():
-        if option.command_line:
-            assert name not in parameters, name
-        elif name in parameters:
-            assert name not in given or given[name] == option.default, name
-        else:
-            assert (verb, name) in OPERANDS or (verb, name) == ("zoo", "index_base"), name  # passed to write_module
-    assert set(given) - set(table) - {"limits"} - PYTHON_ONLY.get(verb, set()) == set()
+@pytest.mark.parametrize("verb", sorted(SEVERAL))
+def test_defaults_of_other_functions(verb: str) -> None:
+    """An option that one of the functions has too has the same default there."""
+    for function in SEVERAL[verb]:
+        for name, each in inspect.signature(function).parameters.items():
+            known = options_of(parser.class_of(verb)).get(name)
+            if known is not None and each.default is not each.empty:
+                assert known.default == each.default, name
 
 
-def test_function_of_a_verb_has_all_its_options() -> None:
-    """Options of a single function are checked by that function, never left to `convert` or `export`."""
-    for verb in ("convert", "diff", "export", "inspect", "module", "verify"):
-        parameters = inspect.signature(FUNCTIONS[verb][0]).parameters
-        names = {option.name for option in options_for(verb) if not option.command_line}
-        assert names == {name for name, each in parameters.items() if each.default is not each.empty} - {"limits"}
+def test_page_of_options() -> None:
+    """docs/options.md is what the classes make it."""
+    found = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert found == options_page().page(), "run `python docs/generate_options.py`"
 
 
-def test_every_option_has_a_verb() -> None:
-    """No row of the table is for a verb that does not exist."""
-    for option in OPTIONS:
-        assert option.verbs
-        assert set(option.verbs) <= set(VERBS), option.name
+def test_a_new_option_is_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field added to `convert` is in its parser, completion, signature, docstring, page and notes."""
+
+    @verb
+    class Louder(Convert):
+        """Convert a file, louder."""
+
+        volume: int = option("number of exclamation marks", default=1, choices=(1, 2, 3), targets=("lua",))
+
+    @takes(Louder)
+    def louder(request: Louder) -> str:
+        """Convert.
+
+        Args:
+            src: the file to read.
+        """
+        return "!" * request.volume
+
+    monkeypatch.setattr(parser, "class_of", lambda name: Louder)
+    check_parser("convert")
+    check_signature(louder, options_of(Louder), set())
+    asked = arguments_of(parser_for("convert").parse_args(["a", "b", "--volume", "3"]), "convert")
+    assert louder(**asked) == "!!!"
+    check_page = options_page()
+    monkeypatch.setattr(check_page, "class_of", lambda name: Louder)
+    assert "| `--volume 1 or 2 or 3` | `volume=1` | number of exclamation marks |\n" in check_page.page()
+    check_completion("convert", monkeypatch)
+    report = Report("a", "b", "t7", "pt")
+    note_ignored(Louder("a", "b", volume=2), report)
+    assert [note.message for note in report.notes] == ["volume does not apply from .t7 to .pt, and is ignored"]
+    with pytest.raises(TypeError, match=r"louder\(\) got an unexpected keyword argument 'volumes'"):
+        louder("a", "b", volumes=2)  # type: ignore[call-arg]

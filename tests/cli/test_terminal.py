@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 from helpers import PATIENCE, TESTFILES
 
-from t7bridge.cli import VERBS, main, parser_for
+from t7bridge.cli import VERBS, main
 from t7bridge.cli.completion import script
+from t7bridge.cli.parser import parser_for
 
 MODEL = TESTFILES / "models" / "lenet_mm.t7"
 SLOW = """
 import sys, time
-from t7bridge.cli import main, progress, {verb}
-progress._PATIENCE_SECONDS, progress._REDRAW_SECONDS = {patience}, 0.05
-run = {verb}.run
+from t7bridge.cli import main, streams, verbs
+streams._PATIENCE_SECONDS, streams._REDRAW_SECONDS = {patience}, 0.05
+run = verbs.{verb}
 def slow(options):
     time.sleep({seconds})
     return run(options)
-{verb}.run = slow
+verbs.{verb} = slow
 code = main(sys.argv[1:])
 print("rich is loaded:", "rich" in sys.modules)
 raise SystemExit(code)
@@ -141,12 +142,10 @@ def test_every_verb_has_a_quiet_run() -> None:
 
 def test_completion_of_every_verb() -> None:
     """In bash each verb completes all of its options, and the values of those that have a list."""
-    import importlib
-
     wanted: dict[str, str] = {"t7bridge ''": " ".join([*VERBS, "help", "--help", "--version"])}
     wanted["t7bridge completion ''"] = "bash zsh fish"
     for verb in VERBS:
-        parser = parser_for(verb, importlib.import_module(f"t7bridge.cli.{verb}"))
+        parser = parser_for(verb)
         actions = [action for action in parser._actions if action.option_strings]
         wanted[f"t7bridge {verb} -"] = " ".join(word for action in actions for word in action.option_strings)
         for action in actions:

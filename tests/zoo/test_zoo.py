@@ -183,13 +183,15 @@ def test_other_options(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"compcat": True}, {"to": "safetensors", "nested": True}, {"to": "onnx"}, {"mode": "trees"}, {"engine": "spark"},
+    [{"to": "safetensors", "nested": True}, {"to": "onnx"}, {"mode": "trees"}, {"engine": "spark"},
      {"module": True, "verify": True}, {"module": True, "compact": True}, {"timeout": 3}, {"scheduler": "tcp://x"}],
 )  # fmt: skip
 def test_wrong_options(small: Path, tmp_path: Path, options: dict[str, object]) -> None:
-    """Options that do not exist, or make no sense together, are refused before anything is converted."""
+    """Options that make no sense together, or do not exist, are refused before anything is converted."""
     with pytest.raises(ModelError):
         convert(small, tmp_path / "out", **options)
+    with pytest.raises(TypeError, match="compcat"):
+        convert(small, tmp_path / "out", compcat=True)
     assert not list(tmp_path.glob("out/*.pt"))
 
 

@@ -58,5 +58,5 @@ def note_rest(rest: Rest, member: str = "") -> list[Note]:
     if not rest.nbytes:
         return []
     where = f" of {member}" if member else ""
-    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)}  among them," if rest.pickles else ""
+    pickles = f", {rest.pickles} more pickle{'s' * (rest.pickles > 1)} among them," if rest.pickles else ""
     return [Note("warning", "", f"{rest.nbytes} bytes after the value{where}{pickles} are left out", code="trailing")]

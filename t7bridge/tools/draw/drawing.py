@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from ... import formats
+from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
 from ...data import define
 from ...errors import ModelError, about_file
 from ...formats.document import Document
@@ -18,7 +19,7 @@ from ...graph.walk import children
 from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import PathLike
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import Limits
 from ...nn.plan.inside import module_at
 from ...nn.plan.places import find_models
 from ...text import printable
@@ -306,17 +307,31 @@ def _category(block: Block) -> str:
     return next((each for each, words in _CATEGORIES if any(word in name for word in words)), "other")
 
 
+@verb
+class Draw:
+    """Draw a model: an interactive page with zoom, search and folding, a picture, or the graph as data."""
+
+    EXAMPLES = (
+        "t7bridge draw model.t7 -o model.html",
+        "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.svg",
+        "t7bridge draw model.t7 --json > model.json",
+    )
+    src: PathLike | Any = option("a model, of any format", kw_only=False, metavar="FILE", stdin=True)
+    dst: PathLike | None = option(
+        ".html (interactive page), .svg, .png, .dot (Graphviz) or .json", default=None, kw_only=False,
+        flags=("-o", "--output"), metavar="PICTURE",
+    )  # fmt: skip
+    at: str | None = option(AT, default=None, kw_only=False)
+    weights: bool = option("read the weights and show histograms in the page", default=False)
+    input_shape: Sequence[int] | str | None = INPUT_SHAPE
+    force: bool = FORCE
+    json = flag("print the graph as JSON (docs/graph-json.md)")
+    limits: Limits = LIMITS
+
+
+@takes(Draw)
 @inputs_protected()
-def draw(
-    src: PathLike | Any,
-    dst: PathLike | None = None,
-    at: str | None = None,
-    *,
-    weights: bool = False,
-    input_shape: Sequence[int] | str | None = None,
-    force: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Drawing:
+def draw(request: Draw) -> Drawing:
     """Draw a model: its structure, its data flow, and the PyTorch class of each layer.
 
     Layers without a PyTorch module are drawn too, in red. A shared module is drawn at its first place, and named at the
@@ -331,8 +346,6 @@ def draw(
         input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device to
             determine the shapes; a text such as `[1x4,1x20:int64]` for a table. By default shapes are those in the
             file, or follow from an input that the layers accept, which is marked as a guess.
-        force: whether an existing file is replaced.
-        limits: resource limits.
 
     Returns:
         The drawing, which notebooks show.
@@ -344,18 +357,25 @@ def draw(
         UnsupportedError: no converter to `.png` is installed, or PyTorch is not and `input_shape` is given.
         TargetExistsError: the picture exists and `force` is not set.
     """
-    if dst is not None:
-        check_picture(dst)
-    if isinstance(src, (str, os.PathLike)):
-        document = formats.open(src, limits=limits)  # open as long as the drawing may read weights
+    if request.dst is not None:
+        check_picture(request.dst)
+    if isinstance(request.src, (str, os.PathLike)):
+        document = formats.open(request.src, limits=request.limits)  # open as long as the drawing may read weights
         document.warn()
-        drawing = _drawn_file(document, limits, at, weights, input_shape)
+        drawing = _drawn_file(document, request.limits, request.at, request.weights, request.input_shape)
     else:
         from ...conversion.adopt import adopt
 
-        drawing = _drawn(adopt(src), type(src).__name__, limits, at, weights, input_shape)
-    if dst is not None:
-        drawing.write(dst, force=force)
+        drawing = _drawn(
+            adopt(request.src),
+            type(request.src).__name__,
+            request.limits,
+            request.at,
+            request.weights,
+            request.input_shape,
+        )
+    if request.dst is not None:
+        drawing.write(request.dst, force=request.force)
     return drawing
 
 

@@ -16,7 +16,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.plan.inside import module_at
 from ...nn.weights.state_dict import state_dict
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
-from .prove import chosen, complete, judged, lua_value, need_torch
+from .prove import chosen, complete, judged, lua_value, need_torch, values_in
 from .values import Recorded, is_whole, recorded, unit_of
 
 _WRITTEN = b"""
@@ -57,16 +57,9 @@ def prove_pairs(
     path, model = _one(value, name, at)
     proof = Proof(name, against="expected outputs")
     for number, (given, wanted) in enumerate(zip(inputs, expected), 1):
-        pair = [_recorded_of(lua_value(one, limits)) for one in (given, wanted)]
+        pair = [values_in(one, limits) for one in (given, wanted)]
         proof.layers.append(whole_proof(model, path, pair[0], pair[1], limits, f"pair {number}"))
     return proof
-
-
-def _recorded_of(found: tuple[Value, str]) -> Recorded:
-    value = recorded(found[0])
-    if not is_whole(value):
-        raise ModelError("the file contains neither a tensor nor a table of tensors", file=found[1])
-    return value
 
 
 def _one(value: Value, name: str, at: str | None) -> tuple[str, TorchObject]:

@@ -18,7 +18,7 @@ from .flows import runs
 from .optimizers import directions
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, StretchProof
 from .runs import may_be_undone, own_parameters
-from .values import Recorded
+from .values import Recorded, is_whole, recorded
 
 if TYPE_CHECKING:
     from .optimizers import Direction
@@ -64,6 +64,25 @@ def lua_value(source: Readable, limits: Limits) -> tuple[Value, str]:
     if document.spec.values != formats.LUA:
         raise UnsupportedError("only .t7 files hold values recorded by Lua Torch", file=document.path)
     return document.first, document.path
+
+
+def values_in(source: Readable, limits: Limits) -> Recorded:
+    """Return the tensor in a file of any format, or its tensors: those of a table, or of names in their order.
+
+    Raises:
+        FormatError: the file is damaged.
+        ModelError: it holds no tensors, or others are among them.
+    """
+    document = formats.open(source, limits=limits)
+    value = document.first if document.spec.values == formats.LUA else document.value
+    if isinstance(value, dict) and document.spec.values != formats.LUA:
+        value = list(value.values())
+    found = [recorded(each) for each in value] if isinstance(value, (list, tuple)) else recorded(value)
+    if isinstance(found, list) and len(found) == 1 and document.spec.values == formats.NAMED:
+        found = found[0]
+    if not is_whole(found):
+        raise ModelError("the file holds neither a tensor nor a table of tensors", file=document.path)
+    return found
 
 
 def need_torch() -> None:

@@ -1,0 +1,205 @@
+"""The standard streams: notes, hints and JSON as they are printed, standard input as a file, and a progress bar.
+
+The bar is for operations of more than two seconds; rich, which draws it, is loaded only then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from ..io.inputs import add_input
+from ..text import printable, printable_json
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
+"""True if only errors are printed."""
+_COLOURS = {"error": "31", "warning": "33", "info": "36"}
+_PIPE_BYTES = 1 << 20
+_PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
+
+
+def coloured(text: str, kind: str) -> str:
+    """Return text in the colour of its kind, if standard error is a terminal and `NO_COLOR` is not set."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
+
+
+@contextmanager
+def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
+    """Copy standard input to a file where an argument is `-`, as readers need random access.
+
+    Args:
+        options: the arguments; they get the file's path.
+        names: the arguments that are input files.
+    """
+    wanted = [name for name in names if getattr(options, name, None) == "-"]
+    if not wanted:
+        yield
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
+        path = os.path.join(folder, "standard input")
+        with suppress(OSError, ValueError):  # a regular file, redirected
+            add_input(None, sys.stdin.fileno())
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, _PIPE_BYTES)
+        for name in wanted:
+            setattr(options, name, path)
+        yield
+
+
+def print_notes(report: Report) -> None:
+    """Print the notes of a report."""
+    for note in () if QUIET.get() else report.notes:
+        level, _, rest = str(note).partition(": ")
+        print(f"{coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
+
+
+def print_hint(hint: str) -> None:
+    """Print the hint of a report, if any."""
+    if hint and not QUIET.get():
+        print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    import json
+
+    print(printable_json(json.dumps(value)))
+
+
+def wrong_usage(message: str) -> int:
+    """Print an error of usage, and return its exit code."""
+    print(f"t7bridge: error: {message}", file=sys.stderr)
+    return 2
+
+
+@contextmanager
+def standard_streams(optional: bool) -> Iterator[None]:
+    """Make the standard streams print any name, and replace missing ones: Python has none where a shell closed them
+    (`>&-`).
+
+    Args:
+        optional: whether printed output may be lost if standard output is closed.
+    """
+    out, err = sys.stdout, sys.stderr
+    modes = [(each, each.errors) for each in (out, err) if isinstance(each, io.TextIOWrapper)]
+    for each, _ in modes:
+        each.reconfigure(errors="backslashreplace")
+    sys.stdout = out or (io.StringIO() if optional else _Closed())
+    sys.stderr = err or io.StringIO()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        for each, errors in modes:
+            if not each.closed:
+                each.reconfigure(errors=errors)
+
+
+class _Closed(io.TextIOBase):
+    """Standard output that was already closed when the program started: an error only when something is printed."""
+
+    def write(self, text: str) -> int:
+        """Raise an error."""
+        raise OSError(errno.EBADF, "is closed", "standard output")
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+
+@contextmanager
+def progress(text: str, path: str = "") -> Iterator[None]:
+    """Show activity on standard error until the verb ends or prints.
+
+    Args:
+        text: description of the operation.
+        path: of the input, if the output will have about the same size: the bar then shows the fraction done.
+    """
+    done = threading.Event()
+    thread = threading.Thread(target=_watch, args=(done, text, path, sys.stderr), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Watched(out, end), _Watched(err, end)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        end()
+
+
+class _Watched:
+    """A stream whose first output removes the bar, as both share a terminal."""
+
+    def __init__(self, stream: Any, end: Any) -> None:
+        self._stream = stream
+        self._end = end
+
+    def write(self, text: str) -> int:
+        """Remove the bar, and write to the stream."""
+        self._end()
+        return int(self._stream.write(text))
+
+    def writelines(self, lines: Any) -> None:
+        """Remove the bar, and write to the stream."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            self._end()
+        return getattr(self._stream, name)
+
+
+def _written() -> int | None:
+    """Return the bytes that the process has written so far, as counted by Linux."""
+    with suppress(OSError, ValueError, StopIteration), open("/proc/self/io", "rb") as file:
+        return int(next(line for line in file if line.startswith(b"wchar:")).split()[1])
+    return None
+
+
+def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
+    start = _written() if path else None
+    if done.wait(_PATIENCE_SECONDS):
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    except ImportError:
+        return
+    total: Any = None
+    with suppress(OSError):
+        total = os.path.getsize(path) if start is not None else None
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()]
+    if total is not None:
+        columns.insert(2, TaskProgressColumn())
+    with Progress(*columns, console=Console(file=terminal), transient=True, **_ALONE) as bar:
+        task = bar.add_task(text, total=total)
+        while not done.wait(_REDRAW_SECONDS):
+            now = _written() if total is not None else None
+            if now is not None and start is not None:
+                bar.update(task, completed=min(now - start, total))
+
+
+_ALONE: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
+"""The streams stay as they are: printing removes the bar."""

@@ -1,0 +1,59 @@
+"""The values that a conversion starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..formats import FORMATS, NAMED
+from ..report import Report
+
+if TYPE_CHECKING:
+    from ..formats.document import Document
+    from .request import Convert
+
+
+def note_foreign_names(names: list[str], report: Report) -> None:
+    """Note the classes and functions named by a pickle that are not data."""
+    if names:
+        from .pt_values import note_foreign
+
+        note_foreign(names, report)
+
+
+def value_of(document: Document, request: Convert, report: Report) -> Any:
+    """Return the value of a file that holds Python values or named tensors."""
+    value = document.value
+    if any(name.startswith("torch.distributed") for name in document.foreign):
+        from ..formats.pt.dtensor import check_whole
+
+        check_whole(value)
+    note_foreign_names(document.foreign, report)
+    report.notes += document.notes
+    return _use_metadata(value, document, request, report) if document.metadata else value
+
+
+def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
+"""
+    from ..values.elements import HINTS, restore_values
+
+    if request.record and not HINTS.isdisjoint(document.metadata):
+        value, refused = restore_values(value, document.metadata, check=not request.believed)
+        if refused:
+            others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
+            report.note(
+                "warning",
+                f"its elements are not all of the type that the metadata record, which is not used{others}",
+                refused[0],
+                code="record",
+                count=len(refused),
+            )
+    metadata = [name for name in document.metadata if name not in HINTS]
+    if metadata and FORMATS[report.target_format].values != NAMED:
+        names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
+        report.note(
+            "info",
+            f"{len(metadata)} strings of the file's metadata are left out: {names}",
+            code="metadata",
+            count=len(metadata),
+        )
+    return value
