@@ -80,8 +80,8 @@ class Report:
     Attributes:
         source: path of the input.
         target: path of the output.
-        source_format: `t7` or `pt`.
-        target_format: `t7` or `pt`.
+        source_format: name of its format: `t7`, `pt`, `safetensors`, `hdf5`, `npz` and others of `--to` and `load`.
+        target_format: likewise, of the output.
         mode: how it was converted: `tree`, `state dict` for modules, `record` where the source's record was used,
             `template`, or `copy` within one format.
         tensors: number of tensors in the output.

@@ -28,7 +28,7 @@ CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 REPORTS = ("report.html", "report.json", "report.csv")
 _STRIPPED = {*SUFFIXES, ".th", ".dat"}
 CONVERSION: dict[str, Option] = {
-    name: option
+    name: evolve(option, name=name)
     for name, option in {"mode": MODE, **options_of(Conversion), "index_base": INDEX_BASE}.items()
     if name not in ("to", "force", "limits")
 }
@@ -113,7 +113,7 @@ def allowed_options(to: str | None, module: bool) -> list[Option]:
     """Return the options that apply to one kind of output."""
     if module:
         return [CONVERSION[name] for name in sorted(OF_MODULES)]
-    known = [option for option in CONVERSION.values() if option is not INDEX_BASE]
+    known = [option for option in CONVERSION.values() if option.name != "index_base"]
     return [option for option in known if to is None or FORMATS[to].values in option.targets]
 
 
