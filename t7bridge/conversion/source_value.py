@@ -33,7 +33,7 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
 
 
 def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
-"""
+    """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
     from ..values.elements import HINTS, restore_values
 
     if request.record and not HINTS.isdisjoint(document.metadata):
