@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
-from ..conversion.left_out import note_data
+from ..conversion.left_out import count_leaves, note_beside, note_data
 from ..conversion.options import AT, CLASSES, FORCE, INDEX_BASE, JSON, LIMITS, STRICT, SYNC, flag, option, takes, verb
 from ..conversion.strictness import check_strict
-from ..errors import ModelError, WriteError
+from ..conversion.tree import to_python
+from ..errors import LimitError, ModelError, WriteError
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
-from ..limits import Limits
+from ..limits import Budget, Limits
 from ..nn.weights.state_dict import state_dict
 from ..report import Report
 from .load_module import one_module
@@ -47,11 +50,12 @@ def write_module(request: WriteModule) -> Report:
 
     `model.py` has a class `Model` and a function `load(weights=None)`, which returns the model in evaluation mode;
     `model.pt` is its state dict, in PyTorch's order. The model has the inputs and outputs of the Lua module: tensors in
-    Lua's shapes, and lists for tables. Neither PyTorch nor Lua is needed to write them.
+    Lua's shapes, and lists for tables. Tables of strings and numbers in the module's fields, such as a vocabulary, are
+    in `config.json` under `data`; without any there is no such file. Neither PyTorch nor Lua is needed to write them.
 
     Args:
         src: the `.t7` file.
-        directory: the folder of the two files; created if missing.
+        directory: the folder of the files; created if missing.
         at: the path of the module if the file holds several: `root.protos.rnn`.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
@@ -90,22 +94,53 @@ def write_module(request: WriteModule) -> Report:
         folder = os.fspath(request.directory)
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data
-        note_data(((f"{path}.{name}", module.class_name, item) for name, item in data.items()), report)
+        found = json_data(data, request.limits)
+        for place, note in ((True, note_beside), (False, note_data)):
+            rows = [
+                (f"{path}.{name}", module.class_name, item) for name, item in data.items() if (name in found) is place
+            ]
+            note(rows, report)
         check_strict(report, request.strict)
-        code, weights = os.path.join(folder, "model.py"), os.path.join(folder, "model.pt")
-        # The source is renamed last: a model.py never exists without its weights.
-        with (
-            new_folder(folder),
-            FileOutput(code, force=request.force, sync=request.sync) as text,
-            FileOutput(weights, force=request.force, sync=request.sync) as state,
-        ):
+        names = ["model.py", "model.pt", *["config.json"] * bool(found)]
+        with ExitStack() as stack:
+            stack.enter_context(new_folder(folder))
+            # The source is renamed last: a model.py never exists without its weights.
+            paths = (os.path.join(folder, name) for name in names)
+            outputs = [stack.enter_context(FileOutput(each, force=request.force, sync=request.sync)) for each in paths]
+            text, state = outputs[:2]
             writer = PtWriter(state)
             writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
             text.write(made.text.encode())
+            for output in outputs[2:]:
+                output.write((json.dumps({"data": found}, indent=2) + "\n").encode())
         report.tensors, report.storages = writer.tensors, writer.storages
-        report.target_bytes = state.position + text.position
+        report.target_bytes = sum(output.position for output in outputs)
     return report
+
+
+def json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
+
+    Text that is not UTF-8 has escapes, as in names of tensors.
+    """
+    found: dict[str, Any] = {}
+    for name, item in data.items():
+        budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
+        with suppress(RecursionError, LimitError):
+            made = _json_value(to_python(item), budget)
+            json.dumps(made)
+            found[name] = made
+    return found
+
+
+def _json_value(value: Any, budget: Budget) -> Any:
+    budget.spend()
+    if isinstance(value, dict):
+        return {_json_value(key, budget): _json_value(item, budget) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json_value(item, budget) for item in value]
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import formats
 from ..conversion.named_tensors import name_tensors
-from ..conversion.tree import to_python
 from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..formats.safetensors import write as write_safetensors
@@ -27,7 +26,7 @@ from ..nn.weights.state_dict import state_dict
 from ..report import Note, Report
 from ..text import printable
 from ..version import __version__
-from .export_module import new_folder
+from .export_module import json_data, new_folder
 from .load_module import one_module
 
 WEIGHTS, CONFIG, SOURCE, CARD = FILES = ("model.safetensors", "config.json", "model.py", "README.md")
@@ -121,9 +120,9 @@ def export_hub(
             "checked": _checked(path, inside, limits),
             "converter": f"t7bridge {__version__}",
         }  # fmt: skip
-        data = state_dict(module, inside, limits).data
+        data = json_data(state_dict(module, inside, limits).data, limits)
         if data:
-            facts["data"] = {name: to_python(item) for name, item in data.items()}
+            facts["data"] = data
         stack.enter_context(new_folder(folder))
         # Renamed in the opposite order: the source never exists without its weights.
         outputs = {

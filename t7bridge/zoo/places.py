@@ -454,7 +454,7 @@ class Folder:
         """Remove outputs of failed files, where they have one: older or faulty ones of ours."""
         for output in outputs:
             path = join(self.place, output)
-            for name in ("model.py", "model.pt") if os.path.isdir(path) else ("",):
+            for name in ("model.py", "model.pt", "config.json") if os.path.isdir(path) else ("",):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(path, name) if name else path)
             with contextlib.suppress(OSError):

@@ -355,10 +355,32 @@ def test_parameters_without_dimensions_stay_so(tmp_path: Path) -> None:
 
 
 def test_tables_of_a_module_in_a_folder(checkpoint: Path, tmp_path: Path) -> None:
-    """A hub folder has the tables in its configuration; a folder of `module` has none, and each table is named."""
+    """Folders of `module` and for hubs have the tables in `config.json`."""
     t7bridge.export(checkpoint.with_name("m.t7"), tmp_path / "hub", hub=True)
     config = json.loads((tmp_path / "hub/config.json").read_text())
     assert config["data"] == {"words": {"the": 1, "café": 2}, "0.names": ["a", "b"]}
     report = t7bridge.write_module(checkpoint.with_name("m.t7"), tmp_path / "module")
-    named = [(note.path, note.count) for note in report.notes if note.code == "left-out"]
+    named = [(note.path, note.count) for note in report.notes if note.code == "beside"]
     assert named == [("root.words", 2), ("root.0.names", 2)]
+    assert json.loads((tmp_path / "module/config.json").read_text()) == {"data": config["data"]}
+
+
+def test_tables_that_json_cannot_hold(tmp_path: Path) -> None:
+    """Bytes have escapes; a table that contains itself, is very deep or repeats others endlessly is named."""
+    deep = lua.Table.from_list([1.0])
+    for _ in range(2000):
+        deep = lua.Table.from_list([deep])
+    wide = lua.Table.from_list([1.0])
+    for _ in range(40):
+        wide = lua.Table.from_list([wide, wide])
+    cyclic = lua.Table.from_list([1.0])
+    cyclic.raw_keys.append(2.0)
+    cyclic.raw_values.append(cyclic)
+    words = lua.Table.of({b"\xff": 1.0, b"a": b"\xfe"})
+    tables = {"words": words, "deep": deep, "wide": wide, "cyclic": cyclic}
+    fields = {"modules": lua.Table.from_list([lua.TorchObject("nn.Tanh", 1, lua.Table())]), **tables}
+    t7bridge.save(lua.TorchObject("nn.Sequential", 1, lua.Table.of(fields)), tmp_path / "m.t7")
+    report = t7bridge.write_module(tmp_path / "m.t7", tmp_path / "o")
+    assert json.loads((tmp_path / "o/config.json").read_text()) == {"data": {"words": {"\\xff": 1, "a": "\\xfe"}}}
+    left = {note.path for note in report.notes if note.code == "left-out"}
+    assert left == {"root.deep", "root.wide", "root.cyclic"}
