@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .tools.files import describe, load, save
     from .tools.inspect import inspect
     from .tools.load_module import load_module
-    from .tools.match.matcher import match
+    from .tools.match import match
     from .tools.prove.prove import prove
     from .tools.save_module import save_module, write_lua
     from .tools.scan import scan
@@ -66,7 +66,7 @@ _HOMES = {
     "write_module": "tools.export_module",
     "save_module": "tools.save_module",
     "write_lua": "tools.save_module",
-    "match": "tools.match.matcher",
+    "match": "tools.match",
     "register_class": "formats.t7.payloads",
     "register_module": "nn.registry",
     "T7Reader": "formats.t7.reader",

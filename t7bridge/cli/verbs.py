@@ -292,7 +292,7 @@ class Match:
 
 def match(options: argparse.Namespace) -> int:
     """Match, write if complete, and print."""
-    from ..tools.match.output import write_match
+    from ..tools.match import write_match
 
     found = t7bridge.match(
         options.src,

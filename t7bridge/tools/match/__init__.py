@@ -1,10 +1,12 @@
 """Mapping the keys of one state dict to another model's, by structure, order and shape.
 
-`parts` cuts state dicts into modules, `classes` determines which modules look alike, `stretches` and `align` pair them,
-`sides` opens files, `mapping` reads the user's pairs, `matcher` combines the results.
+`sides` opens files, `parts` cuts state dicts into modules and determines which look alike, `align` pairs them, `gates`
+knows the order of recurrent gates, `matching` combines these with the user's mapping, `result` is what follows.
 """
 
-from .matcher import match
-from .result import Ambiguity, Match, Pair
+from .align import longest_rising
+from .gates import gate_orders
+from .matching import match
+from .result import Ambiguity, Match, Pair, write_match
 
-__all__ = ["Ambiguity", "Match", "Pair", "match"]
+__all__ = ["Ambiguity", "Match", "Pair", "gate_orders", "longest_rising", "match", "write_match"]

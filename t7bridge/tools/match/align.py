@@ -16,12 +16,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from attrs import field
 
 from ...data import define
-from .classes import Class
-from .stretches import Items, blocks, has_gap, in_order, mark_gaps, spans, stretches
+from .parts import Class, Path, shared
 
 _MAX_STEPS = 100_000
 _MAX_STEPS_IN_ALL = 2_000_000
@@ -29,6 +29,28 @@ _MAX_STEPS_IN_ALL = 2_000_000
 _MAX_DEPTH = 40
 """Maximum nesting of containers that may be out of order."""
 
+
+@define(eq=False)
+class AlignedPart:
+    """A part as the alignment sees it.
+
+    Attributes:
+        number: of the part on its side.
+        cls: its class.
+        kind: its kind of layer.
+        path: the containers around it, and itself.
+        gap: number of containers that it shares with a neighbour that the other side lacks; -1 if there is none.
+    """
+
+    number: int
+    cls: Class
+    kind: Class
+    path: Path
+    gap: int = -1
+
+
+Items = list[AlignedPart]
+Ranges = list[tuple[int, int]]
 
 Solve = Callable[[Items, Items], "Conclusions"]
 """Decides sequences of both sides."""
@@ -42,7 +64,7 @@ class Conclusions:
         pairs: for the number of each paired target part, the number of its source part and the reason: `shape` or
             `order` or `containers`.
         doubts: the ambiguous parts: numbers of source and target parts, and the reason.
-        disorder: number of parts in stretches in which the orders differ.
+        disorder: number of parts in segments in which the orders differ.
     """
 
     pairs: dict[int, tuple[int, str]] = field(factory=dict)
@@ -69,8 +91,8 @@ def find(source: Items, target: Items) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt."""
     counts = Counter(item.cls for item in source), Counter(item.cls for item in target)
     even = {cls for cls in counts[0] if counts[0][cls] == counts[1][cls]}
-    mark_gaps(source, even)
-    mark_gaps(target, even)
+    _mark_gaps(source, even)
+    _mark_gaps(target, even)
     finding = _Solver(counts[0]).solve(_of(source, even), _of(target, even))
     uneven = {cls for cls in counts[0] if cls not in even and counts[1][cls]}
     if uneven:
@@ -90,9 +112,9 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
     if not finding.disorder:
         sides = _between(source, uneven, places), _between(target, uneven, {place: place for place in finding.pairs})
         rows = [(sides[0][end], sides[1].get(end, [])) for end in sides[0]]
-        even = [len(one) == len(other) and in_order(one, other) for one, other in rows]
+        even = [len(one) == len(other) and _in_order(one, other) for one, other in rows]
         for at, (one, other) in enumerate(rows):
-            if all(even[max(0, at - 1) : at + 2]):  # an anchor may have moved to the next stretch
+            if all(even[max(0, at - 1) : at + 2]):  # an anchor may have moved to the next segment
                 finding.pairs.update({right.number: (left.number, "order") for left, right in zip(one, other)})
                 decided.update(item.number for item in one)
     for cls in sorted(uneven, key=repr):
@@ -105,13 +127,13 @@ def _add_uneven(finding: Conclusions, source: Items, target: Items, uneven: set[
 def _between(items: Items, classes: set[Class], anchors: Mapping[int, int]) -> dict[int, Items]:
     """Return the parts of some classes before each anchor, by its number in the target; after the last, by -1."""
     found: dict[int, Items] = {}
-    waiting: Items = []
+    pending: Items = []
     for item in items:
         if item.number in anchors:
-            found[anchors[item.number]], waiting = waiting, []
+            found[anchors[item.number]], pending = pending, []
         elif item.cls in classes:
-            waiting.append(item)
-    return {**found, -1: waiting}
+            pending.append(item)
+    return {**found, -1: pending}
 
 
 def _same(one: Conclusions, other: Conclusions) -> bool:
@@ -134,41 +156,41 @@ class _Solver:
         self._depth = 0
 
     def solve(self, source: Items, target: Items) -> Conclusions:
-        """Decide what can be decided: where the orders agree, and in the smallest stretches where they do not."""
+        """Decide what can be decided: where the orders agree, and in the smallest segments where they do not."""
         finding = Conclusions()
         counts = Counter(item.cls for item in source)
         stack = [(source, target, False)]
         while stack:
             one, other, is_piece = stack.pop()
-            if is_piece and (has_gap(one) or has_gap(other)):
-                finding.add(self._lone_ones(one, other))
+            if is_piece and (_has_gap(one) or _has_gap(other)):
+                finding.add(self._pair_singles(one, other))
                 continue
-            if in_order(one, other):
+            if _in_order(one, other):
                 for left, right in zip(one, other):
                     finding.pairs[right.number] = (left.number, "shape" if counts[left.cls] == 1 else "order")
                 continue
-            pieces = stretches(one, other)
+            pieces = _segments(one, other)
             if len(pieces) > 1:
                 stack += [(*piece, True) for piece in pieces]
             else:
                 finding.add(self._explain(one, other))
         return finding
 
-    def _lone_ones(self, source: Items, target: Items) -> Conclusions:
-        """Of a stretch with missing neighbours, decide only the parts that no other part looks like.
+    def _pair_singles(self, source: Items, target: Items) -> Conclusions:
+        """Of a segment with missing neighbours, decide only the parts that no other part looks like.
 
         The missing parts may be those that would show that something has moved.
         """
         finding = Conclusions(disorder=len(source))
-        lone = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
-        finding.pairs = {item.number: (lone[item.cls], "shape") for item in target if item.cls in lone}
+        single = {item.cls: item.number for item in source if self._counts[item.cls] == 1}
+        finding.pairs = {item.number: (single[item.cls], "shape") for item in target if item.cls in single}
         _doubt(finding, source, target, "neighbouring parts are missing, and the order differs around them")
         return finding
 
     def _explain(self, source: Items, target: Items) -> Conclusions:
-        """Decide a stretch in which the orders differ."""
-        if has_gap(source) or has_gap(target):
-            return self._lone_ones(source, target)
+        """Decide a segment in which the orders differ."""
+        if _has_gap(source) or _has_gap(target):
+            return self._pair_singles(source, target)
         try:
             ways = self._ways(source, target)
         except _TooMuchError:
@@ -184,7 +206,7 @@ class _Solver:
 
     def _ways(self, source: Items, target: Items) -> list[Conclusions]:
         """Return the best ways to place the containers of one side on the other; none if that explains nothing."""
-        of_source, of_target = blocks(source), blocks(target)
+        of_source, of_target = _containers(source), _containers(target)
         if not of_source:
             return []  # its order may be that of a graph's nodes, in which branches alternate
         ways = self._best(self._placed(source, of_source, target, self.solve))
@@ -220,9 +242,7 @@ class _Solver:
         least = min((way.cost for way in found), default=None)
         return [way for way in found if way.cost == least]
 
-    def _placed(
-        self, items: Items, blocks: list[tuple[int, int]], others: Items, solve: Solve
-    ) -> Iterator[Conclusions]:
+    def _placed(self, items: Items, blocks: Ranges, others: Items, solve: Solve) -> Iterator[Conclusions]:
         """Yield every way to find the containers of one side in the sequence of the other, each as a whole.
 
         Args:
@@ -237,7 +257,7 @@ class _Solver:
         places = []
         for number, row in enumerate(rows):
             # Containers that look the same keep their order: count those before and after this one.
-            found = spans(row, others)
+            found = _spans(row, others)
             places.append(found[rows[:number].count(row) : len(found) - rows[number + 1 :].count(row)])
         starts: list[int] = []
         stack = [iter(places[0])]
@@ -249,8 +269,8 @@ class _Solver:
             if at is None:
                 stack.pop()
                 continue
-            taken = zip(starts, rows)
-            if any(at < start + len(row) and start < at + len(rows[number]) for start, row in taken):
+            placed = zip(starts, rows)
+            if any(at < start + len(row) and start < at + len(rows[number]) for start, row in placed):
                 continue
             if any(rows[k] == rows[number] and starts[k] > at for k in range(number)):
                 continue
@@ -266,9 +286,7 @@ class _Solver:
         if min(self._left) < 0:
             raise _TooMuchError
 
-    def _read(
-        self, items: Items, blocks: list[tuple[int, int]], others: Items, starts: list[int], solve: Solve
-    ) -> Conclusions:
+    def _read(self, items: Items, blocks: Ranges, others: Items, starts: list[int], solve: Solve) -> Conclusions:
         """Return the finding for each part under one way to place the containers."""
         finding = Conclusions()
         self._depth += 1
@@ -286,33 +304,33 @@ class _Solver:
 
 
 def _by_kinds(source: Items, target: Items) -> Conclusions:
-    """Decide a stretch in which no container helps."""
+    """Decide a segment in which no container helps."""
     finding = Conclusions(disorder=len(source))
     counts = Counter(item.cls for item in source)
-    lone = {item.cls: item.number for item in source if counts[item.cls] == 1}
+    single = {item.cls: item.number for item in source if counts[item.cls] == 1}
     places: dict[Class, list[int]] = {}
     for item in source:
         places.setdefault(item.cls, []).append(item.number)
     if _kinds(source) == _kinds(target):
         for item in target:
-            finding.pairs[item.number] = (places[item.cls].pop(0), "shape" if item.cls in lone else "order")
+            finding.pairs[item.number] = (places[item.cls].pop(0), "shape" if item.cls in single else "order")
         return finding
     at = {item.cls: place for place, item in enumerate(source)}
-    anchors = [item.cls for item in target if item.cls in lone]
-    kept = {anchors[place] for place in _longest_rising([at[cls] for cls in anchors])}
-    moved = set(lone) - kept
+    anchors = [item.cls for item in target if item.cls in single]
+    in_place = {anchors[place] for place in longest_rising([at[cls] for cls in anchors])}
+    moved = set(single) - in_place
     for item in target:
-        if item.cls in lone:
-            finding.pairs[item.number] = (lone[item.cls], "shape")
+        if item.cls in single:
+            finding.pairs[item.number] = (single[item.cls], "shape")
     left, right = ([item for item in side if item.cls not in moved] for side in (source, target))
-    if in_order(left, right):
+    if _in_order(left, right):
         for one, other in zip(left, right):
             finding.pairs.setdefault(other.number, (one.number, "order"))
     _doubt(finding, source, target, "their order differs, and nothing distinguishes them")
     return finding
 
 
-def _longest_rising(numbers: Sequence[int]) -> set[int]:
+def longest_rising(numbers: Sequence[int]) -> set[int]:
     """Return the positions of one longest rising subsequence."""
     tails: list[int] = []
     at: list[int] = []
@@ -352,3 +370,132 @@ def _doubt(finding: Conclusions, source: Items, target: Items, reason: str) -> N
             groups.setdefault(item.cls, ([], []))[1].append(item.number)
     for cls in sorted(groups, key=repr):
         finding.doubts.append((*groups[cls], reason))
+
+
+def _mark_gaps(items: Items, classes: set[Class]) -> None:
+    """Mark the parts of some classes that are next to parts of others."""
+    for step in (1, -1):
+        last: AlignedPart | None = None
+        for item in items[::step]:
+            if item.cls not in classes:
+                last = item
+            elif last is not None:
+                item.gap = max(item.gap, shared(last.path[:-1], item.path[:-1]))
+                last = None
+
+
+def _has_gap(items: Items) -> bool:
+    """Return whether a part of the container that holds all of these is missing on the other side."""
+    inside = _depth(items)
+    return any(item.gap >= inside for item in items)
+
+
+def _in_order(source: Items, target: Items) -> bool:
+    """Return whether the classes of two sequences of one length are the same one by one."""
+    return all(one.cls == other.cls for one, other in zip(source, target))
+
+
+def _depth(items: Items) -> int:
+    """Return the number of containers common to all items."""
+    return min(shared(items[0].path[:-1], item.path[:-1]) for item in items)
+
+
+def _segments(source: Items, target: Items) -> list[tuple[Items, Items]]:
+    """Cut both sequences into segments that hold the same classes.
+
+    No container is cut. Where the order differs in a segment, the moved part may belong to a neighbouring segment too,
+    if that has the same classes and no boundary is between: the end of a container on both sides, or a part that is the
+    only one of its class and in its place.
+    """
+    cuts = _cuts(source, target)
+    counts = Counter(item.cls for item in source)
+    depths = _depth(source), _depth(target)
+
+    def is_boundary(cut: int) -> bool:
+        single = any(counts[source[at].cls] == 1 and source[at].cls == target[at].cls for at in (cut - 1, cut))
+        return single or all(
+            max(len(side[cut - 1].path), len(side[cut].path)) > depth + 1
+            for side, depth in zip((source, target), depths)
+        )
+
+    result: list[tuple[Items, Items]] = []
+    group: Ranges = []
+    for start, end in zip([0, *cuts], [*cuts, len(source)]):
+        group.append((start, end))
+        if end == len(source) or is_boundary(end):
+            result += [(source[first:last], target[first:last]) for first, last in _joined(group, source, target)]
+            group = []
+    return result
+
+
+def _cuts(source: Items, target: Items) -> list[int]:
+    """Return the positions where both sequences can be cut: same classes before it, and no container is split."""
+    depths = _depth(source), _depth(target)
+    balance: Counter[Class] = Counter()
+    uneven = 0
+    found = []
+    for end in range(1, len(source)):
+        for cls, step in ((source[end - 1].cls, 1), (target[end - 1].cls, -1)):
+            uneven += (balance[cls] + step != 0) - (balance[cls] != 0)
+            balance[cls] += step
+        sides = zip((source, target), depths)
+        if not uneven and all(shared(side[end - 1].path, side[end].path) <= depth for side, depth in sides):
+            found.append(end)
+    return found
+
+
+def _joined(group: Ranges, source: Items, target: Items) -> Ranges:
+    """Merge segments between two boundaries that may be part of the same disorder."""
+    first, last = len(group), -1
+    classes: set[Class] = set()
+    grown = True
+    while grown:
+        grown = False
+        for place, (start, end) in enumerate(group):
+            if first <= place <= last:
+                continue
+            inside = {item.cls for item in source[start:end]}
+            if not _in_order(source[start:end], target[start:end]) or inside & classes:
+                first, last = min(first, place), max(last, place)
+                for begin, stop in group[first : last + 1]:
+                    classes |= {item.cls for item in source[begin:stop]}
+                grown = True
+    if last < 0:
+        return group
+    return [*group[:first], (group[first][0], group[last][1]), *group[last + 1 :]]
+
+
+def _containers(items: Items) -> Ranges:
+    """Return the containers just below the common ones of all items, as ranges; single parts are not containers."""
+    level = _depth(items)
+    found = []
+    start = 0
+    for _, group in groupby(items, key=lambda item: item.path[: level + 1]):
+        end = start + len(list(group))
+        if end - start > 1:
+            found.append((start, end))
+        start = end
+    return found
+
+
+def _spans(classes: list[Class], others: Items) -> list[int]:
+    """Return the positions where the other side has the same classes contiguously, in any order."""
+    length = len(classes)
+    missing = Counter(classes)
+    uneven = len(missing)
+    found = []
+    for end, item in enumerate(others, 1):
+        for cls, step in ((item.cls, -1), (others[end - length - 1].cls, 1) if end > length else (None, 0)):
+            if cls is not None:
+                uneven += (missing[cls] + step != 0) - (missing[cls] != 0)
+                missing[cls] += step
+        if not uneven and end >= length and _is_whole(others, end - length, end):
+            found.append(end - length)
+    return found
+
+
+def _is_whole(items: Items, start: int, end: int) -> bool:
+    """Return whether every container with parts both inside and outside a range has all of the range."""
+    inside = shared(items[start].path, items[end - 1].path)
+    edges = [at for at in (start, end) if 0 < at < len(items)]
+    return all(shared(items[at - 1].path, items[at].path) <= inside for at in edges)

@@ -12,12 +12,13 @@ from ...graph.tensor import Tensor
 from ...nn.plan.graph_spec import graphs_in
 from ...nn.plan.spec import GraphSpec, Link
 from ...nn.registry import graph_modules
+from .parts import sibling
 
 _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
 _PASSED = {"nn.CAddTable", "nn.Reshape", "nn.View", "nn.Identity", "nn.Dropout"}
-"""Maximum layers between a cell's matrices and the split of their sum into gates."""
+"""Layers between a cell's matrices and the split of their sum into gates."""
 
 
 @define(frozen=True)
@@ -37,10 +38,9 @@ def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
     if not _KEY.match(key):
         return 1
-    home, _, name = key.rpartition(".")
+    name = key.rpartition(".")[2]
     suffix = name[len(name.split("_")[0]) + 3 :]
-    prefix = f"{home}." if home else ""
-    hidden = tensors.get(f"{prefix}weight_hr{suffix}") or tensors.get(f"{prefix}weight_hh{suffix}")
+    hidden = tensors.get(sibling(key, f"weight_hr{suffix}")) or tensors.get(sibling(key, f"weight_hh{suffix}"))
     shape = tensors[key].shape
     if hidden is None or len(hidden.shape) != 2 or not hidden.shape[1] or not shape:
         return 1

@@ -1,4 +1,6 @@
-"""Result of `match`, and the state dict that follows from it."""
+"""Result of `match`, the state dict that follows from it, and its file: a state dict, or the target's Lua model with
+other weights.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,19 @@ from typing import Any
 
 from attrs import field
 
+from ...conversion.strictness import check_strict
+from ...conversion.template import fill_template
 from ...data import define
 from ...errors import ModelError
+from ...formats import LUA, format_for
 from ...graph.tensor import Tensor
+from ...io.inputs import inputs_protected
+from ...io.output import FileOutput
+from ...io.source import ByteSource, PathLike
 from ...nn.weights.layouts import reblocked, reshape
 from ...report import Report
-from .classes import fits
 from .gates import Gates
-from .parts import Shape
+from .parts import BATCHES, Shape, fits
 from .sides import Side, in_target_order
 
 
@@ -66,6 +73,8 @@ class Match:
         unmatched_source: keys of the source without counterpart in the target.
         unmatched_target: keys of the target without counterpart in the source.
         report: notes for the user, including every reshape.
+        source_side: the side that has the tensors.
+        target_side: the side that receives them.
     """
 
     pairs: list[Pair] = field(factory=list)
@@ -73,18 +82,8 @@ class Match:
     unmatched_source: list[str] = field(factory=list)
     unmatched_target: list[str] = field(factory=list)
     report: Report = field(factory=Report)
-    _source: Side = field(factory=Side, repr=False)
-    _target: Side = field(factory=Side, repr=False)
-
-    @property
-    def source_side(self) -> Side:
-        """The side that has the tensors."""
-        return self._source
-
-    @property
-    def target_side(self) -> Side:
-        """The side that receives the tensors."""
-        return self._target
+    source_side: Side = field(factory=Side, repr=False)
+    target_side: Side = field(factory=Side, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -104,18 +103,18 @@ class Match:
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
         made: dict[tuple[int, Shape, Gates | None], Tensor] = {}
-        result: dict[str, Any] = {**self._target.tensors, **self._target.others}
+        result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:
             if pair.source is not None:
-                tensor = self._source.tensors[pair.source]
+                tensor = self.source_side.tensors[pair.source]
                 place = (id(tensor), pair.target_shape, pair.gates)
                 if place not in made:
                     whole = tensor if tensor.shape == pair.target_shape else reshape(tensor, pair.target_shape)
                     made[place] = reblocked(whole, pair.gates.order) if pair.gates else whole
                 result[pair.target] = made[place]
             elif pair.why == "zero":
-                result[pair.target] = _zero(self._target.tensors[pair.target])
-        return in_target_order(self._target, result)
+                result[pair.target] = _zero(self.target_side.tensors[pair.target])
+        return in_target_order(self.target_side, result)
 
     def problems(self, partial: bool = False) -> str:
         """Describe what is missing from a complete match, and how to resolve it; a line for each."""
@@ -129,7 +128,7 @@ class Match:
 
     def _why(self, key: str, is_source: bool) -> str:
         """Explain why a key has no counterpart, as far as shapes tell."""
-        own, others = (self._source, self._target) if is_source else (self._target, self._source)
+        own, others = (self.source_side, self.target_side) if is_source else (self.target_side, self.source_side)
         other = "target" if is_source else "source"
         shape = own.tensors[key].shape
         if not any(fits(tensor.shape, shape) for tensor in others.tensors.values()):
@@ -170,3 +169,80 @@ def _zero(tensor: Tensor) -> Tensor:
     import numpy as np
 
     return Tensor.from_numpy(np.zeros(tensor.shape, np.dtype(tensor.element.code)))
+
+
+@inputs_protected()
+def write_match(
+    found: Match,
+    path: PathLike,
+    *,
+    partial: bool = False,
+    compact: bool = False,
+    force: bool = False,
+    strict: bool = False,
+    sync: bool = False,
+) -> None:
+    """Write a `.pt` with exactly the target's keys, in its order and with its shapes; complete the report.
+
+    If the target is a model in a `.t7`, a `.t7` can be written: the target's file with the weights of the source.
+
+    Args:
+        found: the match.
+        path: of the file to write.
+        partial: see `Match.state_dict`.
+        compact: whether to write only the used part of each storage.
+        force: whether an existing file is replaced.
+        strict: whether to fail instead of warning in the report.
+        sync: whether to return only when the file is on the disk, so that it survives a power cut; one that replaces
+            another always is by then.
+
+    Raises:
+        ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one.
+        TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
+        StrictError: with `strict`: the file would lose something; the error has the notes.
+    """
+    from ...formats.pt.writer import PtWriter
+    from ...nn.weights.compact import compacted
+
+    for side in (found.source_side, found.target_side):
+        if side.document is not None:
+            ByteSource.open(side.document.source)
+    goal = format_for(path)
+    if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
+        _write_model(found, path, partial, force, strict, sync)
+        return
+    if goal.name != "pt":
+        raise ModelError(
+            "a match is written as a .pt, or as a .t7 if the target is a model in a .t7",
+            file=str(path),
+            found=f"a target that is {found.target_side.format or 'in memory'}",
+        )
+    state = found.state_dict(partial)
+    if compact:
+        state = compacted(state)
+    check_strict(found.report, strict)
+    with FileOutput(path, force=force, sync=sync) as output:
+        writer = PtWriter(output)
+        writer.write(state)
+        writer.finish()
+    found.report.target, found.report.target_bytes = str(path), output.position
+    found.report.tensors, found.report.storages = writer.tensors, writer.storages
+
+
+def _write_model(found: Match, path: PathLike, partial: bool, force: bool, strict: bool, sync: bool) -> None:
+    """Write the target's `.t7` with the weights of the source in its model."""
+    from ...formats.t7.writer import T7Writer
+
+    side, report = found.target_side, found.report
+    assert side.document is not None
+    state = {key: value for key, value in found.state_dict(partial).items() if key.rpartition(".")[2] != BATCHES}
+    report.notes += fill_template([side.module], state)
+    report.target_format, report.mode = "t7", "template"
+    check_strict(report, strict)
+    content = side.document.content
+    with FileOutput(path, force=force, sync=sync) as output:
+        writer = T7Writer(output, content.layout)
+        for root in content.roots:
+            writer.write_object(root)
+    report.target, report.target_bytes = str(path), output.position
+    report.tensors, report.storages = content.tensors, content.storages

@@ -20,11 +20,13 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import Visit, walk
 from ...limits import DEFAULT_LIMITS, Limits
+from ...nn.plan.graph_spec import graphs_in
 from ...nn.plan.places import find_modules
+from ...nn.plan.spec import GraphSpec
 from ...nn.weights.state_dict import StateDict, state_dict
 from ...report import Note
 from .gates import gate_orders
-from .parts import Path, graph_runs
+from .parts import Path
 
 _T = TypeVar("_T")
 
@@ -40,7 +42,7 @@ class Side:
         others: its entries that are not plain tensors, which are not matched.
         keys: all keys, in order.
         derived: keys of derived tensors.
-        runs: see `graph_runs`.
+        runs: see `_graph_runs`.
         gates: see `gate_orders`.
         metadata: PyTorch's `_metadata`, if any.
         notes: notes of its construction.
@@ -86,7 +88,7 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
             with about_file(side.name):
                 value = _state_in(document.value, side.name, at, limits)
     if isinstance(value, TorchObject):
-        side.runs = graph_runs(value)
+        side.runs = _graph_runs(value)
         side.gates = gate_orders(value)
         side.module = value
         value = state_dict(value, limits=limits)
@@ -112,6 +114,38 @@ def side_of(value: Any, name: str, at: str | None = None, limits: Limits = DEFAU
     if not side.tensors:
         raise ModelError("holds no tensors", file=side.name)
     return side
+
+
+def _graph_runs(root: TorchObject) -> dict[Path, str]:
+    """Return the runs of nodes in the graphs of a model: chains of nodes whose output has exactly one use.
+
+    Returns:
+        The name of the run for the path of each module in a graph.
+    """
+    runs: dict[Path, str] = {}
+    for place, graph in graphs_in(root):
+        above = tuple(place.prefix.split(".")[:-1])
+        for name, number in _runs(graph).items():
+            path = (*above, name)
+            runs[path] = f"~{number}"
+    return runs
+
+
+def _runs(graph: GraphSpec) -> dict[str, int]:
+    takers = [0] * (len(graph.nodes) + 1)
+    for node in graph.nodes:
+        for before, _ in node.takes:
+            takers[before] += 1
+    for before, _ in graph.outputs:
+        takers[before] += 1
+    run_of: list[int] = [0]
+    named: dict[str, int] = {}
+    for number, node in enumerate(graph.nodes, 1):
+        before = node.takes[0][0] if len(node.takes) == 1 else 0
+        run_of.append(run_of[before] if before and takers[before] == 1 else number)
+        if node.module is not None:
+            named.setdefault(node.module, run_of[number])
+    return named
 
 
 def _from_torch(value: Any, known: dict[Any, Tensor]) -> Tensor | None:

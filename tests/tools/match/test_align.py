@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from t7bridge.tools.match.align import _longest_rising
+from t7bridge.tools.match import longest_rising
 
 
 def test_longest_rising_subsequence() -> None:
@@ -14,7 +14,7 @@ def test_longest_rising_subsequence() -> None:
     for length in range(9):
         for _ in range(20):
             numbers = draw.sample(range(30), length)
-            found = sorted(_longest_rising(numbers))
+            found = sorted(longest_rising(numbers))
             most = max(
                 size
                 for size in range(length + 1)

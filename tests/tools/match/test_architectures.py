@@ -26,7 +26,7 @@ from torch import nn
 
 import t7bridge
 from t7bridge.cli import main
-from t7bridge.tools.match.matcher import match
+from t7bridge.tools.match import match
 
 
 @cache

@@ -8,8 +8,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.errors import ModelError
-from t7bridge.tools.match.gates import gate_orders
-from t7bridge.tools.match.matcher import match
+from t7bridge.tools.match import gate_orders, match
 
 CHAR_RNN = TESTFILES / "models" / "char_lstm_nngraph.t7"
 

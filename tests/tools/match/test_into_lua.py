@@ -15,8 +15,7 @@ import t7bridge
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
 from t7bridge.nn.plan.places import Places
-from t7bridge.tools.match.matcher import match
-from t7bridge.tools.match.output import write_match
+from t7bridge.tools.match import match, write_match
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t7bridge.graph.tensor import Tensor
-from t7bridge.tools.match.matcher import match
+from t7bridge.tools.match import match
 
 Leaf = tuple[str, tuple[int, ...], int]
 """What a layer is: kind, shape of its weight, and a number that no other has."""

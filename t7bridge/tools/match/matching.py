@@ -1,30 +1,52 @@
-"""`match`: map the keys of one state dict to another's."""
+"""`match`: map the keys of one state dict to another's. The user's mapping comes first, then the evidence.
+
+A file has one pair a line, source first, with white space between; `#` begins a comment:
+
+    # a key                     and its name in the target
+    classifier.1.weight         fc.weight
+    # a module or a container   with all that is in it
+    features.                   backbone.
+    # a key or module of the source to leave out
+    9.bias                      -
+    # a key or module of the target that keeps its own values
+    -                           head.
+    # the order of the gates of a cell that is not PyTorch's, a letter a gate
+    i2h.                        lstm.                           ifog
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attrs import evolve
 
-from ...errors import ModelError
+from ...data import define
+from ...errors import FormatError, ModelError
 from ...graph.tensor import Tensor
+from ...io.inputs import add_input
 from ...limits import DEFAULT_LIMITS, Limits
 from ...report import Note, Report
-from .align import Conclusions, find
-from .classes import classify, fits, kind_of, names_between
+from .align import AlignedPart, Conclusions, find
 from .gates import ORDERS, Gates, gate_count, reorder
-from .mapping import NOTHING, Line, Settled, read_mapping, under
-from .parts import BATCHES, Part, in_runs, parts_of
+from .parts import BATCHES, Part, classify, fits, in_runs, kind_of, names_between, parts_of, sibling
 from .result import Ambiguity, Match, Pair
 from .sides import Side, side_of
-from .stretches import AlignedPart
+
+NOTHING = "-"
+
+KeyPairs = Mapping[str, str] | Iterable[tuple[str, str]] | str | os.PathLike[str]
+"""A mapping as users pass it: pairs, or the path of a file."""
+
+_MAX_BYTES = 1 << 26
+_GATES = set("ifgorzn")
 
 
 def match(
     source: Any,
     target: Any,
-    mapping: Settled | None = None,
+    mapping: KeyPairs | None = None,
     *,
     at: str | None = None,
     target_at: str | None = None,
@@ -39,7 +61,7 @@ def match(
         source: a `.t7` or `.pt` file, a Lua module, a `StateDict`, or a dict of tensors.
         target: likewise, of the model to fill; live PyTorch state dicts and modules too.
         mapping: known pairs: pairs of keys, or of prefixes that end in a dot, or the path of a file with a pair a line;
-            see `t7bridge.tools.match.mapping`.
+            see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
         limits: resource limits.
@@ -53,11 +75,11 @@ def match(
         >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
     """
     one, other = side_of(source, "the source", at, limits), side_of(target, "the target", target_at, limits)
-    return _Matching(one, other).run(read_mapping(mapping))
+    return _Matching(one, other).run(_read_mapping(mapping))
 
 
 class _Matching:
-    """One match: the given pairs first, then the evidence."""
+    """One match."""
 
     def __init__(self, source: Side, target: Side) -> None:
         self._source, self._target = source, target
@@ -72,24 +94,25 @@ class _Matching:
     def run(self, lines: list[Line]) -> Match:
         """Match."""
         for line in sorted(lines, key=lambda line: line.target.endswith(".") or line.source.endswith(".")):
-            self._settle(line)  # single keys first: modules use the rest
+            self._apply(line)  # single keys first: modules use the rest
         for line in lines:
-            self._settle_beside(line)
+            self._pair_siblings(line)
         # Mapped keys take no further part, on either side.
-        given = [key for key in self._source.tensors if key not in self._used | self._closed[0]]
+        mapped = self._used | self._closed[0]
+        keys = [key for key in self._source.tensors if key not in mapped]
         wanted = [key for key in self._target.tensors if key not in self._pairs and key not in self._closed[1]]
-        self._decide(given, wanted)
+        self._decide(keys, wanted)
         self._fill_counts()
         self._fill_biases()
         self._order_gates(lines)
         self._check_ties()
         doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
         left = [key for key in self._source.tensors if key not in self._used and key not in doubtful]
-        dropped = [key for key in left if key.rpartition(".")[2] == BATCHES or key in self._source.derived]
+        dropped = {key: None for key in left if key.rpartition(".")[2] == BATCHES or key in self._source.derived}
         if dropped:
-            self._note("info", f"{len(dropped)} derived tensors are left out: {_listed(dropped)}")
+            self._note(f"{len(dropped)} derived tensors are left out: {_listed(dropped)}")
         if self._target.others:
-            self._note("info", f"not tensors; the target keeps its own values: {_listed(list(self._target.others))}")
+            self._note(f"not tensors; the target keeps its own values: {_listed(self._target.others)}")
         missing = [key for key in self._target.tensors if key not in self._pairs and key not in doubtful]
         ordered = [self._pairs[key] for key in self._target.tensors if key in self._pairs]
         self._note_reshapes(ordered)
@@ -104,8 +127,8 @@ class _Matching:
             self._target,
         )
 
-    def _note(self, level: str, message: str) -> None:
-        self._report.notes.append(Note(level, "", message, code="match"))
+    def _note(self, message: str) -> None:
+        self._report.notes.append(Note("info", "", message, code="match"))
 
     def _pair(self, source: str, target: str, why: str) -> None:
         shapes = self._source.tensors[source].shape, self._target.tensors[target].shape
@@ -117,7 +140,7 @@ class _Matching:
         stated: dict[str, str] = {}
         for line in lines:
             if line.gates:
-                stated.update(dict.fromkeys(under(line.target, self._target.tensors), line.gates))
+                stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
         orders: dict[Gates, list[str]] = {}
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
@@ -146,55 +169,63 @@ class _Matching:
                 self._pairs[key] = evolve(pair, gates=gates)
                 orders.setdefault(gates, []).append(key)
         for gates, keys in orders.items():
-            self._note("info", f"gates {gates.words} in {_listed(keys)}")
+            self._note(f"gates {gates.words} in {_listed(keys)}")
 
     # The user's mapping
 
-    def _settle(self, line: Line) -> None:
-        given = under(line.source, self._source.tensors) if line.source != NOTHING else []
-        wanted = under(line.target, self._target.tensors) if line.target != NOTHING else []
-        for name, keys, side in ((line.source, given, "source"), (line.target, wanted, "target")):
-            if name != NOTHING and not keys:
-                raise ModelError(f"{line.place} of the mapping: the {side} has no {name}")
+    def _apply(self, line: Line) -> None:
+        """Pair what a line of the mapping states."""
+        keys, wanted = self._keys_of(line, "source"), self._keys_of(line, "target")
         if line.source == NOTHING:
             for key in wanted:
                 self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "kept")
-            return
-        if line.target == NOTHING:
-            self._used.update(given)
-            return
-        if not line.target.endswith("."):
-            if line.target in self._pairs:
-                raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
-            self._settle_keys(line.source, line.target, line.place)
-            return
-        given = [key for key in given if key not in self._used] or given
+        elif line.target == NOTHING:
+            self._used.update(keys)
+        elif line.target.endswith("."):
+            self._apply_module(line, keys, wanted)
+        elif line.target in self._pairs:
+            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
+        else:
+            self._apply_pair(line.source, line.target, line.place)
+
+    def _keys_of(self, line: Line, side: str) -> list[str]:
+        """Return the keys of a side, `source` or `target`, that a line refers to."""
+        name, tensors = (line.source, self._source.tensors) if side == "source" else (line.target, self._target.tensors)
+        keys = _under(name, tensors) if name != NOTHING else []
+        if name != NOTHING and not keys:
+            raise ModelError(f"{line.place} of the mapping: the {side} has no {name}")
+        return keys
+
+    def _apply_module(self, line: Line, keys: list[str], wanted: list[str]) -> None:
+        """Pair two modules by the names of their tensors if these agree, else by the evidence."""
+        keys = [key for key in keys if key not in self._used] or keys
         wanted = [key for key in wanted if key not in self._pairs]
-        self._closed[0].update(given)
+        self._closed[0].update(keys)
         self._closed[1].update(wanted)
         renamed = {key[len(line.target) :]: key for key in wanted}
-        inside = {key[len(line.source) :]: key for key in given}
-        if set(renamed) == set(inside) or not any("." in name for name in (*renamed, *inside)):
-            for name in renamed:
-                if name in inside:
-                    self._settle_keys(inside[name], renamed[name], line.place)
+        inside = {key[len(line.source) :]: key for key in keys}
+        if set(renamed) != set(inside) and any("." in name for name in (*renamed, *inside)):
+            self._decide(keys, wanted)
             return
-        self._decide(given, wanted)
+        for name in renamed:
+            if name in inside:
+                self._apply_pair(inside[name], renamed[name], line.place)
 
-    def _settle_beside(self, line: Line) -> None:
+    def _pair_siblings(self, line: Line) -> None:
         """Pair the other keys of the modules of a mapped pair, if their names are the same."""
-        (above, _, name), (over, _, other) = line.source.rpartition("."), line.target.rpartition(".")
-        if not name or name != other:
+        _, _, name = line.source.rpartition(".")
+        if not name or sibling(line.target, name) != line.target:
             return
-        for key in list(self._target.tensors):
-            start, _, name = key.rpartition(".")
-            twin = f"{above}.{name}" if above else name
-            if start != over or key in self._pairs or twin not in self._source.tensors or twin in self._used:
+        for key in self._target.tensors:
+            twin = sibling(line.source, key.rpartition(".")[2])
+            if sibling(key, name) != line.target or key in self._pairs:
+                continue
+            if twin not in self._source.tensors or twin in self._used:
                 continue
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
-    def _settle_keys(self, source: str, target: str, place: str) -> None:
+    def _apply_pair(self, source: str, target: str, place: str) -> None:
         one, other = self._source.tensors[source], self._target.tensors[target]
         if one.numel != other.numel:
             raise ModelError(
@@ -206,18 +237,18 @@ class _Matching:
 
     # Evidence
 
-    def _decide(self, given: list[str], wanted: list[str]) -> None:
+    def _decide(self, keys: list[str], wanted: list[str]) -> None:
         """Pair some keys, with tied modules once or as often as they occur."""
         source, target = (
-            parts_of({key: side.tensors[key] for key in keys}, side.derived)
-            for side, keys in ((self._source, given), (self._target, wanted))
+            parts_of({key: side.tensors[key] for key in names}, side.derived)
+            for side, names in ((self._source, keys), (self._target, wanted))
         )
         once = [self._once(side, parts) for side, parts in ((self._source, source), (self._target, target))]
         lefts, rights = [source, once[0][0]][: 1 + bool(once[0][1])], [target, once[1][0]][: 1 + bool(once[1][1])]
         tried = [_Attempt(left, right, self._source) for left in lefts for right in rights]
         best = min(tried, key=lambda attempt: attempt.open)
         for pair in best.pairs:
-            self._take(*pair)
+            self._pair_parts(*pair)
         self._repeat(
             {} if best.source is source else once[0][1],
             {} if best.target is target else once[1][1],
@@ -228,14 +259,14 @@ class _Matching:
     def _once(self, side: Side, parts: list[Part]) -> tuple[list[Part], dict[str, str]]:
         """Return the parts without those completely tied to an earlier one, and the keys of that one for theirs."""
         first: dict[Any, Part] = {}
-        kept, keys = [], {}
+        distinct, keys = [], {}
         for part in parts:
             known = first.setdefault(_memories(side, part), part)
             if known is part:
-                kept.append(part)
+                distinct.append(part)
             else:
                 keys.update({key: known.keys[name] for name, key in part.keys.items() if name in known.keys})
-        return kept, keys
+        return distinct, keys
 
     def _repeat(self, source: Mapping[str, str], target: Mapping[str, str]) -> None:
         """Pair repeated keys like their first occurrences."""
@@ -245,7 +276,7 @@ class _Matching:
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
 
-    def _take(self, source: Part, target: Part, why: str) -> None:
+    def _pair_parts(self, source: Part, target: Part, why: str) -> None:
         names = names_between(source, target)
         for name, other in names.items():
             if fits(source.shapes[other], target.shapes[name]):
@@ -263,29 +294,27 @@ class _Matching:
 
     def _fill_counts(self) -> None:
         """Start batch counts at zero if the source has none, as always with Lua."""
-        filled = []
-        for key, tensor in self._target.tensors.items():
-            if key not in self._pairs and key.rpartition(".")[2] == BATCHES:
-                self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
-                filled.append(key)
-        if filled:
-            self._note("info", f"{len(filled)} batch counts start at zero: {_listed(filled)}")
+        self._fill(BATCHES, lambda key: True, "batch counts start at zero")
 
     def _fill_biases(self) -> None:
         """Set the bias of a matrix or kernel to zero if its counterpart has none: both compute the same."""
-        filled = []
-        for key, tensor in self._target.tensors.items():
-            home, _, name = key.rpartition(".")
-            pair = self._pairs.get(f"{home}.weight" if home else "weight")
-            if name != "bias" or key in self._pairs or pair is None or pair.source is None:
-                continue
-            above, _, role = pair.source.rpartition(".")
-            twin = f"{above}.bias" if above else "bias"
-            if role == "weight" and len(pair.target_shape) > 1 and twin not in self._source.tensors:
-                self._pairs[key] = Pair(None, key, None, tensor.shape, "zero")
-                filled.append(key)
+
+        def is_missing(key: str) -> bool:
+            pair = self._pairs.get(sibling(key, "weight"))
+            if pair is None or pair.source is None or sibling(pair.source, "weight") != pair.source:
+                return False
+            return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
+
+        self._fill("bias", is_missing, "biases are zero, as the source has none")
+
+    def _fill(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
+        """Set tensors of one name that have no counterpart to zero."""
+        filled = [key for key in self._target.tensors if key not in self._pairs and key.rpartition(".")[2] == name]
+        filled = [key for key in filled if is_missing(key)]
+        for key in filled:
+            self._pairs[key] = Pair(None, key, None, self._target.tensors[key].shape, "zero")
         if filled:
-            self._note("info", f"{len(filled)} biases are zero, as the source has none: {_listed(filled)}")
+            self._note(f"{len(filled)} {note}: {_listed(filled)}")
 
     def _check_ties(self) -> None:
         """List tensors that the target ties and the source does not."""
@@ -308,7 +337,7 @@ class _Matching:
         for pair in pairs:
             if pair.source_shape is not None and pair.source_shape != pair.target_shape:
                 shapes = f"{list(pair.source_shape)} becomes {list(pair.target_shape)}"
-                self._note("info", f"{pair.source} as {pair.target}: {shapes}")
+                self._note(f"{pair.source} as {pair.target}: {shapes}")
 
 
 class _Attempt:
@@ -362,6 +391,90 @@ def _memories(side: Side, part: Part) -> frozenset[Any]:
     return frozenset((name, _memory(side.tensors[key])) for name, key in part.keys.items() if name != BATCHES)
 
 
-def _listed(keys: list[str]) -> str:
-    more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-    return ", ".join(keys[:5]) + more
+def _listed(keys: Iterable[str]) -> str:
+    first, more = list(keys)[:5], list(keys)[5:]
+    return ", ".join(first) + (f" and {len(more)} more" if more else "")
+
+
+# The user's mapping
+
+
+@define(frozen=True)
+class Line:
+    """One pair.
+
+    Attributes:
+        source: a key; a prefix, which ends in a dot; or `-`.
+        target: likewise.
+        place: its location, for messages.
+        gates: the order of the gates on the side that is not PyTorch's; empty if the pair does not state it.
+    """
+
+    source: str
+    target: str
+    place: str
+    gates: str = ""
+
+
+def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
+    """Return the pairs of a mapping.
+
+    Args:
+        mapping: pairs, or the path of a file.
+
+    Raises:
+        ModelError: a pair is malformed, or the file does not exist.
+        FormatError: the file is not text.
+    """
+    if mapping is None:
+        return []
+    if isinstance(mapping, (str, os.PathLike)):
+        return _read_file(os.fspath(mapping))
+    pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+    return [_line(source, target, f"pair {number}") for number, (source, target) in enumerate(pairs, 1)]
+
+
+def _read_file(name: str) -> list[Line]:
+    try:
+        with open(name, "rb") as file:
+            add_input(name, file.fileno())
+            data = file.read(_MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ModelError(f"the mapping cannot be read: {error.strerror}", file=name) from error
+    except UnicodeDecodeError as error:
+        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
+    if len(data) > _MAX_BYTES:
+        raise FormatError("is too long for a mapping", file=name)
+    lines = []
+    for number, row in enumerate(text.splitlines(), 1):
+        words = row.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2 and not (len(words) == 3 and set(words[2]) <= _GATES):
+            raise FormatError(
+                f"line {number} of the mapping is not a pair",
+                file=name,
+                expected="a key of the source and one of the target, and optionally an order of gates",
+                found=f"{len(words)} words",
+            )
+        lines.append(_line(words[0], words[1], f"line {number}", *words[2:]))
+    return lines
+
+
+def _line(source: str, target: str, place: str, gates: str = "") -> Line:
+    ends = {name.endswith(".") for name in (source, target) if name != NOTHING}
+    if len(ends) != 1:
+        raise ModelError(
+            f"{place} of the mapping pairs a key with a module, or nothing with nothing",
+            expected="two keys, or two modules, whose names end in a dot",
+            found=f"{source} {target}",
+        )
+    return Line(source, target, place, gates)
+
+
+def _under(prefix: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a key or a prefix of a mapping refers to."""
+    if prefix.endswith("."):
+        return [key for key in keys if key.startswith(prefix)]
+    return [key for key in keys if key == prefix]
