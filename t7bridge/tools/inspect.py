@@ -209,13 +209,6 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
         block, depth = stack.pop()
         if block.kind == "end":
             continue
-        label = [line for line in block.lines if not line.startswith(("shares ", "the same as "))]
-        torch = block.title
-        arguments = next((line for line in label if not line.endswith((" elements", " inside", " parameters"))), "")
-        if block.mark == "unmapped" or (block.class_name and torch == block.class_name and not block.target):
-            torch = "none" if block.mark == "unmapped" else ""
-        elif block.target or block.title == "Graph":
-            torch = f"{torch}({arguments})" if arguments and block.mark != "again" else torch
         if block is not root or block.class_name:
             rows.append(
                 LayerRow(
@@ -224,7 +217,7 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
                     block.path,
                     block.key,
                     block.class_name,
-                    torch if block.mark != "repeat" else "",
+                    _torch_class(block),
                     shape_text(block.shape) if block.shape else _weight_shape(block),
                     block.parameters,
                     block.owner,
@@ -234,6 +227,20 @@ def _rows(blocks: list[Block]) -> list[LayerRow]:
             depth += 1
         stack += [(each, depth) for each in reversed(block.inside)]
     return rows
+
+
+def _torch_class(block: Block) -> str:
+    """Return the PyTorch class of a block with its arguments; `none` if Lua's class has none."""
+    if block.mark == "unmapped":
+        return "none"
+    if block.class_name and block.title == block.class_name and not block.target:
+        return ""
+    if block.mark == "again" or not (block.target or block.title == "Graph"):
+        return block.title
+    notes = ("shares ", "the same as "), (" elements", " inside", " parameters")
+    lines = (line for line in block.lines if not line.startswith(notes[0]) and not line.endswith(notes[1]))
+    arguments = next(lines, "")
+    return f"{block.title}({arguments})" if arguments else block.title
 
 
 def _weight_shape(block: Block) -> str:
@@ -258,34 +265,43 @@ def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
 
 def _others(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
     """Return the content outside of models: tables opened two levels deep, and the number of further entries."""
-    several = isinstance(value, list) and path == "root" and len(value) > 1
-    start = value[0] if isinstance(value, list) and path == "root" and not several else value
-    if _is_model(start):
-        return [], 0
+    if isinstance(value, list) and path == "root" and len(value) == 1:
+        value = value[0]
     found: list[tuple[str, str]] = []
     hidden = 0
     seen: set[int] = set()
-    stack = [(Visit(start, path, None), 0)]
+    stack = [(Visit(value, path, None), 0)]
     while stack:
         visit, depth = stack.pop()
         item = visit.value
         if _is_model(item) or (skip_tensors and isinstance(item, (Tensor, Storage))):
             continue
         inside = [] if isinstance(item, (Tensor, Storage)) or id(item) in seen else list(islice(_entries(item), 400))
-        opened = bool(inside) and (depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(item, inside)))
         if isinstance(item, _MANY):
             seen.add(id(item))
-        if not opened or depth:
-            if opened and skip_tensors and all(_is_model(each) or isinstance(each, Tensor) for _, each in inside):
-                continue
-            if len(found) < OTHERS:
-                found.append((visit.path, _described(item, inside)))
-            else:
-                hidden += 1
+        opened = bool(inside) and _is_opened(item, inside, depth)
+        if opened and depth and skip_tensors and _is_in_layers(inside):
+            continue
         if opened:
             stack += [(Visit(each, step, visit), depth + 1) for step, each in reversed(inside[:200])]
             hidden += max(_size(item) - 200, 0)
+            if not depth:
+                continue
+        if len(found) < OTHERS:
+            found.append((visit.path, _described(item, inside)))
+        else:
+            hidden += 1
     return found, hidden
+
+
+def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
+    """Return whether the table of layers contains all entries of a value."""
+    return all(_is_model(each) or isinstance(each, Tensor) for _, each in inside)
+
+
+def _is_opened(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
+    """Return whether the entries of a value have lines of their own."""
+    return depth == 0 or (depth < 3 and len(inside) <= 8 and not _is_list(value, inside))
 
 
 def _is_model(value: Value) -> bool:

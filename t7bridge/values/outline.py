@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..data import define
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.order import in_order
 from ..graph.python import PythonObject
@@ -11,6 +12,16 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Holder, children
 from ..text import printable
+
+_LEVELS = 100
+"""Levels that are indented further."""
+_LETTERS = 1000
+"""Characters of a string shown."""
+_SETS = (set, frozenset)
+_UNNUMBERED = (tuple, frozenset)
+"""Values without identity: each is expanded once, however many places share it."""
+_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set, Holder)
+"""Values with identity: each has a number, which later places refer to."""
 
 
 def outline(root: Value, *, depth: int, items: int) -> Iterator[str]:
@@ -61,11 +72,11 @@ def _indent(level: int) -> str:
     return "  " * min(level, _LEVELS)
 
 
+@define(frozen=True)
 class _Rest:
     """Marks entries that are not shown."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    count: int
 
 
 def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]]:
@@ -75,21 +86,10 @@ def _inside(value: Value, marks: dict[int, bytes]) -> Iterator[tuple[str, Value]
     return children(value)
 
 
-_SETS = (set, frozenset)
-_UNNUMBERED = (tuple, frozenset)
-"""Return whether a value without identity is expanded: once, however many places share it."""
-_NUMBERED = (Table, TorchObject, LuaFunction, TdsHash, TdsVec, Tensor, dict, list, set, Holder)
-
-
 def summary(value: Value) -> str:
     """Return a value in a few words."""
     if isinstance(value, Tensor):
-        shape = " x ".join(map(str, value.size)) or ("scalar" if value.is_scalar else "empty")
-        where = f", on {value.device}" if value.device != "cpu" else ""
-        view = ""
-        if value.storage is not None and value.numel and (value.offset or value.storage.count != value.numel):
-            view = f", view from {value.offset} of {value.storage.count}"
-        return f"{value.element.name} tensor {shape}{view}{where}"
+        return _tensor_summary(value)
     if isinstance(value, Storage):
         return f"{value.element.name} storage of {value.count}"
     if isinstance(value, TorchObject):
@@ -109,10 +109,13 @@ def summary(value: Value) -> str:
     return "nil" if value is None else str(value)
 
 
-_LEVELS = 100
-"""Levels that are indented further."""
-_LETTERS = 1000
-"""Characters of a string shown."""
+def _tensor_summary(value: Tensor) -> str:
+    shape = " x ".join(map(str, value.size)) or ("scalar" if value.is_scalar else "empty")
+    where = f", on {value.device}" if value.device != "cpu" else ""
+    view = ""
+    if value.storage is not None and value.numel and (value.offset or value.storage.count != value.numel):
+        view = f", view from {value.offset} of {value.storage.count}"
+    return f"{value.element.name} tensor {shape}{view}{where}"
 
 
 def _text_summary(value: bytes | str) -> str:
