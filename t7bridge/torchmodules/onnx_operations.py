@@ -84,7 +84,8 @@ def _stepped(layer: Any) -> nn.Module:
         layer.input_size, layer.hidden_size, layer.proj_size, layer.batch_first, "", layer.remember, layer.state
     )
     made.load_state_dict(layer.state_dict())
-    return made.to(layer.weight_ih_l0.dtype).train(layer.training)
+    made.to(layer.weight_ih_l0.dtype).train(layer.training)
+    return made
 
 
 def _with_zeros(layer: Any) -> nn.Module:
