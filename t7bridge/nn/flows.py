@@ -145,10 +145,11 @@ def stepped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
 
 
 def repeated(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
-    """Return a list of the outputs of several calls; their number is the first argument."""
+    """Return a list of the outputs of several calls; their number is the first argument, or that of a sequence."""
     each = sequence(spec, kind, apply)
     times = spec.args[0]
-    return listed([each] * times) if 0 <= times <= _LARGEST else many(each)
+    known = 0 <= times <= _LARGEST and not spec.kwargs.get("as_sequence")
+    return listed([each] * times) if known else many(each)
 
 
 def recurrence(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:

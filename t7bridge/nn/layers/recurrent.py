@@ -150,6 +150,27 @@ def _recursor(lua: Lua) -> Call:
     return Call(f"{LAYERS}sequence_mask.MaskedSequential" if told else f"{_REC}Recursor")
 
 
+_OWN_STEPS = tuple(
+    f"nn.{name}"
+    for name in (
+        "BiSequencer BiSequencerLM RecurrentAttention Recurrent Recurrence LinearRNN LookupRNN RecLSTM RecGRU LSTM "
+        "FastLSTM GRU MuFuRu NormStabilizer"
+    ).split()
+)
+"""Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
+
+
+@becomes("sequencer.Repeater")
+def _repeater(lua: Lua) -> Call:
+    """Map a Repeater: a Sequencer sets the steps of all that it reaches through containers to the number of its own."""
+    kwargs = {}
+    for obj in lua.above:
+        if obj.class_name in ("nn.Sequencer", *_OWN_STEPS):
+            kwargs = _kept(as_sequence=obj.class_name == "nn.Sequencer")
+            break
+    return Call(f"{LAYERS}sequencer.Repeater", (lua.integer("rho|seqlen"),), kwargs)
+
+
 @becomes("sequence_mask.VariableLength")
 def _variable_length(lua: Lua) -> Call:
     return Call(f"{LAYERS}sequence_mask.VariableLength", (), _kept(last_only=lua.flag("lastOnly")))
@@ -176,7 +197,7 @@ register_layer(
         "nn.TrimZero": _mask_zero,
         "nn.NormStabilizer": of_runtime("recurrent.NormStabilizer", number("beta", 1.0), childless=True),
         "nn.Sequencer": _sequencer,
-        "nn.Repeater": of_runtime("sequencer.Repeater", integer("rho|seqlen")),
+        "nn.Repeater": _repeater,
         "nn.BiSequencerLM": of_runtime("sequencer.BiSequencerLM"),
         "nn.RecurrentAttention": of_runtime(
             "sequencer.RecurrentAttention",

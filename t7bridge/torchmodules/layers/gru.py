@@ -51,7 +51,7 @@ class GRU(nn.Module):
         last = self.state if self.state is not None else self.start
         if last is None:
             last = input.new_zeros(*input.shape[:-1], self.hidden_size)
-        last = torch.as_tensor(last).to(input)
+        last = torch.as_tensor(last).to(input).reshape(*input.shape[:-1], -1)
         gates = F.linear(input, self.weight_ih, self.bias_ih) + F.linear(
             last, self.weight_hh
         )

@@ -48,7 +48,7 @@ class FastLSTM(nn.Module):
         """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
         zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
         output, cell = (
-            torch.as_tensor(part).to(input)
+            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
             for part in self.state or self.start or zeros
         )
         gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
@@ -118,7 +118,7 @@ class LSTM(nn.Module):
         """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
         zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
         output, cell = (
-            torch.as_tensor(part).to(input)
+            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
             for part in self.state or self.start or zeros
         )
         i = self._sum("i", input, output, cell).sigmoid()

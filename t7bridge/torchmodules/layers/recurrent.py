@@ -54,7 +54,7 @@ class RecLSTM(nn.Sequential):
         """Take (in) or (batch, in); return (out) or (batch, out)."""
         zeros = [input.new_zeros(*input.shape[:-1], size) for size in self.sizes]
         last = [
-            torch.as_tensor(part).to(input)
+            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
             for part in self.state or self.start or zeros
         ]
         self.state = self[0]([input, *last])
@@ -89,7 +89,8 @@ class RecGRU(nn.Sequential):
         last = self.state if self.state is not None else self.start
         if last is None:
             last = input.new_zeros(*input.shape[:-1], self.output_size)
-        output: Tensor = self[0]([input, torch.as_tensor(last).to(input)])
+        last = torch.as_tensor(last).to(input).reshape(*input.shape[:-1], -1)
+        output: Tensor = self[0]([input, last])
         self.state = output
         return output
 

@@ -61,6 +61,9 @@ class MaskedSequencer(nn.Sequential):
         if not remembers or self.trained_last == (not self.training):
             self.forget()
         self.trained_last = self.training
+        for module in self.modules():
+            if getattr(module, "as_sequence", False):
+                module.steps = len(inputs)
         outputs = []
         for step, input in enumerate(inputs):
             _tell(

@@ -37,6 +37,9 @@ class Sequencer(nn.Sequential):
         if not remembers or self.trained_last == (not self.training):
             self.forget()
         self.trained_last = self.training
+        for module in self.modules():
+            if getattr(module, "as_sequence", False):
+                module.steps = len(inputs)
         outputs = [self[0](input) for input in inputs]
         # As in Lua, a step of its own even where the module returns its input.
         if not self.training:
@@ -77,11 +80,15 @@ class Repeater(nn.Sequential):
     Args:
         module: processes one step.
         steps: number of steps.
+        as_sequence: whether a `Sequencer` around it sets that to the number of its own.
     """
 
-    def __init__(self, module: nn.Module, steps: int) -> None:
+    def __init__(
+        self, module: nn.Module, steps: int, as_sequence: bool = False
+    ) -> None:
         super().__init__(module)
         self.steps = steps
+        self.as_sequence = as_sequence
 
     def forward(self, input: Any) -> list[Any]:
         """Return a list of the outputs."""
