@@ -25,7 +25,7 @@ from .idioms import (
     function_of,
     traits,
 )
-from .lists import SUM, flow, returns_list, takes_list
+from .lists import SUM, flow, has_steps, returns_list, takes_list
 from .memory import MemoryEffects
 from .steps import Attribute, Ref, Step, Value, Write, applied, refs
 from .torch_classes import base_name, defaults_of
@@ -119,7 +119,7 @@ class SourceBuilder:
         form = Form() if form is None or shared else form
         kind = ANY if shared else kind
         module = self._module(spec, form, kind)
-        if module is None and (spec.target == SEQUENTIAL or traits(spec).block):
+        if module is None and (spec.target == SEQUENTIAL or (traits(spec).block and has_steps(spec, kind))):
             block, after = self._block(spec, form, kind, _block_base(spec))
             module = Construction(block.base, spec=spec, block=block, origin=block), after
         if module is None:

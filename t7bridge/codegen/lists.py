@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..nn.flows import TENSOR, many
+from ..nn.flows import TENSOR, Kind, many
 from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
 from .code import BinaryOperation, Listed, Node, apply, method
 from .forms import Form, alike
@@ -35,6 +35,24 @@ def takes_list(spec: ModuleSpec) -> bool:
     return traits(spec).takes_list
 
 
+def has_steps(spec: ModuleSpec, kind: Kind) -> bool:
+    """Return whether a module can be written as steps for an input of a kind.
+
+    A ParallelTable of a list of unknown length can if its last module fails in Lua without an element: `nn.Identity`
+    returns nothing, and the output is a shorter list.
+    """
+    children = list(spec.children.values())
+    return traits(spec).written != ("parallel",) or kind.items is not None or _needs_input(children[-1:])
+
+
+def _needs_input(modules: list[ModuleSpec]) -> bool:
+    """Return whether the first of some modules fails without an input."""
+    while modules and modules[0].children:
+        modules = list(modules[0].children.values())
+    facts = traits(modules[0]) if modules else None
+    return facts is not None and not (facts.is_identity or facts.takes_list or facts.may_take_list)
+
+
 def _branches(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
     children = list(spec.children.values())
     bases = ["branch"] * len(children)
@@ -61,10 +79,16 @@ def _joined(body: Body, parts: list[Value]) -> Form:
     return Form(ranks.pop() if len(ranks) == 1 else None)
 
 
-def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value:
-    if value == Ref(0):
-        body.block.width = _unpacked(len(spec.children))
-    return [body.apply(child, pick(value, at), "branch") for at, child in enumerate(spec.children.values())]
+def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
+    kind, children = body.kind(value), list(spec.children.values())
+    # The input of the model is taken to have an element for each module.
+    given = body.block.whole and isinstance(value, Ref) and not value.step
+    if not given and not has_steps(spec, kind):
+        return None
+    count = len(children) if kind.items is None else len(kind.items)
+    if value == Ref(0) and (given or kind.items is not None):
+        body.block.width = _unpacked(count)
+    return [body.apply(child, pick(value, at), "branch") for at, child in enumerate(children[:count])]
 
 
 def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
