@@ -194,7 +194,8 @@ def main() -> int:
                 print(f"{path.name}[{number}] {why} | {shown[:300]}", flush=True)
                 if options.findings:
                     keep(path, number, record, options.findings, why)
-            print(f"{path.name}: {tried} networks, {found} differences, {time.monotonic() - began:.0f} s", flush=True)
+            seconds = time.monotonic() - began
+            print(f"{path.name}: {tried} networks, {inputs} inputs, {found} differences, {seconds:.0f} s", flush=True)
     print(f"{tried} networks, {inputs} inputs, {found} differences", flush=True)
     return 1 if found else 0
 
