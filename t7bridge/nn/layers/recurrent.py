@@ -152,10 +152,7 @@ def _recursor(lua: Lua) -> Call:
 
 _OWN_STEPS = tuple(
     f"nn.{name}"
-    for name in (
-        "BiSequencer BiSequencerLM RecurrentAttention Recurrent Recurrence LinearRNN LookupRNN RecLSTM RecGRU LSTM "
-        "FastLSTM GRU MuFuRu NormStabilizer"
-    ).split()
+    for name in ["BiSequencer", "BiSequencerLM", "RecurrentAttention", "Recurrent", "Recurrence", "LinearRNN", "LookupRNN", "RecLSTM", "RecGRU", "LSTM", "FastLSTM", "GRU", "MuFuRu", "NormStabilizer"]
 )
 """Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
 

@@ -72,7 +72,7 @@ def _lstm(cell: str = "c") -> Expression:
 def _parts(count: int, size: float) -> list[Expression]:
     """Return the parts of a sum of two products with matrices."""
     total = node("CAddTable", [node("Linear", "x", path="x"), node("Linear", "h", path="h")])
-    reshaped = node("Reshape", total, (count, int(size)))
+    reshaped = node("Reshape", total, (count, size))
     return [node("part", reshaped, at) for at in range(count)]
 
 
