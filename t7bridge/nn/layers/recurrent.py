@@ -150,9 +150,9 @@ def _recursor(lua: Lua) -> Call:
     return Call(f"{LAYERS}sequence_mask.MaskedSequential" if told else f"{_REC}Recursor")
 
 
-_OWN_STEPS = tuple(
-    f"nn.{name}"
-    for name in ["BiSequencer", "BiSequencerLM", "RecurrentAttention", "Recurrent", "Recurrence", "LinearRNN", "LookupRNN", "RecLSTM", "RecGRU", "LSTM", "FastLSTM", "GRU", "MuFuRu", "NormStabilizer"]
+_OWN_STEPS = (
+    *("nn.BiSequencer", "nn.BiSequencerLM", "nn.RecurrentAttention", "nn.Recurrent", "nn.Recurrence", "nn.LinearRNN"),
+    *("nn.LookupRNN", "nn.RecLSTM", "nn.RecGRU", "nn.LSTM", "nn.FastLSTM", "nn.GRU", "nn.MuFuRu", "nn.NormStabilizer"),
 )
 """Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
 

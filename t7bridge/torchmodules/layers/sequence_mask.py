@@ -62,8 +62,8 @@ class MaskedSequencer(nn.Sequential):
             self.forget()
         self.trained_last = self.training
         for module in self.modules():
-            if getattr(module, "as_sequence", False):
-                module.steps = len(inputs)
+            if vars(module).get("as_sequence"):
+                vars(module)["steps"] = len(inputs)
         outputs = []
         for step, input in enumerate(inputs):
             _tell(

@@ -38,8 +38,8 @@ class Sequencer(nn.Sequential):
             self.forget()
         self.trained_last = self.training
         for module in self.modules():
-            if getattr(module, "as_sequence", False):
-                module.steps = len(inputs)
+            if vars(module).get("as_sequence"):
+                vars(module)["steps"] = len(inputs)
         outputs = [self[0](input) for input in inputs]
         # As in Lua, a step of its own even where the module returns its input.
         if not self.training:
