@@ -15,11 +15,14 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
+from .mapping import Lua, NotMappedError
 from .plan.graph_spec import graph_spec
 from .registry import graph_modules, modules
 
 _OPTIONS = {
+    "AddConstant": ("constant_scalar", "inplace"),
     "JoinTable": ("dimension", "nInputDims"),
+    "MM": ("transA", "transB"),
     "Max": ("dimension", "nInputDims"),
     "Mean": ("dimension", "nInputDims"),
     "Min": ("dimension", "nInputDims"),
@@ -29,6 +32,7 @@ _OPTIONS = {
     "Replicate": ("nfeatures", "dim", "ndim"),
     "Reshape": ("size",),
     "SAdd": ("addend", "negate"),
+    "SpatialAveragePooling": ("kW", "kH", "dW", "dH", "padW", "padH", "ceil_mode"),
     "Sum": ("dimension", "nInputDims", "sizeAverage"),
     "Transpose": ("permutations", "numInputDims"),
     "Unsqueeze": ("pos", "numInputDims"),
@@ -81,6 +85,16 @@ def recognized(obj: TorchObject, start: str, inputs: Expression, pattern: Expres
     except (LookupError, ModelError, TypeError, ValueError, RecursionError):
         return None
     return _match(pattern, found, {})
+
+
+def require(lua: Lua, start: str, pattern: Expression, inputs: Expression = "x") -> None:
+    """Check that the module at a path computes what the constructor of its layer made it compute.
+
+    Raises:
+        NotMappedError: somebody changed it. A missing one is as it was made.
+    """
+    if lua.has(start) and recognized(lua.obj, start, inputs, pattern) is None:
+        raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
 
 
 class _Run:

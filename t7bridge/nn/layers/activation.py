@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compounds import node, recognized
+from ..compounds import node, recognized, require
 from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, extent, flag, number, of_runtime, of_torch
 from ..output_shapes import same
 from ..registry import modules, param, register_layer
@@ -58,6 +58,12 @@ def _glu(lua: Lua) -> Call:
     return Call("torch.nn.GLU", (lua.index0("dim") if lua.has("dim") else -1,))
 
 
+@becomes("torch.nn.Tanhshrink")
+def _tanh_shrink(lua: Lua) -> Call:
+    require(lua, "tanh", node("Tanh", "x"))
+    return Call("torch.nn.Tanhshrink")
+
+
 @becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
     """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does."""
@@ -93,7 +99,7 @@ register_layer(
         "nn.LogSigmoid": of_torch("LogSigmoid"),
         "nn.Sigmoid": of_torch("Sigmoid"),
         "nn.Tanh": of_torch("Tanh"),
-        "nn.TanhShrink": of_torch("Tanhshrink"),
+        "nn.TanhShrink": _tanh_shrink,
         "nn.Abs": of_runtime("activation.Abs"),
         "nn.Exp": of_runtime("activation.Exp"),
         "nn.Log": of_runtime("activation.Log"),

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from ...graph.lua import TorchObject
 from .. import flows
+from ..compounds import node, require
 from ..fields import lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
@@ -31,6 +32,7 @@ def _options(**options: object) -> dict[str, object]:
 def _glimpse(lua: Lua) -> Call:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
+    require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
     return Call(f"{_LAYERS}SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...graph.tensor import Tensor
+from ..compounds import node, require
 from ..fields import Fields
 from ..mapping import (
     BASE,
@@ -65,6 +66,7 @@ register_layer(
 
 @becomes("linear.PartialLinear", "torch.nn.Linear")
 def _partial_linear(lua: Lua) -> Call:
+    require(lua, "network", node("MM", ["x", node("LookupTable", "r")], None, True), ["x", "r"])
     partition = lua.find_tensor("partition")
     chosen = () if partition is None else tuple(int(number) - 1 for number in elements(partition).reshape(-1))
     rows, columns = lua.shape("weight")
