@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from functools import cache
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
-
-from attrs import field
 
 from ..data import define
 from ..errors import ModelError
@@ -28,8 +26,9 @@ class Copied:
         imports: its imports: `(module, name, alias)`; the name is empty for `import module`.
         inputs: for a layer, the number of its inputs.
         remembers: for a layer, whether it keeps state between calls, or is notified between them.
-        defaults: for a layer, the arguments of its constructor that may be omitted, and their values.
-        inherits: for a layer without a constructor, the class of torch.nn from which it inherits one.
+        base: for a class, its base: `nn.Module`, or a name of the same file.
+        signature: for a class with a constructor, its arguments, with annotations as text; a default that is no literal
+            is `...`.
     """
 
     name: str
@@ -38,8 +37,8 @@ class Copied:
     imports: frozenset[tuple[str, str, str]]
     inputs: int = 1
     remembers: bool = False
-    defaults: Mapping[str, Any] = field(factory=dict)
-    inherits: str = ""
+    base: str = ""
+    signature: Signature | None = None
 
 
 def pieces(target: str) -> list[Copied]:
@@ -104,8 +103,8 @@ def _file(module: str) -> dict[str, Copied]:
             frozenset(imports[other] for other in used if other in imports),
             _inputs(statement),
             _remembers(statement),
-            _defaults(statement),
-            _inherits(statement),
+            ast.unparse(statement.bases[0]) if isinstance(statement, ast.ClassDef) and statement.bases else "",
+            _signature(statement),
         )
     return found
 
@@ -131,31 +130,64 @@ def _remembers(statement: ast.stmt) -> bool:
     )
 
 
-def _defaults(statement: ast.stmt) -> dict[str, Any]:
-    """Return the arguments of a class's constructor that have a literal default."""
+def _signature(statement: ast.stmt) -> Signature | None:
+    """Return the arguments of a class's constructor."""
     for inner in getattr(statement, "body", ()):
         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-            plain = inner.args.args[len(inner.args.args) - len(inner.args.defaults) :]
-            pairs = [*zip(plain, inner.args.defaults), *zip(inner.args.kwonlyargs, inner.args.kw_defaults)]
-            return {each.arg: ast.literal_eval(value) for each, value in pairs if value and _is_literal(value)}
-    return {}
+            declared = inner.args
+            found = [_parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in declared.args[1:]]
+            first = len(found) - len(declared.defaults)
+            found[first:] = [each.replace(default=_value(node)) for each, node in zip(found[first:], declared.defaults)]
+            if declared.vararg:
+                found.append(_parameter(declared.vararg, Parameter.VAR_POSITIONAL))
+            for each, node in zip(declared.kwonlyargs, declared.kw_defaults):
+                found.append(_parameter(each, Parameter.KEYWORD_ONLY, _value(node) if node else Parameter.empty))
+            if declared.kwarg:
+                found.append(_parameter(declared.kwarg, Parameter.VAR_KEYWORD))
+            return Signature(found)
+    return None
 
 
-def _inherits(statement: ast.stmt) -> str:
-    """Return the class of torch.nn from which a class without a constructor inherits it: `BatchNorm1d`."""
-    if not isinstance(statement, ast.ClassDef) or len(statement.bases) != 1:
-        return ""
-    own = any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in statement.body)
-    base = ast.unparse(statement.bases[0])
-    return base.removeprefix("nn.") if base.startswith("nn.") and not own else ""
+def _parameter(declared: ast.arg, kind: Any, default: Any = Parameter.empty) -> Parameter:
+    annotation = ast.unparse(declared.annotation) if declared.annotation else ""
+    return Parameter(declared.arg, kind, default=default, annotation=annotation)
 
 
-def _is_literal(value: ast.expr) -> bool:
+def _value(default: ast.expr) -> Any:
     try:
-        ast.literal_eval(value)
+        return ast.literal_eval(default)
     except ValueError:
-        return False
-    return True
+        return ...
+
+
+@cache
+def constructor(target: str) -> tuple[Signature | None, str]:
+    """Return the signature of the constructor that a class defines or inherits, and its base in torch.nn.
+
+    Args:
+        target: a class of the runtime, or of torch.nn.
+
+    Returns:
+        The signature, `None` if the constructor is that of the base; `Linear`, `Module`.
+
+    Raises:
+        ModelError: the class does not exist.
+    """
+    if not target.startswith(LAYERS):
+        return None, target.removeprefix("torch.nn.")
+    found = {piece.name: piece for piece in pieces(target)}
+    name, signature = target.rpartition(".")[2], None
+    while name in found:
+        signature = signature or found[name].signature
+        name = found[name].base
+    base = name.removeprefix("nn.")
+    return signature or _PLAIN.get(base), base
+
+
+_PLAIN = {
+    "Module": Signature(),
+    "Sequential": Signature([Parameter("modules", Parameter.VAR_POSITIONAL, annotation="nn.Module")]),
+}
 
 
 def import_lines(imports: set[tuple[str, str, str]]) -> list[str]:

@@ -16,9 +16,11 @@ _UNIFORM = {"kernel_size", "stride", "padding", "dilation", "output_padding", "o
 
 def defaults_of(piece: Copied) -> dict[str, Any]:
     """Return the arguments of a copied class that may be omitted; a class without a constructor has its base's."""
-    base = TORCH.get(piece.inherits)
-    inherited = base.arguments.items() if base else ()
-    return {name: value for name, value in inherited if value is not REQUIRED} | dict(piece.defaults)
+    if piece.signature is not None:
+        known = piece.signature.parameters.values()
+        return {each.name: each.default for each in known if each.default is not each.empty}
+    base = TORCH.get(piece.base.removeprefix("nn."))
+    return {name: value for name, value in base.arguments.items() if value is not REQUIRED} if base else {}
 
 
 def torch_call(

@@ -78,6 +78,16 @@ def shape(*sizes: Any) -> Shape:
     return sizes
 
 
+def positive(size: int) -> int:
+    """Return the size of a hidden state.
+
+    Raises:
+        Refused: it is not positive; initial weights would be divided by zero.
+    """
+    _require(type(size) is int and size > 0, f"the hidden size is {size}")
+    return size
+
+
 def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
     """Return all arguments of a constructor by name.
 
@@ -100,8 +110,8 @@ def bound(name: str, args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
     return given
 
 
-def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> tuple[dict[str, Any], Tensors]:
-    """Return the arguments of a constructor by name, and the tensors of the module.
+def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> Tensors:
+    """Return the tensors of a module after construction.
 
     Args:
         name: a class of torch.nn.
@@ -115,7 +125,7 @@ def constructed(name: str, args: tuple[Any, ...], kwargs: Given) -> tuple[dict[s
     make = _TENSORS.get(name)
     for check in _CHECKS.get(name, ()):
         check(name, given)
-    return given, make(given) if make else {}
+    return make(given) if make else {}
 
 
 _CONV = "in_channels out_channels kernel_size stride=1 padding=0 dilation=1 groups=1 bias=True"
@@ -281,6 +291,10 @@ def _grouped(name: str, given: Given) -> None:
     groups, inputs, outputs = given["groups"], given["in_channels"], given["out_channels"]
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
     shape(inputs, outputs)
+    padding = given["padding"]
+    _require(
+        not isinstance(padding, str) or padding in ("same", "valid"), f"the padding of nn.{name} is {padding!r:.40}"
+    )
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")
 
 
@@ -291,7 +305,7 @@ def _padded_row(name: str, given: Given) -> None:
 
 def _recurrent(name: str, given: Given) -> None:
     hidden, layers, dropped = given["hidden_size"], given["num_layers"], given["dropout"]
-    _require(type(hidden) is int and hidden > 0, f"the hidden size of nn.{name} is {hidden}")
+    positive(hidden)
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
     _require(0 <= dropped <= 1, f"the dropout of nn.{name} is {dropped}, not in 0 … 1")
     projected = given["proj_size"]

@@ -14,7 +14,7 @@ from ..errors import ModelError
 from .flows import Flow
 from .mapping import LAYERS
 from .output_shapes import Rule
-from .torch_nn import Shape, output_of, tensors_like
+from .torch_nn import Refused, Shape, output_of, tensors_like
 
 
 @define(frozen=True)
@@ -40,8 +40,9 @@ class Traits:
         written: how generated source expresses it without the class: the name of a writer in `codegen/idioms.py` or
             `codegen/lists.py`, and arguments for it.
         block: the base name of its class if it becomes a class of the source.
-        shapes: the shapes of its tensors by name, as a function of its arguments, if known.
-        like: the class of torch.nn whose tensors and output shape it has, by the same required arguments.
+        shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
+            the constructor would raise. A module among the arguments has `tensors`, its own shapes.
+        like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
         output: the shape of its output, if known otherwise: a rule of `output_shapes`.
         remembering: the class with the same arguments that remembers what a module referring to it needs.
         is_identity: it returns its input and does nothing else.
@@ -100,7 +101,7 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return tensors_like(like_of(target), args, kwargs)
     try:
         return dict(facts.shapes(*args, **kwargs))
-    except TypeError:
+    except (ArithmeticError, LookupError, Refused, TypeError, ValueError):
         return {}
 
 

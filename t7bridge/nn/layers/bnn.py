@@ -8,6 +8,7 @@ from ...graph.tensor import Tensor
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
 from ..registry import buffer, register_layer
+from ..traits import Traits
 from ..weights.layouts import elements
 from .pooling import axes
 
@@ -49,6 +50,9 @@ register_layer(
     params=(buffer("weight", Signs()), buffer("alphas")),
     scratch="finput columns_binary",
     module=_convolution,
+    traits={
+        "binary.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
+    },
 )
 _BINARY = of_runtime("binary.Binary")
 register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..mapping import LAYERS, Call, Choice, Lua, NotMappedError, becomes, integer, of_runtime, shape
 from ..registry import param, register_layer
+from ..traits import Traits
 from ..weights.layouts import LAST, REST, Merge, Narrow, Permute, Reshape
 
 
@@ -37,6 +38,9 @@ register_layer(
     ),
     defaults={"padding": 0.0},
     module=of_runtime("ccn2.SpatialConvolutionLocal", shape("weight"), integer("dH", 1), integer("padding", 0)),
+    traits={
+        "ccn2.SpatialConvolutionLocal": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2],)}),
+    },
 )
 
 

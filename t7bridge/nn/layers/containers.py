@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...graph.dtypes import LUA_CLASSES
 from ...graph.lua import TorchObject, Value
@@ -25,6 +26,7 @@ from ..registry import (
     param,
     register_layer,
 )
+from ..torch_nn import Refused, Tensors
 from ..traits import Traits
 from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from .shape import dpnn_convert
@@ -262,6 +264,14 @@ def _weight_norm(lua: Lua) -> Call:
     return Call(f"{LAYERS}containers.WeightNorm", (), kwargs)
 
 
+def _weight_norm_shapes(
+    module: Any, dim: int, length_shape: tuple[int, ...], direction_shape: tuple[int, ...], *_: Any
+) -> Tensors:
+    if "weight" not in module.tensors:
+        raise Refused("the module inside has no weight")
+    return {"g": length_shape, "v": direction_shape}
+
+
 register_layer(
     "nn.WeightNorm",
     params=_wrapped_weight,
@@ -269,5 +279,5 @@ register_layer(
     scratch="weight bias",
     defaults={"outputDim": 1.0},
     module=_weight_norm,
-    traits={"containers.WeightNorm": Traits(flow=flows.sequence)},
+    traits={"containers.WeightNorm": Traits(flow=flows.sequence, shapes=_weight_norm_shapes)},
 )

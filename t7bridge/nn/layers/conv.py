@@ -8,6 +8,7 @@ from ..fields import Fields
 from ..mapping import LAYERS, Call, Choice, Lua, becomes, extent, integer, of_runtime, pair, shape
 from ..output_shapes import temporal
 from ..registry import Param, buffer, keeps, param, register_layer
+from ..torch_nn import Tensors, constructed
 from ..traits import Traits
 from ..weights.layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
 from .pooling import axes
@@ -121,6 +122,10 @@ def _temporal_row(lua: Lua) -> Call:
     return Call(f"{LAYERS}temporal.TemporalRowConv", (features, kernel), kwargs)
 
 
+def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = True, *_: Any, **__: Any) -> Tensors:
+    return constructed("Conv1d", (features, features, kernel_size, stride), {"groups": features, "bias": bias})
+
+
 @keeps("weight", "bias")
 def kernel_2d(fields: Fields) -> tuple[Param, ...]:
     """Return the tensors of a 2-D convolution, whatever the order of its kernels."""
@@ -176,12 +181,24 @@ register_layer(
     defaults=_NO_PADDING,
     scratch=_UNFOLDED,
     module=of_runtime("conv.LocalConv2d", shape("weight"), pair("dH", "dW"), pair("padH", "padW", default=0)),
+    traits={
+        "conv.LocalConv2d": Traits(shapes=lambda shape, *_: {"weight": shape, "bias": (shape[2], *shape[:2])}),
+    },
 )
 # A kernel for each connection, (connections, kH, kW); the table of connections counts planes from 1.
 register_layer(
     params=(param("weight"), BIAS, buffer("connTable")),
     scratch=_UNFOLDED,
     module={"nn.SpatialConvolutionMap": _map(False), "nn.SpatialFullConvolutionMap": _map(True)},
+    traits={
+        "conv.ConvMap2d": Traits(
+            shapes=lambda inputs, outputs, shape, *_, **__: {
+                "weight": shape,
+                "bias": (outputs,),
+                "connTable": (shape[0], 2),
+            }
+        )
+    },
 )
 # (in, out / groups, kH, kW): torch.nn.ConvTranspose2d.
 register_layer(
@@ -198,16 +215,24 @@ register_layer(
         )
     },
 )
+
+
+def _each(channels: int, *_: Any) -> Tensors:
+    return {"weight": (channels,), "bias": (channels,)}
+
+
 # One factor and one offset for each plane. A tracker of 2011 keeps its factors as kernels, (planes, kH, kW), of which
 # the layer reads as many elements as there are planes.
 register_layer(
     params=(param("weight", Reshape((REST,)), Narrow(0, 0, "nInputPlane")), BIAS),
     module={"nn.SpatialSubSampling": _sub_sampling},
+    traits={"conv.SubSampling2d": Traits(shapes=_each)},
 )
 register_layer(
     "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
     module=of_runtime("temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
+    traits={"temporal.TemporalSubSampling": Traits(shapes=_each)},
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.
@@ -229,6 +254,7 @@ register_layer(
     defaults={"featFirst": False},
     scratch=_UNFOLDED,
     module=_temporal_row,
+    traits={"temporal.TemporalRowConv": Traits(shapes=_row_shapes)},
 )
 
 _VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}

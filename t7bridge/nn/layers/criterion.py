@@ -11,6 +11,7 @@ from .. import flows
 from ..fields import items_of
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
 from ..registry import Param, criterions, named_modules, param, register_layer
+from ..torch_nn import Tensors
 from ..traits import Traits
 from ..weights.layouts import elements
 
@@ -122,6 +123,10 @@ def _multi_label_soft_margin(lua: Lua) -> Call:
     return Call(f"{LAYERS}classes.MultiLabelSoftMarginCriterion", (), kwargs)
 
 
+def _shapes(classes: int | None = None, *_: Any, **__: Any) -> Tensors:
+    return {} if classes is None else {"weight": (classes,)}
+
+
 # torch.nn.NLLLoss, BCELoss, MultiMarginLoss and others call these weights `weight`.
 register_layer(
     params=(_class_weights("weights"),),
@@ -134,6 +139,16 @@ register_layer(
         "nn.MultiMarginCriterion": _multi_margin,
         "nn.MultiLabelSoftMarginCriterion": _multi_label_soft_margin,
     },
+    traits={
+        name: Traits(shapes=_shapes)
+        for name in (
+            "classes.ClassNLLCriterion",
+            "classes.CrossEntropyCriterion",
+            "classes.MultiMarginCriterion",
+            "classes.MultiLabelSoftMarginCriterion",
+            "criterion.BCECriterion",
+        )
+    },
 )
 register_layer(
     "nn.WeightedMSECriterion",
@@ -141,6 +156,7 @@ register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module=of_runtime("criterion.WeightedMSECriterion", shape("weight"), average=_AVERAGE),
+    traits={"criterion.WeightedMSECriterion": Traits(shapes=lambda shape, *_, **__: {"weight": shape})},
 )
 register_layer(
     "cudnn.VolumetricCrossEntropyCriterion",

@@ -11,6 +11,8 @@ from typing import Any
 from ..fields import Fields
 from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, of_runtime
 from ..registry import Param, Source, keeps, modules, param, register_layer
+from ..torch_nn import Tensors, constructed, positive
+from ..traits import Traits
 from ..weights.layouts import Narrow, Reshape
 from .recurrent_state import values
 
@@ -137,9 +139,24 @@ def _module(lua: Lua) -> Call:
     return Call(f"{LAYERS}cudnn_rnn.Outputs{kind}", (lua.integer("inputSize"), lua.integer("hiddenSize")), kwargs)
 
 
+def _outputs(kind: str) -> Traits:
+    return Traits(shapes=lambda *sizes, remember=False, hidden=None, **options: constructed(kind, sizes, options))
+
+
+def _bare_shapes(hidden_size: int, nonlinearity: str = "", bidirectional: bool = False, *_: Any, **__: Any) -> Tensors:
+    hidden = positive(hidden_size)
+    shapes = {"weight_hh": (hidden, hidden), "bias_ih": (hidden,), "bias_hh": (hidden,)}
+    suffixes = ("_l0", "_l0_reverse") if bidirectional else ("_l0",)
+    return {f"{name}{suffix}": shape for suffix in suffixes for name, shape in shapes.items()}
+
+
 register_layer(
     params=_params,
     module=dict.fromkeys(_GATES, _module),
+    traits={
+        **{f"cudnn_rnn.Outputs{kind}": _outputs(kind) for kind in ("LSTM", "GRU", "RNN")},
+        "cudnn_rnn.BareRNN": Traits(shapes=_bare_shapes),
+    },
     scratch="reserve hiddenOutput cellOutput hiddenInput cellInput gradHiddenInput gradCellInput gradHiddenOutput "
     "gradCellOutput dropoutStates dropoutStatesSize workspace",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import evolve
 
@@ -12,6 +13,7 @@ from ..compounds import node, require
 from ..fields import lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
 from ..registry import Child, buffer, named_modules, param, register_layer
+from ..torch_nn import Tensors, constructed
 from ..traits import Traits
 from ..weights.layouts import Reshape, elements
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
@@ -88,12 +90,20 @@ register_layer(
     "nn.SpatialFeatNormalization",
     params=(buffer("mean"), buffer("std")),
     module=of_runtime("dpnn.SpatialFeatNormalization", extent("mean")),
+    traits={
+        "dpnn.SpatialFeatNormalization": Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
+    },
 )
 register_layer(
     "nn.PCAColorTransform",
     params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
     scratch="noise alphas",
     module=of_runtime("dpnn.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
+    traits={
+        "dpnn.PCAColorTransform": Traits(
+            shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}
+        )
+    },
 )
 
 
@@ -110,6 +120,13 @@ register_layer(
     module=_binary_convolution,
     traits={"dpnn.SpatialBinaryConvolution": Traits(like="Conv2d")},
 )
+
+
+def _nce_shapes(in_features: int, out_features: int, *_: Any, **__: Any) -> Tensors:
+    linear = constructed("Linear", (in_features, out_features), {})
+    return {**linear, "unigrams": (out_features,), "Z": (1,)}
+
+
 register_layer(
     "nn.NCEModule",
     params=(param("weight"), BIAS, buffer("unigrams"), buffer("Z")),
@@ -124,7 +141,7 @@ register_layer(
         logarithms=flag("logsoftmax"),
         index_base=BASE,
     ),
-    traits={"dpnn.NCE": Traits(flow=flows.unknown)},
+    traits={"dpnn.NCE": Traits(flow=flows.unknown, shapes=_nce_shapes)},
 )
 # Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(

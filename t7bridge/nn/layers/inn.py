@@ -8,6 +8,7 @@ from ...graph.lua import TorchObject
 from ..fields import Fields, items_of, lookup
 from ..mapping import BASE, Call, Choice, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch, pair, shape
 from ..registry import Child, Param, buffer, keeps, modules, register_layer
+from ..traits import Traits
 from ..weights.layouts import Narrow
 from .pooling import windows
 
@@ -19,6 +20,7 @@ register_layer(
     params=(buffer("a"), buffer("b")),
     scratch="repeated",
     module=of_runtime("inn.ConstAffine", extent("a")),
+    traits={"inn.ConstAffine": Traits(shapes=lambda features: {"a": (features,), "b": (features,)})},
 )
 
 
@@ -30,7 +32,12 @@ def _mean(fields: Fields) -> tuple[Param, ...]:
     return (buffer("mean", *first), buffer("std"))
 
 
-register_layer("inn.MeanSubtraction", params=_mean, module=of_runtime("inn.MeanSubtraction", shape("mean")))
+register_layer(
+    "inn.MeanSubtraction",
+    params=_mean,
+    module=of_runtime("inn.MeanSubtraction", shape("mean")),
+    traits={"inn.MeanSubtraction": Traits(shapes=lambda shape: {"mean": shape})},
+)
 
 
 def _ceiled(name: str) -> Choice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...graph.tensor import Tensor
 from ..compounds import node, require
 from ..fields import Fields
@@ -22,6 +24,7 @@ from ..mapping import (
 )
 from ..output_shapes import same, unknown
 from ..registry import Param, buffer, param, register_layer
+from ..torch_nn import Tensors
 from ..traits import Traits
 from ..weights.layouts import REST, Reshape, copied, elements
 
@@ -54,6 +57,10 @@ def _index_linear(lua: Lua) -> Call:
     return Call(f"{LAYERS}linear.IndexLinear", sizes, {"index_base": base, "normalize": normalize})
 
 
+def _index_shapes(in_features: int, out_features: int, index_base: int = 1, normalize: bool = False) -> Tensors:
+    return {"weight": (in_features, out_features + 4 * normalize), "bias": (out_features,)}
+
+
 # One row of (in, out) for each key: torch.nn.EmbeddingBag's layout. With normalize, 4 columns of statistics lead.
 register_layer(
     "nn.IndexLinear",
@@ -61,6 +68,7 @@ register_layer(
     scratch="gradWeightBuffer valuesBuffer normalizedValues cumSumSizes cumSumSizesCache sizes sizesCache "
     "keys values lkeys lvalues running",
     module=_index_linear,
+    traits={"linear.IndexLinear": Traits(shapes=_index_shapes)},
 )
 
 
@@ -102,6 +110,16 @@ def _effective_weight(fields: Fields) -> Tensor | None:
         return copied(v, (wide * (elements(g).astype("f8").reshape(-1, 1) / norm)).astype(elements(v).dtype))
 
 
+def _weight_norm_shapes(in_features: int, out_features: int, bias: bool = True, *_: Any, **__: Any) -> Tensors:
+    weight = (out_features, in_features)
+    return {
+        "weight": weight,
+        **({"bias": (out_features,)} if bias else {}),
+        "weight_g": (out_features, 1),
+        "weight_v": weight,
+    }
+
+
 # v (out, in) and g (out, 1) are what is learned: the names and shapes of torch.nn.utils.weight_norm(Linear).
 register_layer(
     "nn.LinearWeightNorm",
@@ -119,6 +137,7 @@ register_layer(
         bias=has("bias"),
         eps=number("eps", 1e-16),
     ),
+    traits={"linear.LinearWeightNorm": Traits(shapes=_weight_norm_shapes)},
 )
 # weight (out, in1, in2), bias (out): torch.nn.Bilinear.
 register_layer(
@@ -134,7 +153,7 @@ register_layer(
     "nn.Add",
     params=(BIAS,),
     module=of_runtime("linear.Add", extent("bias"), scalar=flag("scalar")),
-    traits={"linear.Add": Traits(output=same)},
+    traits={"linear.Add": Traits(output=same, shapes=lambda size, *_, **__: {"bias": (size,)})},
 )
 # With the sizes given to the layer, which broadcast as in PyTorch.
 
@@ -147,10 +166,24 @@ def _shaped(class_name: str, name: str) -> Choice:
     return module
 
 
-_SAME = Traits(output=same)
-register_layer("nn.CAdd", params=(BIAS,), module=_shaped("linear.CAdd", "bias"), traits={"linear.CAdd": _SAME})
-register_layer("nn.CMul", params=(WEIGHT,), module=_shaped("linear.CMul", "weight"), traits={"linear.CMul": _SAME})
-register_layer("nn.Mul", params=(WEIGHT,), module=of_runtime("linear.Mul"), traits={"linear.Mul": _SAME})
+register_layer(
+    "nn.CAdd",
+    params=(BIAS,),
+    module=_shaped("linear.CAdd", "bias"),
+    traits={"linear.CAdd": Traits(output=same, shapes=lambda *shape: {"bias": shape})},
+)
+register_layer(
+    "nn.CMul",
+    params=(WEIGHT,),
+    module=_shaped("linear.CMul", "weight"),
+    traits={"linear.CMul": Traits(output=same, shapes=lambda *shape: {"weight": shape})},
+)
+register_layer(
+    "nn.Mul",
+    params=(WEIGHT,),
+    module=of_runtime("linear.Mul"),
+    traits={"linear.Mul": Traits(output=same, shapes=lambda: {"weight": (1,)})},
+)
 
 
 @becomes("shape.Constant")
@@ -158,7 +191,12 @@ def _constant(lua: Lua) -> Call:
     return Call(f"{LAYERS}shape.Constant", lua.shape("value"), {"n_input_dims": lua.optional("nInputDim")})
 
 
-register_layer("nn.Constant", params=(buffer("value"),), module=_constant)
+register_layer(
+    "nn.Constant",
+    params=(buffer("value"),),
+    module=_constant,
+    traits={"shape.Constant": Traits(shapes=lambda *shape, n_input_dims=None: {"value": shape})},
+)
 
 
 @becomes("linear.AddConstant")
@@ -182,14 +220,25 @@ register_layer(
 )
 
 # weight (out, in).
-register_layer("nn.Cosine", params=(WEIGHT,), module=of_runtime("distance.Cosine", _COLUMNS, _ROWS))
+register_layer(
+    "nn.Cosine",
+    params=(WEIGHT,),
+    module=of_runtime("distance.Cosine", _COLUMNS, _ROWS),
+    traits={"distance.Cosine": Traits(shapes=lambda inputs, outputs: {"weight": (outputs, inputs)})},
+)
 # weight (in, out): one column for each point.
-register_layer("nn.Euclidean", params=(WEIGHT,), module=of_runtime("distance.Euclidean", _ROWS, _COLUMNS))
+register_layer(
+    "nn.Euclidean",
+    params=(WEIGHT,),
+    module=of_runtime("distance.Euclidean", _ROWS, _COLUMNS),
+    traits={"distance.Euclidean": Traits(shapes=lambda *sizes: {"weight": sizes})},
+)
 register_layer(
     "nn.WeightedEuclidean",
     params=(WEIGHT, param("diagCov")),
     scratch="gradDiagCov",
     module=of_runtime("distance.WeightedEuclidean", _ROWS, _COLUMNS),
+    traits={"distance.WeightedEuclidean": Traits(shapes=lambda *sizes: {"weight": sizes, "diagCov": sizes})},
 )
 # weight (k, dim): the centres.
 register_layer(
@@ -197,4 +246,5 @@ register_layer(
     params=(WEIGHT,),
     scratch="clusterSampleCount",
     module=of_runtime("distance.Kmeans", _ROWS, _COLUMNS, scale=number("scale", 1.0), index_base=BASE),
+    traits={"distance.Kmeans": Traits(shapes=lambda k, features, *_, **__: {"weight": (k, features)})},
 )

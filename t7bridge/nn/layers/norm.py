@@ -14,6 +14,7 @@ from ..fields import Fields, lookup
 from ..mapping import LAYERS, Call, Lua, Row, becomes, extent, has, integer, number, of_runtime, shape
 from ..output_shapes import same
 from ..registry import Child, Param, Source, buffer, keeps, modules, param, register_layer
+from ..torch_nn import Tensors
 from ..traits import Traits
 from ..weights.layouts import REST, DeviationToVariance, Reshape
 
@@ -141,6 +142,10 @@ def _layer_normalization(lua: Lua) -> Call:
     return Call(f"{LAYERS}norm.LayerNormalization", (features,), kwargs)
 
 
+def _layer_norm_shapes(features: int, eps: float = 0.0, affine: bool = True) -> Tensors:
+    return {"weight": (features,), "bias": (features,)} if affine else {}
+
+
 # A Sequential of ConcatTable, CSubTable, Normalize, MulConstant, CMul (n) and Add (n): torch.nn.LayerNorm.
 register_layer(
     "nn.LayerNormalization",
@@ -150,7 +155,7 @@ register_layer(
     scratch="modules",
     note="subtracts the means of a batch in the wrong order; torch.nn.LayerNorm computes the intended function",
     module=_layer_normalization,
-    traits={"norm.LayerNormalization": Traits(output=same)},
+    traits={"norm.LayerNormalization": Traits(output=same, shapes=_layer_norm_shapes)},
 )
 _THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
@@ -170,7 +175,7 @@ register_layer(
             "norm.LocalNormalization", shape("kernel"), threshold=_THRESHOLD, value=_VALUE
         ),
     },
-    traits={"norm.LocalNormalization": Traits(output=same)},
+    traits={"norm.LocalNormalization": Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape})},
 )
 register_layer(
     module={

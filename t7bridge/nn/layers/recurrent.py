@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
 from ..fields import Fields, items_of
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
 from ..registry import Param, Source, keeps, modules, param, register_layer
+from ..torch_nn import Tensors, positive
 from ..traits import Traits
 from ..weights.layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
 from .recurrent_cells import (
@@ -228,10 +231,48 @@ def _cell_params(fields: Fields) -> tuple[Param, ...]:
     return cell_params(fields.obj)
 
 
-for _name, _keys, _mapped in (
-    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm),
-    ("nn.GRU", GRU_KEYS, _gru),
-    ("nn.MuFuRu", MUFURU_KEYS, _gru),
+def _lstm_shapes(input_size: int, hidden_size: int, peephole: bool = True, *_: Any, **__: Any) -> Tensors:
+    hidden = (positive(hidden_size),)
+    found: Tensors = {}
+    for gate in "ifgo":
+        found |= {f"weight_i{gate}": (*hidden, input_size), f"weight_h{gate}": hidden * 2, f"bias_{gate}": hidden}
+        if peephole and gate != "g":
+            found[f"weight_c{gate}"] = hidden
+    return found
+
+
+def _fast_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
+    gates = 4 * positive(hidden_size)
+    return {"weight_ih": (gates, input_size), "weight_hh": (gates, hidden_size), "bias": (gates,)}
+
+
+def _gru_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
+    hidden = positive(hidden_size)
+    return {
+        "weight_ih": (2 * hidden, input_size),
+        "bias_ih": (2 * hidden,),
+        "weight_hh": (2 * hidden, hidden),
+        "weight_in": (hidden, input_size),
+        "bias_in": (hidden,),
+        "weight_hn": (hidden, hidden),
+    }
+
+
+def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...], *_: Any, **__: Any) -> Tensors:
+    linear = {
+        "input_reset": (hidden_size, input_size),
+        "output_reset": (hidden_size, hidden_size),
+        "new": (hidden_size, input_size + hidden_size),
+        "shares": (len(operations) * hidden_size, input_size + hidden_size),
+    }
+    weights = {f"{name}.weight": shape for name, shape in linear.items()}
+    return weights | {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+
+
+for _name, _keys, _mapped, _facts in (
+    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm, {"lstm.FastLSTM": Traits(shapes=_fast_shapes)}),
+    ("nn.GRU", GRU_KEYS, _gru, {"gru.GRU": Traits(shapes=_gru_shapes)}),
+    ("nn.MuFuRu", MUFURU_KEYS, _gru, {"gru.MuFuRu": Traits(shapes=_mufuru_shapes)}),
 ):
     register_layer(
         _name,
@@ -240,6 +281,7 @@ for _name, _keys, _mapped in (
         scratch=_STATE,
         kind="layer",
         module=_mapped,
+        traits=_facts,
     )
 
 
@@ -336,19 +378,46 @@ _BUFFERS = (
     "grad_next_h"
 )
 _PROJECTION = param("weight_hr_l0", Permute((1, 0)), field="weightO")
+
+
+def _stepped_shapes(input_size: int, hidden_size: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
+    gates = 4 * positive(hidden_size)
+    return {
+        "weight_ih_l0": (gates, input_size),
+        "weight_hh_l0": (gates, proj_size or hidden_size),
+        "bias_ih_l0": (gates,),
+        "bias_hh_l0": (gates,),
+        **({"weight_hr_l0": (proj_size, hidden_size)} if proj_size else {}),
+    }
+
+
 # torch.nn.LSTM; SeqLSTMP, and SeqLSTM of torch's rnn, project their outputs with weightO (hidden, out).
 register_layer(
     params=(*_rnn(_GATES), _PROJECTION),
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
-    traits={"lstm.SeqLSTM": Traits(like="LSTM")},
+    traits={"lstm.SeqLSTM": Traits(like="LSTM"), "lstm.SteppedLSTM": Traits(shapes=_stepped_shapes)},
 )
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
 # Lua resets the hidden state before it is multiplied, torch.nn.GRU after: another function, so Lua's layout is kept.
 # weight (in + hidden, 3 * hidden), bias (3 * hidden), gates r, z, n.
 _NOT_TORCH = "is not the function of torch.nn.GRU"
-register_layer("nn.SeqGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_seq_gru)
+
+
+def _joined_shapes(input_size: int, hidden_size: int, *_: Any, **__: Any) -> Tensors:
+    gates = 3 * positive(hidden_size)
+    return {"weight": (input_size + hidden_size, gates), "bias": (gates,)}
+
+
+register_layer(
+    "nn.SeqGRU",
+    params=(param("weight"), param("bias")),
+    scratch=_BUFFERS,
+    note=_NOT_TORCH,
+    module=_seq_gru,
+    traits={"gru.SeqGRU": Traits(shapes=_joined_shapes)},
+)
 
 
 @keeps(*LSTM_KEYS, *(each.name for each in _rnn(_GATES)))
@@ -358,7 +427,12 @@ def _lstm_or_sequence(fields: Fields) -> tuple[Param, ...]:
 
 # rnn's LSTM has modules, torch-rnn's of the same name has a weight of its own.
 register_layer(
-    "nn.LSTM", params=_lstm_or_sequence, children=cell_children, scratch=f"{_STATE} {_BUFFERS}", module=_lstm
+    "nn.LSTM",
+    params=_lstm_or_sequence,
+    children=cell_children,
+    scratch=f"{_STATE} {_BUFFERS}",
+    module=_lstm,
+    traits={"lstm.LSTM": Traits(shapes=_lstm_shapes)},
 )
 
 
@@ -378,6 +452,11 @@ def _step_gru(lua: Lua) -> Call:
     return Call(f"{_GRU}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))
 
 
+def _step_shapes(input_size: int, hidden_size: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
+    fast = {**_fast_shapes(input_size, hidden_size), "weight_hh": (4 * hidden_size, proj_size or hidden_size)}
+    return {**fast, "weight_hr": (proj_size, hidden_size)} if proj_size else fast
+
+
 register_layer(
     "nn.StepLSTM",
     params=(
@@ -388,8 +467,13 @@ register_layer(
     ),
     scratch=_BUFFERS,
     module=_step_lstm,
-    traits={"lstm.StepLSTM": Traits(flow=flows.tensors)},
+    traits={"lstm.StepLSTM": Traits(flow=flows.tensors, shapes=_step_shapes)},
 )
 register_layer(
-    "nn.StepGRU", params=(param("weight"), param("bias")), scratch=_BUFFERS, note=_NOT_TORCH, module=_step_gru
+    "nn.StepGRU",
+    params=(param("weight"), param("bias")),
+    scratch=_BUFFERS,
+    note=_NOT_TORCH,
+    module=_step_gru,
+    traits={"gru.StepGRU": Traits(shapes=_joined_shapes)},
 )

@@ -14,6 +14,7 @@ from ...graph.tensor import Tensor
 from ..fields import Fields, items_of
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, of_runtime, of_torch
 from ..registry import Child, Param, buffer, keeps, modules, param, register_layer
+from ..traits import Traits
 from ..weights.layouts import REST, Permute, Reshape, permute
 
 
@@ -116,6 +117,9 @@ register_layer(
     scratch="convo convostd squareMod sqrtMod subtractMod substractMod meanDiviseMod stdDiviseMod thresMod diviseMod "
     "coef inConvo inMean inputZeroMean inputZeroMeanSq inConvoVar inVar inStdDev inStdDevNotUnit stdDev thstd input",
     module={"nn.SpatialNormalization": _normalization, "nn.LocalNorm": _normalization},
+    traits={
+        "vintage.SpatialNormalization": Traits(shapes=lambda *shapes, **_: dict(zip(("kernel", "kernel2"), shapes)))
+    },
 )
 
 

@@ -7,6 +7,7 @@ from attrs import evolve
 from .. import flows
 from ..mapping import LAYERS, Call, Lua, becomes, dim, integer, number, of_runtime, of_torch, shape
 from ..registry import named_modules, param, register_layer
+from ..torch_nn import constructed
 from ..traits import Traits
 from .conv import KERNEL_2D, convolution
 
@@ -38,6 +39,7 @@ register_layer(
     defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
     module={"w2nn.EdgeFilter": _fixed, "w2nn.RandomBinaryConvolution": _fixed},
+    traits={"w2nn.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
 )
 
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
@@ -60,6 +62,10 @@ register_layer(
         "w2nn.WeightedHuberCriterion": _huber,
         "w2nn.WeightedMSECriterion": of_runtime("w2nn.WeightedSquaresCriterion", shape("weight")),
     },
+    traits=dict.fromkeys(
+        ("w2nn.HuberCriterion", "w2nn.WeightedSquaresCriterion"),
+        Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
+    ),
 )
 register_layer(
     kind="criterion",

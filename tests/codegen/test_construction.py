@@ -1,0 +1,178 @@
+"""What is declared about the constructors of this package's layers, compared with the constructors themselves."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers import corpus, read
+
+from t7bridge.codegen.construction import Inside, expected
+from t7bridge.codegen.keys import all_specs
+from t7bridge.errors import T7BridgeError
+from t7bridge.nn.mapping import LAYERS
+from t7bridge.nn.plan.build_spec import build_plan
+from t7bridge.nn.plan.spec import ModuleSpec
+from t7bridge.nn.torch_nn import Refused
+from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.torchmodules import layers
+from t7bridge.torchmodules.build import construct
+
+RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+IDENTITY = ModuleSpec("torch.nn.Identity")
+# Classes that no test file has.
+FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "binary.BinaryConv2d": (((4, 3, 2, 2),), {}),
+    "ccn2.SpatialAvgPooling": ((2, 2), {}),
+    "ccn2.SpatialConvolution": ((3, 4, 2), {}),
+    "ccn2.SpatialConvolutionLocal": (((5, 6, 4, 3, 2, 2),), {}),
+    "ccn2.SpatialCrossMaxPooling": ((2, 2), {}),
+    "ccn2.SpatialMaxPooling": ((2, 2), {}),
+    "ccn2.SpatialResponseNormalization": ((3, 0.1), {}),
+    "cudnn_rnn.BareRNN": ((4,), {"bidirectional": True}),
+    "cudnn_rnn.BatchRNN": ((), {"0": IDENTITY}),
+    "cudnn_rnn.OutputsGRU": ((3, 4), {"num_layers": 2, "remember": True}),
+    "cudnn_rnn.OutputsLSTM": ((3, 4), {"bidirectional": True, "dropout": 0.5, "num_layers": 2}),
+    "dpnn.PCAColorTransform": ((3,), {}),
+    "dpnn.SimpleColorTransform": ((0.1, 0.2), {}),
+    "dpnn.SpatialFeatNormalization": ((3,), {}),
+    "dpnn.SpatialRegionDropout": ((0.2,), {}),
+    "dpnn.SpatialUniformCrop": ((3, 4), {}),
+    "inn.ROIPooling": (((3, 4),), {}),
+    "inn.SpatialStochasticPooling": (((2, 2), (2, 2)), {}),
+    "pooling.SumPool3d": ((2,), {}),
+    "proposals.DeepMask": ((), dict.fromkeys(("trunk", "maskBranch", "scoreBranch"), IDENTITY)),
+    "proposals.SharpMask": (
+        (),
+        {**dict.fromkeys(("trunk", "scoreBranch", "maskBranchDM", "ref0", "ref1"), IDENTITY), "skips": (1, 2)},
+    ),
+    "reinforce.ReinforceGamma": ((1.0,), {"stochastic": True}),
+    "sequence_criterion.SpatialBinaryLogisticRegression": ((), {}),
+    "shape.ExpandAs": ((), {}),
+    "shape.SpatialPadding": ((1, 1, 1, 1), {}),
+    "style.GenNoise": ((3,), {}),
+    "style.LeadingNoise": ((3,), {}),
+    "style.NoiseFill": ((3,), {}),
+    "table.JustTable": ((), {}),
+    "w2nn.DepthExpand2x": ((), {}),
+    "w2nn.PSNRCriterion": ((), {}),
+    "w2nn.WeightedSquaresCriterion": (((2, 3),), {}),
+}
+HOSTILE = (None, -1, 0, 7, 2.5, "x")
+TUPLES = ((), (2, 3), (-1,), ("a", "b"), (1, 2, 3, 4))
+
+
+def _classes() -> set[str]:
+    """Return every layer of the package by its dotted name."""
+    return {
+        each.__module__ + "." + name
+        for module in pkgutil.iter_modules(layers.__path__, LAYERS)
+        for name, each in vars(importlib.import_module(module.name)).items()
+        if isinstance(each, type) and issubclass(each, torch.nn.Module)
+        if each.__module__ == module.name and not name.startswith("_")
+    }
+
+
+def _specs() -> dict[str, dict[str, ModuleSpec]]:
+    """Return all modules of the test files, and those above, by class and arguments."""
+    found: dict[str, dict[str, ModuleSpec]] = {}
+
+    def add(spec: ModuleSpec) -> None:
+        key = repr((spec.args, spec.kwargs, [*spec.children], [*spec.refers]))
+        found.setdefault(spec.target, {}).setdefault(key, spec)
+
+    for path in corpus("*.t7", "nn/*.t7", "models/*.t7", "rnn/*.t7"):
+        if path.stat().st_size < 4 << 20 and not path.name.endswith((".io.t7", ".grad.t7")):
+            for _, module in find_modules(read(path)):
+                try:
+                    specs = list(all_specs(build_plan(module)))
+                except T7BridgeError:
+                    continue
+                for spec in specs:
+                    if spec.target.startswith(LAYERS) and spec.graph is None:
+                        add(spec)
+    for name, (args, named) in FURTHER.items():
+        children = {key: value for key, value in named.items() if value is IDENTITY}
+        add(ModuleSpec(LAYERS + name, args, {k: v for k, v in named.items() if k not in children}, children))
+    return found
+
+
+def _declared(spec: ModuleSpec, inside: dict[str, Inside]) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
+    """Return the tensors and children that are declared for a module."""
+    numbered = [each for name, each in inside.items() if name.isdigit()]
+    named = {name: each for name, each in inside.items() if not name.isdigit()}
+    try:
+        tensors, modules = expected(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+    except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
+        # PyTorch constructs a convolution whose kernel has too few or too many dimensions, and fails later.
+        return "refused kernel" if "a kernel of" in str(error) else "refused"
+    return tensors, {name: each.spec for name, each in modules.items() if name not in spec.refers}
+
+
+def _real(spec: ModuleSpec, modules: dict[str, torch.nn.Module]) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
+    """Return the tensors and children of a module that PyTorch constructs without memory."""
+    numbered = [each for name, each in modules.items() if name.isdigit()]
+    named = {name: each for name, each in modules.items() if not name.isdigit()}
+    home, _, name = spec.target.rpartition(".")
+    try:
+        with torch.device("meta"):
+            made = getattr(importlib.import_module(home), name)(*numbered, *spec.args, **named, **spec.kwargs)
+    except RAISED:
+        return "refused"
+    owners = {id(modules[name]): each for name, each in {**spec.children, **spec.refers}.items()}
+    children = {name: owners[id(each)] for name, each in made._modules.items() if id(each) in owners}
+    inside = [f"{name}." for name in children]
+    tensors = {name: tuple(each.shape) for name, each in made.state_dict().items()}
+    return {name: each for name, each in tensors.items() if not name.startswith(tuple(inside))}, children
+
+
+def _variants(spec: ModuleSpec) -> Iterator[ModuleSpec]:
+    """Yield a module, and the same with other arguments, one too few and one too many."""
+
+    def other(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModuleSpec:
+        return ModuleSpec(spec.target, args, kwargs, spec.children, spec.refers)
+
+    args, kwargs = tuple(spec.args), dict(spec.kwargs)
+    yield spec
+    for at, old in enumerate(args):
+        for value in HOSTILE + TUPLES * isinstance(old, tuple):
+            yield other((*args[:at], value, *args[at + 1 :]), kwargs)
+    for name, old in kwargs.items():
+        for value in HOSTILE + TUPLES * isinstance(old, tuple):
+            yield other(args, {**kwargs, name: value})
+    yield other(args[:-1], kwargs)
+    yield other((*args, *[7] * 9), kwargs)
+    yield other(args, {**kwargs, "unknown": 1})
+    for name in kwargs:
+        yield other(args, {key: value for key, value in kwargs.items() if key != name})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
+    """For every class of the package, what is declared is what its constructor does, or refuses."""
+    specs = _specs()
+    graph = f"{LAYERS}graph.Graph"  # its children are those of the plan
+    assert _classes() - {graph} == set(specs), sorted(_classes() ^ set(specs))
+    counts = {"refused": 0, "constructed": 0, "tensors": 0}
+    differing = []
+    for target, found in sorted(specs.items()):
+        for spec in [*found.values()][:2]:
+            below = {**spec.children, **spec.refers}
+            for variant in _variants(spec):
+                modules = {name: construct(each) for name, each in below.items()}
+                inside = {
+                    name: Inside(below[name], {key: tuple(each.shape) for key, each in module.state_dict().items()})
+                    for name, module in modules.items()
+                }
+                declared, real = _declared(variant, inside), _real(variant, modules)
+                if declared not in (real, "refused kernel"):
+                    differing.append((target, variant.args, dict(variant.kwargs), declared, real))
+                counts["refused" if real == "refused" else "constructed"] += 1
+                counts["tensors"] += bool(real != "refused" and real[0])
+    assert not differing, "\n".join(map(str, differing[:40]))
+    assert min(counts.values()) > 500
