@@ -91,7 +91,7 @@ def expected(
     modules = _held(signature, given.arguments, base == "Sequential")
     default = signature.parameters["dtype"].default if "dtype" in signature.parameters else None
     dtype = given.arguments.get("dtype")
-    if dtype != default and dtype not in ELEMENT_TYPES:
+    if (dtype or default is not None) and dtype not in ELEMENT_TYPES:
         raise Refused(f"torch has no element type {dtype!r:.40}")
     facts = traits_of(target)
     if facts.shapes is not None:

@@ -79,12 +79,12 @@ def shape(*sizes: Any) -> Shape:
 
 
 def positive(size: int) -> int:
-    """Return the size of a hidden state.
+    """Return a size of a recurrent layer.
 
     Raises:
-        Refused: it is not positive; initial weights would be divided by zero.
+        Refused: it is not a positive integer.
     """
-    _require(type(size) is int and size > 0, f"the hidden size is {size}")
+    _require(type(size) is int and size > 0, f"a recurrent layer has the size {size!r:.40}")
     return size
 
 
@@ -292,9 +292,8 @@ def _grouped(name: str, given: Given) -> None:
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
     shape(inputs, outputs)
     padding = given["padding"]
-    _require(
-        not isinstance(padding, str) or padding in ("same", "valid"), f"the padding of nn.{name} is {padding!r:.40}"
-    )
+    named = isinstance(padding, str) and padding not in ("same", "valid") and "Transpose" not in name
+    _require(not named, f"the padding of nn.{name} is {padding!r:.40}")
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")
 
 
@@ -306,6 +305,8 @@ def _padded_row(name: str, given: Given) -> None:
 def _recurrent(name: str, given: Given) -> None:
     hidden, layers, dropped = given["hidden_size"], given["num_layers"], given["dropout"]
     positive(hidden)
+    positive(given["input_size"])
+    _require(type(given["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
     _require(0 <= dropped <= 1, f"the dropout of nn.{name} is {dropped}, not in 0 … 1")
     projected = given["proj_size"]
