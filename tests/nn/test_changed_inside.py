@@ -13,6 +13,9 @@ from t7bridge.torchmodules.build import live_module
 CHANGES = {
     "nn/TanhShrink.t7": ("tanh", "class_name", "nn.Sigmoid"),
     "nn/PartialLinear.t7": ("network.modules.2", "transB", False),
+    "nn/SpatialSubtractiveNormalization.t7": ("meanestimator.modules.2", "weight", None),
+    "nn/SpatialDivisiveNormalization.t7": ("stdestimator.modules.3", "bias", None),
+    "nn/SpatialContrastiveNormalization.t7": ("normalizer.modules.1.meanestimator.modules.2", "weight", None),
 }
 
 
@@ -25,6 +28,10 @@ def test_changed_modules_are_refused(name):
     inside = lookup(module, path)
     if field == "class_name":
         inside.class_name = value
+    elif value is None:
+        changed = inside[field].numpy().copy()
+        changed.flat[-1] += 0.5
+        inside[field] = t7bridge.Tensor.from_numpy(changed)
     else:
         inside[field] = value
     with pytest.raises(T7BridgeError, match="modules inside were changed"):

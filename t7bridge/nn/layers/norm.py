@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isclose, sqrt
+from typing import TYPE_CHECKING
 
 from ...graph.dtypes import INT64
 from ...graph.lua import TorchObject
@@ -11,12 +12,28 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
-from ..mapping import LAYERS, Call, Lua, Row, becomes, extent, has, integer, number, of_runtime, shape
+from ..mapping import (
+    LAYERS,
+    Call,
+    Choice,
+    Lua,
+    NotMappedError,
+    Row,
+    becomes,
+    extent,
+    has,
+    integer,
+    number,
+    of_runtime,
+)
 from ..output_shapes import same
 from ..registry import Child, Param, Source, buffer, keeps, modules, param, register_layer
 from ..torch_nn import Tensors
 from ..traits import Traits
-from ..weights.layouts import REST, DeviationToVariance, Reshape
+from ..weights.layouts import REST, DeviationToVariance, Reshape, elements
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def _no_batches(fields: Fields) -> Tensor | None:
@@ -157,7 +174,57 @@ register_layer(
     module=_layer_normalization,
     traits={"norm.LayerNormalization": Traits(output=same, shapes=_layer_norm_shapes)},
 )
-_THRESHOLD, _VALUE = number("threshold", 1e-4), number("thresval", 1e-4)
+_ESTIMATOR = {"Sequential", "SpatialZeroPadding", "Square", "Replicate", "Sqrt", "CDivTable"}
+_WEIGHTED = {"SpatialConvolution", "SpatialConvolutionMap", "SpatialConvolutionMM"}
+
+
+def _local(subtract: bool, divide: bool) -> Choice:
+    """Map a normalization by the surroundings: Lua computes with modules that its constructor made of the kernel."""
+    within = "normalizer.modules.2." if subtract and divide else ""
+
+    @becomes("norm.LocalNormalization")
+    def module(lua: Lua) -> Call:
+        kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
+        for estimator in ("meanestimator", "stdestimator", "normalizer"):
+            _check_estimator(lua, estimator, kernel)
+        kwargs: dict[str, object] = {} if subtract else {"subtract": False}
+        if not divide:
+            return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), {**kwargs, "divide": False})
+        for argument, field, inner in (("threshold", "threshold", "threshold"), ("value", "thresval", "val")):
+            places = f"{within}thresholder.{inner}|{within}{field}|{field}"
+            kwargs[argument] = lua.number(places, 1e-4)
+        return Call(f"{LAYERS}norm.LocalNormalization", (lua.shape("kernel"),), kwargs)
+
+    return module
+
+
+def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
+    """Check that the convolutions of a module inside have the kernel, or a multiple of it, and no bias.
+
+    Raises:
+        NotMappedError: somebody changed them. A missing module is as it was made.
+    """
+    import numpy as np
+
+    stack = [lua.get(start)]
+    while stack:
+        found = stack.pop()
+        if not isinstance(found, TorchObject):
+            continue
+        name, fields = found.class_name.partition(".")[2], Fields(found)
+        inner = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
+        stack += [child.value for child in modules(found)] + inner
+        known = name in _ESTIMATOR or any(isinstance(each, TorchObject) for each in inner)
+        weight, bias = fields.find_tensor("weight"), fields.find_tensor("bias")
+        if name in _WEIGHTED and weight is not None and weight.numel % len(kernel) == 0:
+            rows, at = elements(weight).astype("f8").reshape(-1, len(kernel)), int(np.abs(kernel).argmax())
+            with np.errstate(all="ignore"):
+                multiple = np.allclose(rows * kernel[at], kernel * rows[:, at : at + 1], 1e-3, 1e-6 * abs(kernel[at]))
+            known = multiple and (bias is None or not elements(bias).any())
+        if not known:
+            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
+
+
 # The kernel, of one or two dimensions, from which Lua built the convolutions inside.
 register_layer(
     "nn.SpatialSubtractiveNormalization",
@@ -167,13 +234,9 @@ register_layer(
     scratch="meanestimator stdestimator normalizer divider subtractor thresholder coef ones localsums localstds "
     "adjustedsums adjustedstds thresholdedstds",
     module={
-        "nn.SpatialSubtractiveNormalization": of_runtime("norm.LocalNormalization", shape("kernel"), divide=False),
-        "nn.SpatialDivisiveNormalization": of_runtime(
-            "norm.LocalNormalization", shape("kernel"), subtract=False, threshold=_THRESHOLD, value=_VALUE
-        ),
-        "nn.SpatialContrastiveNormalization": of_runtime(
-            "norm.LocalNormalization", shape("kernel"), threshold=_THRESHOLD, value=_VALUE
-        ),
+        "nn.SpatialSubtractiveNormalization": _local(True, False),
+        "nn.SpatialDivisiveNormalization": _local(False, True),
+        "nn.SpatialContrastiveNormalization": _local(True, True),
     },
     traits={"norm.LocalNormalization": Traits(output=same, shapes=lambda shape, *_, **__: {"kernel": shape})},
 )
