@@ -26,6 +26,8 @@ from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
 from ..values.elements import ELEMENTS_KEY, HINTS, NUMBERS_KEY, pairs_of_numbers, parts_of, tensor_of_numbers
 
+_LONGEST_NAME = 10_000
+"""Maximum characters of the name of a number that is a tensor; numbers of longer names stay text."""
 _SCALARS = 1_000
 """Number of texts in the metadata from which on those of one table are one; most tensors for numbers and lists."""
 _SHOWN = 5
@@ -91,7 +93,7 @@ def flatten(value: Any, limits: Limits = DEFAULT_LIMITS, *, numbers: bool = Fals
             item = in_order(item)
             kept.append(item)
         made = tensor_of_numbers(item) if numbers and id(item) not in seen else None
-        if made is not None:
+        if made is not None and sum(map(len, _steps_to(place))) < _LONGEST_NAME:
             if isinstance(item, (list, tuple)):
                 seen.add(id(item))
             item, flat.numbers[id(made[0])] = made

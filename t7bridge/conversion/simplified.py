@@ -98,10 +98,12 @@ class Simplified(Plain):
         if self._keep_classes or all(isinstance(key, _SCALARS) for key in entries):
             return super()._entries(result, entries)
         simple: dict[Any, Any] = {}
+        numbers: dict[Any, int] = {}
         for key, item in entries.items():
-            name = self._key(key)
-            while name in simple:  # two keys with one text
-                name = f"{name}~"
+            text = name = self._key(key)
+            while name in simple:  # several keys with one text
+                numbers[text] = numbers.get(text, 1) + 1
+                name = f"{text} #{numbers[text]}"
             simple[name] = item
         return super()._entries(result, simple)
 

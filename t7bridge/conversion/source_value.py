@@ -34,10 +34,14 @@ def value_of(document: Document, request: Convert, report: Report) -> Any:
 
 def _use_metadata(value: Any, document: Document, request: Convert, report: Report) -> Any:
     """Return a value with the element types and numbers that the file's metadata record; note strings left out."""
-    from ..values.elements import HINTS, restore_values
+    from ..values.elements import HINTS, NUMBERS_KEY, restore_values
 
-    if request.record and not HINTS.isdisjoint(document.metadata):
-        value, refused = restore_values(value, document.metadata, check=not request.believed)
+    goal = FORMATS[report.target_format]
+    # As numbers they would be text in a file of tensors only, where readers of the source see arrays.
+    unused = {NUMBERS_KEY} if goal.values == NAMED and not goal.numbers else set()
+    hints = {name: text for name, text in document.metadata.items() if name in HINTS - unused}
+    if request.record and hints:
+        value, refused = restore_values(value, hints, check=not request.believed)
         if refused:
             others = f", and {len(refused) - 1} more tensors" if len(refused) > 1 else ""
             report.note(
@@ -48,7 +52,7 @@ def _use_metadata(value: Any, document: Document, request: Convert, report: Repo
                 count=len(refused),
             )
     metadata = [name for name in document.metadata if name not in HINTS]
-    if metadata and FORMATS[report.target_format].values != NAMED:
+    if metadata and goal.values != NAMED:
         names = ", ".join(metadata[:5]) + (", …" if len(metadata) > 5 else "")
         report.note(
             "info",

@@ -190,13 +190,13 @@ def pairs_of(a: FileContent, b: FileContent, limits: Limits = DEFAULT_LIMITS) ->
         yield (lua.value, made) if a.is_lua else (made, lua.value)
 
 
-def _python_forms(side: FileContent, limits: Limits) -> Iterator[Any]:
+def _python_forms(side: FileContent, limits: Limits, target: str = "pt") -> Iterator[Any]:
     """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
     from ..conversion.into_named import plain_value
 
     has_objects = side.is_lua and any(isinstance(found, TorchObject) for found in side.document.content.objects)
     for mode, with_data in (("tree", True), ("auto", False), ("auto", True)) if has_objects else (("auto", True),):
-        request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format="pt")
+        request, said = Convert(side.document.path, "", mode, limits=limits), Report(target_format=target)
         request.believed = False
         yield side.add_form(plain_value(side.document, request, said, with_data=with_data), said)
 
@@ -205,7 +205,9 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
     """Yield a file as formats of named tensors can hold it: tensors by name, strings, and what is left out."""
     from ..conversion.named_tensors import flatten, name_tensors
 
-    for form in _python_forms(side, limits):
+    # Arrays that were numbers stay arrays in a format without such.
+    others = [goal.name for goal in goals if side.is_named and not formats.FORMATS[goal.name].numbers]
+    for form in _python_forms(side, limits, *others[:1]):
         texts = side.left_out(form)
         left_out = [path for paths in flatten(form, limits).left_out.values() for path in paths]
         metadata = side.document.metadata

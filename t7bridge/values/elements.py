@@ -71,7 +71,7 @@ def _numbers_of(item: Any, kind: Any) -> Any:
     made = _LISTS[kind]
     if made is None:
         return item.item() if item.is_scalar else item
-    if len(item.size) != 1:
+    if len(item.size) != 1 or item.element.name not in {name for name, _ in _NUMBERS.values()}:
         return item
     numbers = item.tolist()
     if kind.startswith("mixed"):
