@@ -222,7 +222,7 @@ def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_pat
 )
 def test_errors_name_the_file(given: list[str], tmp_path: Path, capsys: Any) -> None:
     """A sound file that holds nothing of what a verb wants is named in the error, also where many files are given."""
-    torch.save({"epoch": 3, "names": ["a"]}, tmp_path / "x.pt")
+    torch.save({"epoch": None, "names": ["a"]}, tmp_path / "x.pt")
     arguments = [each.replace("FILE", str(tmp_path / "x.pt")).replace("OUT", str(tmp_path / "out")) for each in given]
     assert cli.main(arguments) == 2
     assert f"t7bridge: error: {tmp_path / 'x.pt'}: " in capsys.readouterr().err

@@ -123,6 +123,7 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
     """Scan every file of a folder; those of a distributed checkpoint by the parts that its metadata name."""
     report = ScanReport(folder, "folder")
+    found = False
     for place, folders, names in os.walk(folder):
         folders.sort()
         parts = _distributed_parts(place, limits, report) if METADATA_MEMBER in names else {}
@@ -136,10 +137,13 @@ def _scan_folder(folder: str, limits: Limits) -> ScanReport:
                     _scan_parts(source, parts[path], limits, one) if path in parts else _scan_loose(source, limits, one)
             except T7BridgeError as error:
                 one.error = str(error)
+            found = True
             inside = os.path.relpath(path, folder)
             report.findings += [evolve(each, path=f"{inside}: {each.path}".removesuffix(": ")) for each in one.findings]
             if one.error and not report.error:
                 report.error = one.error if inside in one.error else f"{inside}: {one.error}"
+    if not found:
+        report.error = f"{folder}: the folder holds no file to scan"
     return report
 
 
