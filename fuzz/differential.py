@@ -202,6 +202,9 @@ class _Inert:
         value.state = state
         return value
 
+    def fill(self, value: PythonObject) -> None:
+        pass
+
     def persistent(self, saved_id: Any) -> Any:
         return _Id(saved_id)
 

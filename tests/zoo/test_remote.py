@@ -34,8 +34,10 @@ def memory() -> Iterator[object]:
     """fsspec's file system in memory, empty."""
     system = fsspec.filesystem("memory")
     system.store.clear()
+    system.pseudo_dirs[:] = [""]
     yield system
     system.store.clear()
+    system.pseudo_dirs[:] = [""]
 
 
 @pytest.mark.slow
