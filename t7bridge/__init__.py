@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .graph.tensor import Tensor
     from .limits import Limits
     from .nn.registry import register_module
-    from .nn.weights.state_dict import state_dict
+    from .nn.state_dict import state_dict
     from .report import Note, Report
     from .tools.diff import diff
     from .tools.draw import draw
@@ -60,7 +60,7 @@ _HOMES = {
     "prove": "tools.prove.prove",
     "scan": "tools.scan",
     "verify": "tools.verify",
-    "state_dict": "nn.weights.state_dict",
+    "state_dict": "nn.state_dict",
     "load_as_torchfile": "formats.torchfile",
     "load_module": "tools.load_module",
     "write_module": "tools.export_module",

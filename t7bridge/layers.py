@@ -4,6 +4,7 @@
 `module`, `inspect` and `draw`. Importing this module loads the table of Lua layers, but not PyTorch.
 """
 
+from .nn.layouts import FIRST, LAST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 from .nn.mapping import (
     BASE,
     INPLACE,
@@ -29,6 +30,7 @@ from .nn.registry import (
     Child,
     Param,
     Source,
+    Traits,
     buffer,
     criterions,
     first_module,
@@ -42,8 +44,6 @@ from .nn.registry import (
     registered_layers,
     unregister_layer,
 )
-from .nn.traits import Traits
-from .nn.weights.layouts import FIRST, LAST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 
 __all__ = [
     "BASE",

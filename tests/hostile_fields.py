@@ -23,9 +23,9 @@ from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.plan.places import Places, is_scratch
+from t7bridge.nn.places import Places, is_scratch
 from t7bridge.nn.registry import registered_layers
-from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import materialize
 
 RAN = Path(tempfile.gettempdir(), f"t7bridge-ran-{os.getpid()}")

@@ -18,7 +18,7 @@ from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.plan.inside import module_at
+from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 
@@ -150,7 +150,7 @@ def sound_reason(proof: Proof, path: str) -> str:
 
 def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
-    from t7bridge.nn.plan.places import find_modules
+    from t7bridge.nn.places import find_modules
     from t7bridge.tools.prove.flows import runs
     from t7bridge.tools.prove.values import is_whole
     from t7bridge.torchmodules.running import mapped, to_torch

@@ -16,7 +16,7 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError
-from ..nn.plan.spec import ModuleSpec
+from ..nn.mapping import ModuleSpec
 
 WIDTH = 88
 """Line length, the default of Black and Ruff."""

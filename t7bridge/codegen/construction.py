@@ -13,10 +13,9 @@ from typing import Any
 from ..data import define
 from ..errors import ModelError
 from ..graph.dtypes import ELEMENT_TYPES
-from ..nn.mapping import LAYERS
-from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.mapping import LAYERS, ModuleSpec, Plan
+from ..nn.registry import traits_of
 from ..nn.torch_nn import TORCH, Refused, Shape, constructed, shape
-from ..nn.traits import traits_of
 from .copied import constructor
 from .keys import Owned, all_specs
 

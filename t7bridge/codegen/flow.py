@@ -10,9 +10,8 @@ from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.flows import ANY, DataFlow, Kind, listed
-from ..nn.mapping import LAYERS
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
-from ..nn.traits import traits_of
+from ..nn.mapping import LAYERS, SEQUENTIAL, ModuleSpec
+from ..nn.registry import traits_of
 from .code import Construction, Lit, Name, Node, apply, dotted, sequential
 from .copied import Copied, pieces
 from .forms import BatchOrigin, Form

@@ -9,10 +9,10 @@ from ..errors import ModelError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.plan.build_spec import build_plan
-from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.mapping import ModuleSpec, Plan
+from ..nn.plan import build_plan
 from ..nn.registry import layer_of
-from ..nn.weights.state_dict import StateDict, state_dict
+from ..nn.state_dict import StateDict, state_dict
 from ..report import Note
 from .code import Assign, method
 from .construction import check_construction

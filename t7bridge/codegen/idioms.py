@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeVar
 
+from ..nn.mapping import ModuleSpec
 from ..nn.output_shapes import slid
-from ..nn.plan.spec import ModuleSpec
+from ..nn.registry import Traits, traits_of
 from ..nn.torch_nn import SAME, TORCH
-from ..nn.traits import Traits, traits_of
 from .code import Attr, BinaryOperation, Construction, Lit, Node, apply, dotted, method
 from .forms import BatchOrigin, Form, form_after
 from .steps import Write

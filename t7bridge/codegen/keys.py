@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from ..errors import ModelError
 from ..graph.tensor import Tensor
-from ..nn.mapping import LAYERS
-from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.mapping import LAYERS, ModuleSpec, Plan
 from .code import Attr, Construction, Lit, Name, Node, Subscript
 from .copied import pieces
 from .flow import CodeBlock

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..nn.flows import TENSOR, Kind, many
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from .code import BinaryOperation, Listed, Node, apply, method
 from .forms import Form, alike
 from .idioms import by_writer, traits

@@ -5,7 +5,7 @@ Lua's in-place layers change a value for all later readers, and PyTorch's do so 
 
 from __future__ import annotations
 
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from .idioms import traits
 
 Effects = tuple[bool, bool]

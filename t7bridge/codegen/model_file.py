@@ -7,7 +7,7 @@ import re
 
 from ..data import define
 from ..nn.flows import ANY, TENSOR, Kind
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec
+from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from ..nn.torch_nn import TORCH
 from ..version import __version__
 from .alike import calls_in, merge_alike

@@ -6,7 +6,7 @@ import builtins
 import keyword
 import unicodedata
 
-from ..nn.plan.names import is_free_name
+from ..nn.graphs import is_free_name
 
 MAX_NAME = 60
 """Maximum length of a name; a longer one of a file is not used."""

@@ -6,9 +6,9 @@ from ..errors import UnsupportedError
 from ..graph.lua import TorchObject
 from ..graph.tensor import Tensor
 from ..limits import Budget, Limits
-from ..nn.plan.copies import copy_as_lua
-from ..nn.plan.places import Places
-from ..nn.plan.spec import SEQUENTIAL, ModuleSpec, Plan
+from ..nn.copies import copy_as_lua
+from ..nn.mapping import SEQUENTIAL, ModuleSpec, Plan
+from ..nn.places import Places
 from ..nn.torch_nn import SAME, TORCH
 from .idioms import traits
 from .keys import all_specs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..nn.plan.spec import ModuleSpec
+from ..nn.mapping import ModuleSpec
 from ..nn.torch_nn import REQUIRED, TORCH
 from .code import Construction, Lit
 from .copied import Copied

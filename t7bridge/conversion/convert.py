@@ -75,7 +75,7 @@ def convert(request: Convert) -> Report:
         StrictError: with `strict`: the target would hold less; the error lists all notes.
     """
     if request.classes is not None:
-        from ..nn.own_classes import load_classes
+        from ..nn.registry import load_classes
 
         load_classes(request.classes)
     check_choices(request)

@@ -22,8 +22,8 @@ from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, QuantizedTenso
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Visit, children, objects, step_name
-from ..nn.plan.places import is_module as is_lua_module
-from ..nn.plan.places import is_scratch
+from ..nn.places import is_module as is_lua_module
+from ..nn.places import is_scratch
 from ..nn.registry import layer_of
 from ..report import Report
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..graph.lua import TorchObject, Value
 from ..graph.walk import Visit
-from ..nn.weights.lost_sharing import note_lost_sharing
-from ..nn.weights.state_dict import StateDict, find_modules, is_module, state_dict
+from ..nn.named import note_lost_sharing
+from ..nn.state_dict import StateDict, find_modules, is_module, state_dict
 from ..report import Report
 from .left_out import Coverage, note_beside, note_data, place_of
 from .tree import Replaced, to_python

@@ -8,8 +8,8 @@ from typing import Any
 from ..codegen.generate import generate
 from ..errors import T7BridgeError
 from ..graph.lua import TorchObject
-from ..nn.weights.recorded import ROOT_FIELD, recorded
-from ..nn.weights.state_dict import StateDict
+from ..nn.recorded import ROOT_FIELD, recorded
+from ..nn.state_dict import StateDict
 
 _PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that `DataParallel` and `torch.compile` add to every key."""

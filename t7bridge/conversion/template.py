@@ -17,10 +17,10 @@ from ..formats.pt.modules import module_state_dict
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
 from ..graph.walk import step_name
-from ..nn.plan.places import is_module
+from ..nn.fill import added, assignment, is_close, kept_field, learned_copies, native, recomputed
+from ..nn.places import is_module
 from ..nn.registry import layer_of
-from ..nn.weights.fill import added, assignment, is_close, kept_field, learned_copies, native, recomputed
-from ..nn.weights.state_dict import Origin, StateDict, state_dict
+from ..nn.state_dict import Origin, StateDict, state_dict
 from ..report import Note
 from ..values.assign import Assignment, assign, same_elements
 from .state_keys import plain_keys

@@ -15,9 +15,9 @@ from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage
 from .fields import Fields, items_of, lookup
+from .graphs import graph_modules, graph_spec
 from .mapping import Lua, NotMappedError
-from .plan.graph_spec import graph_spec
-from .registry import graph_modules, modules
+from .registry import modules
 
 _OPTIONS = {
     "AddConstant": ("constant_scalar", "inplace"),

@@ -13,8 +13,7 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .mapping import LAYERS
-from .plan.spec import ModuleSpec
+from .mapping import LAYERS, ModuleSpec
 
 _LARGEST = 400
 """Maximum number of kinds in one; of larger lists only the kind of all elements is known."""

@@ -1,26 +1,150 @@
-"""The table of Lua layers: the tensors of each class, their layouts, and its children.
+"""The table of Lua layers: the tensors of each class, their layouts, its children and its PyTorch modules.
 
 An entry is data and works in both directions: forwards to make a state dict, backwards to put one into a Lua model.
-May import graph and errors. Knows neither formats nor PyTorch.
+Its traits are facts about the classes that the layers become, which the planner, the source generator and the tools
+look up here by the dotted name of the class. May import graph, io and errors. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
-from attrs import evolve, field
+from attrs import field
 
 from ..data import define
 from ..errors import ModelError
 from ..graph.lua import TorchObject, Value
 from ..graph.tensor import Tensor
-from .fields import Fields, items_of, lookup
-from .mapping import Mapped, Row
-from .plan.names import is_free_name
-from .traits import Traits, add_traits, remove_traits
-from .weights.layouts import Layout, LayoutStep
+from ..io.inputs import add_input
+from ..io.source import PathLike
+from .fields import Fields, items_of
+from .flows import Flow
+from .layouts import Layout, LayoutStep
+from .mapping import LAYERS, Mapped, Row
+from .output_shapes import Rule
+from .torch_nn import Refused, Shape, output_of, tensors_like
+
+
+@define(frozen=True)
+class Traits:
+    """Facts about one class of modules.
+
+    A layer changes its input in place if it has an argument `inplace` that is true.
+
+    Attributes:
+        takes_list: the input is a list.
+        returns_list: the output is a list.
+        flow: how the structure of the output follows from that of the input, see `flows`; without it the output is
+            a tensor, or a list of anything.
+        may_take_list: the input is a tensor, or a list whose second element is used for its size.
+        shares_memory: the output may share memory with the input.
+        copies: the output has memory of its own, though the expression named by `written` is a view.
+        copying: the class with the same arguments whose output always has memory of its own, like Lua's layer.
+        repeats: several elements of the output are the same memory.
+        loses_batch: a single example may be returned without the batch dimension that it had.
+        keeps_batch_if: the argument that prevents this if it is true.
+        plain_examples: the positional arguments with which `Call.plain` accepts single examples too.
+        plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
+        written: how generated source expresses it without the class: the name of a writer in `codegen/idioms.py` or
+            `codegen/lists.py`, and arguments for it.
+        block: the base name of its class if it becomes a class of the source.
+        shapes: the shapes of its tensors by name, as a function of its arguments, if known; it raises `Refused` where
+            the constructor would raise. A module among the arguments has `tensors`, its own shapes.
+        like: the class of torch.nn whose tensors and output shape it has, by the same arguments, as far as it has them.
+        output: the shape of its output, if known otherwise: a rule of `output_shapes`.
+        remembering: the class with the same arguments that remembers what a module referring to it needs.
+        is_identity: it returns its input and does nothing else.
+        is_graph: its arguments are the nodes of the graph of its children.
+    """
+
+    takes_list: bool = False
+    returns_list: bool = False
+    flow: Flow | None = None
+    may_take_list: bool = False
+    shares_memory: bool = False
+    copies: bool = False
+    copying: str = ""
+    repeats: bool = False
+    loses_batch: bool = False
+    keeps_batch_if: str = ""
+    plain_examples: tuple[Any, ...] | None = None
+    plain_rank: int = 0
+    written: tuple[Any, ...] = ()
+    block: str = ""
+    shapes: Callable[..., Mapping[str, Shape]] | None = None
+    like: str = ""
+    output: Rule | None = None
+    remembering: str = ""
+    is_identity: bool = False
+    is_graph: bool = False
+
+
+_NONE = Traits()
+_TRAITS: dict[str, Traits] = {}
+
+
+def traits_of(target: str) -> Traits:
+    """Return the facts about a class by its dotted name; all false if no entry declares any."""
+    return _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+
+
+def like_of(target: str) -> str:
+    """Return the class of torch.nn that a class is, or is like; its own name otherwise."""
+    return traits_of(target).like or target.removeprefix("torch.nn.")
+
+
+def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the shapes of the parameters and buffers of a module constructed with these arguments, by name.
+
+    Args:
+        target: its class, by the dotted name.
+        args: positional arguments.
+        kwargs: arguments by keyword.
+
+    Returns:
+        Shapes by name; none if they are unknown.
+    """
+    facts = traits_of(target)
+    if facts.shapes is None:
+        return tensors_like(like_of(target), args, kwargs)
+    try:
+        return dict(facts.shapes(*args, **kwargs))
+    except (ArithmeticError, LookupError, Refused, TypeError, ValueError):
+        return {}
+
+
+def output_rule(target: str) -> Rule | None:
+    """Return the shape of a class's output as a function of its input's, by the dotted name; `None` if unknown."""
+    facts = traits_of(target)
+    return facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
+
+
+def add_traits(traits: Mapping[str, Traits]) -> None:
+    """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
+
+    Raises:
+        ModelError: another entry already declares traits of the same class.
+    """
+    for target, facts in traits.items():
+        if _TRAITS.get(target, facts) != facts:
+            raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
+    _TRAITS.update(traits)
+
+
+def remove_traits(traits: Mapping[str, Traits]) -> None:
+    """Remove a declaration."""
+    for target in traits:
+        _TRAITS.pop(target, None)
+
+
+def declared_traits() -> dict[str, Traits]:
+    """Return all facts by class, sorted: for tests."""
+    return dict(sorted(_TRAITS.items()))
 
 
 @define(frozen=True)
@@ -386,30 +510,42 @@ def named_modules(*names: str) -> Children:
     return find
 
 
-def graph_modules(obj: TorchObject) -> Iterator[Child]:
-    """Yield the modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
+_loaded: dict[str, ModuleType] = {}
 
-    A module is named by the annotation of its first node, if that is a valid and unique name in PyTorch;
-    the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
-    `modules`.
+
+def load_classes(path: PathLike) -> None:
+    """Run a Python file that registers classes, once in a process.
+
+    The file is the caller's program, and is trusted; see `docs/own-layers.md`. Its module has the file's name, so that
+    generated source can import it.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ModelError: the file does not exist or fails, or has the name of another module.
     """
-    nodes = items_of(obj.get("forwardnodes")) or ()
-    names: dict[int, str] = {}
-    for node in nodes:
-        module, label = lookup(node, "data.module"), lookup(node, "data.annotations.name")
-        if module is not None and isinstance(label, bytes) and id(module) not in names:
-            names[id(module)] = label.decode("utf-8", "replace")
-    usable = {key: name for key, name in names.items() if is_free_name(name) and [*names.values()].count(name) == 1}
-    found = False
-    for child in modules(obj):
-        found = True
-        yield evolve(child, name=usable.pop(id(child.value), child.name))
-    if found:
+    name = os.fspath(path)
+    real = os.path.realpath(name)
+    add_input(name)
+    if real in _loaded:
         return
-    position = 0
-    for number, node in enumerate(nodes, 1):
-        module = lookup(node, "data.module")
-        if module is not None:
-            name = usable.pop(id(module), str(position))
-            yield Child(name, f".forwardnodes[{number}].data.module", module)
-            position += 1
+    stem = os.path.splitext(os.path.basename(name))[0]
+    if stem in sys.modules or not stem.isidentifier():
+        raise ModelError(
+            "a file with registrations cannot have this name", file=name, expected="a name that no other module has"
+        )
+    spec = importlib.util.spec_from_file_location(stem, real)
+    if spec is None or spec.loader is None:
+        raise ModelError("is not a Python file", file=name, expected="a name that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except OSError as error:
+        del sys.modules[stem]
+        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=name) from error
+    except Exception as error:
+        del sys.modules[stem]
+        raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=name) from error
+    _loaded[real] = module

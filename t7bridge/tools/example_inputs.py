@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..errors import ModelError
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.example import Example, Examples
-from ..nn.example_text import EXPECTED, is_shape, parse_shapes
+from ..nn.example import EXPECTED, Example, Examples, is_shape, parse_shapes
 from .prove.prove import values_in
 from .prove.values import Recorded
 

@@ -18,7 +18,7 @@ from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import Budget, Limits
-from ..nn.weights.state_dict import state_dict
+from ..nn.state_dict import state_dict
 from ..report import Report
 from .load_module import one_module
 
@@ -71,14 +71,14 @@ def write_module(request: WriteModule) -> Report:
     """
     from ..codegen.generate import generate
     from ..formats.pt.writer import PtWriter
-    from ..nn.weights.compact import compacted
+    from ..nn.compact import compacted
 
     if request.index_base not in (0, 1):
         raise ModelError(
             "the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{request.index_base}"
         )
     if request.classes is not None:
-        from ..nn.own_classes import load_classes
+        from ..nn.registry import load_classes
 
         load_classes(request.classes)
     with ByteSource.from_path(request.src) as source:

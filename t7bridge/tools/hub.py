@@ -21,8 +21,8 @@ from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.plan.places import Places
-from ..nn.weights.state_dict import state_dict
+from ..nn.places import Places
+from ..nn.state_dict import state_dict
 from ..report import Note, Report
 from ..text import printable
 from ..version import __version__
@@ -93,7 +93,7 @@ def export_hub(
         TargetExistsError: a file exists and `force` is not set.
     """
     from ..codegen.generate import generate
-    from ..nn.weights.compact import compacted
+    from ..nn.compact import compacted
 
     if index_base not in (0, 1):
         raise ModelError("the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{index_base}")

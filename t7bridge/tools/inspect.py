@@ -18,7 +18,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import Visit, children, walk
 from ..io.source import Readable
 from ..limits import Limits
-from ..nn.plan.places import is_module
+from ..nn.places import is_module
 from ..values.outline import summary as short_summary
 from ..values.summary import LayerRow, Summary, TensorRow
 from .draw import (

@@ -10,8 +10,7 @@ from ..errors import ModelError, NoModuleError, UnsupportedError
 from ..graph.lua import TorchObject
 from ..io.source import ByteSource, Readable
 from ..limits import DEFAULT_LIMITS, Limits
-from ..nn.plan.inside import module_at
-from ..nn.plan.places import find_models
+from ..nn.places import find_models, module_at
 
 if TYPE_CHECKING:
     import torch

@@ -244,8 +244,8 @@ def _as_model_file(lua: Value, python: Any) -> Any:
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
     from ..codegen.generate import generate
-    from ..nn.plan.places import find_models
-    from ..nn.weights.compact import compacted
+    from ..nn.compact import compacted
+    from ..nn.places import find_models
 
     found = [] if isinstance(lua, list) else find_models(lua)
     if len(found) != 1:

@@ -16,12 +16,12 @@ from ..graph.lua import TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..limits import DEFAULT_LIMITS, Budget, Limits
-from ..nn.plan.build_spec import build_plan
-from ..nn.plan.copies import copy_as_lua
-from ..nn.plan.spec import ModuleSpec, Plan
+from ..nn.copies import copy_as_lua
+from ..nn.mapping import ModuleSpec, Plan
+from ..nn.plan import build_plan
+from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import class_of
-from ..nn.weights.recorded import ROOT_FIELD, recorded
-from ..nn.weights.state_dict import state_dict
+from ..nn.state_dict import state_dict
 from .layers.graph import Graph
 from .recorded import keep_keys
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..nn.weights.recorded import Recorded
+from ..nn.recorded import Recorded
 
 
 def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:

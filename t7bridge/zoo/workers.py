@@ -229,7 +229,7 @@ def _warm_up(settings: Settings) -> None:
         "conversion.into_python",
         "conversion.t7_record",
         "conversion.tree",
-        "nn.weights.state_dict",
+        "nn.state_dict",
         "formats.pt.reader",
         "formats.pt.writer",
         "graph.arrays",

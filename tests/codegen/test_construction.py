@@ -14,11 +14,10 @@ from helpers import corpus, read
 from t7bridge.codegen.construction import Inside, expected
 from t7bridge.codegen.keys import all_specs
 from t7bridge.errors import T7BridgeError
-from t7bridge.nn.mapping import LAYERS
-from t7bridge.nn.plan.build_spec import build_plan
-from t7bridge.nn.plan.spec import ModuleSpec
+from t7bridge.nn.mapping import LAYERS, ModuleSpec
+from t7bridge.nn.plan import build_plan
+from t7bridge.nn.state_dict import find_modules
 from t7bridge.nn.torch_nn import Refused
-from t7bridge.nn.weights.state_dict import find_modules
 from t7bridge.torchmodules import layers
 from t7bridge.torchmodules.build import construct
 

@@ -17,8 +17,8 @@ from t7bridge.codegen import copied
 from t7bridge.codegen.generate import generate
 from t7bridge.codegen.torch_classes import TORCH
 from t7bridge.graph.lua import TorchObject
-from t7bridge.nn.plan.names import RESERVED
-from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.nn.graphs import RESERVED
+from t7bridge.nn.state_dict import find_modules
 
 
 @cache

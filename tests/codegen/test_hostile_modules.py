@@ -19,7 +19,7 @@ from t7bridge.codegen.flow import SourceBuilder
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.nn.state_dict import find_modules
 from t7bridge.tools.export_module import write_module
 from t7bridge.tools.load_module import load_module
 

@@ -13,7 +13,7 @@ from runtime_helpers import as_torch, difference, recorded, run
 from source_helpers import run_source
 
 from t7bridge.graph.lua import TorchObject
-from t7bridge.nn.weights.state_dict import find_modules
+from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import live_module
 
 CASES = [path for path in corpus("nn/*.t7") + corpus("models/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]

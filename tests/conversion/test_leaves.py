@@ -17,7 +17,7 @@ import t7bridge
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph import lua, python
 from t7bridge.graph.storage import Storage
-from t7bridge.nn.weights.state_dict import find_modules, state_dict
+from t7bridge.nn.state_dict import find_modules, state_dict
 from t7bridge.report import CODES
 
 TARGETS = ("pt", "t7", "safetensors", "h5", "npz")

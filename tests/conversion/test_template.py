@@ -22,7 +22,7 @@ from t7bridge.graph.dtypes import FLOAT64
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Span, Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.weights.state_dict import find_modules, state_dict
+from t7bridge.nn.state_dict import find_modules, state_dict
 from t7bridge.report import Report
 
 torch = pytest.importorskip("torch", reason="tunes the weights in PyTorch")

@@ -18,8 +18,8 @@ from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Span, Storage
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.weights.compact import compact_in, compacted
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.compact import compact_in, compacted
+from t7bridge.nn.state_dict import state_dict
 
 FLAT = TESTFILES / "models/autoencoder_flat.t7"
 

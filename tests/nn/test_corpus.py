@@ -10,8 +10,8 @@ from looping import for_each
 
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import items_of
-from t7bridge.nn.plan.places import find_modules
-from t7bridge.nn.weights.state_dict import StateDict, state_dict
+from t7bridge.nn.places import find_modules
+from t7bridge.nn.state_dict import StateDict, state_dict
 
 NO_MODULE = {
     "legacy/function_type6.t7": "a table with a function",

@@ -13,8 +13,8 @@ from runtime_helpers import as_torch
 import t7bridge.nn.layers  # noqa: F401
 from t7bridge.nn.flows import ANY, TENSOR, DataFlow, listed, many
 from t7bridge.nn.mapping import LAYERS
-from t7bridge.nn.plan.build_spec import build_plan
-from t7bridge.nn.traits import traits_of
+from t7bridge.nn.plan import build_plan
+from t7bridge.nn.registry import traits_of
 from t7bridge.torchmodules.build import live_module
 
 TENSORS = {"OutputsLSTM", "OutputsGRU", "OutputsRNN", "SeqLSTM", "ModuleCriterion", "MaskZeroCriterion"}

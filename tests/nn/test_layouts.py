@@ -14,7 +14,7 @@ from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.weights.layouts import (
+from t7bridge.nn.layouts import (
     FIRST,
     REST,
     BlockOrder,

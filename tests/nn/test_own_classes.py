@@ -15,7 +15,7 @@ import t7bridge
 from t7bridge.errors import ModelError, UnsupportedLayerError
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.own_classes import load_classes
+from t7bridge.nn.registry import load_classes
 
 PROGRAM = """
 import torch
@@ -84,7 +84,7 @@ def test_a_class_like_a_known_one_is_named() -> None:
     fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
     model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([])}))
     model["modules"] = Table.from_list([TorchObject("nn.Linear01", 1, Table.of(fields))])
-    from t7bridge.nn.plan.build_spec import build_plan
+    from t7bridge.nn.plan import build_plan
 
     with pytest.raises(
         UnsupportedLayerError, match=r"nn\.Linear01 .* it has weight 2 x 3, bias 2 and all fields of nn\.Linear"

@@ -11,9 +11,9 @@ import t7bridge
 from t7bridge.errors import ModelError
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.output_shapes import Arguments
-from t7bridge.nn.plan.build_spec import build_plan
+from t7bridge.nn.plan import build_plan
+from t7bridge.nn.registry import output_rule, tensor_shapes
 from t7bridge.nn.torch_nn import TORCH
-from t7bridge.nn.traits import output_rule, tensor_shapes
 from t7bridge.torchmodules.build import construct
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]

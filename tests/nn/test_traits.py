@@ -21,8 +21,16 @@ from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.walk import walk
 from t7bridge.nn.fields import Fields
 from t7bridge.nn.mapping import LAYERS, Call, Choice, Lua, Row, becomes, of_runtime
-from t7bridge.nn.registry import ParamsOf, layer_of, register_layer, registered_layers, unregister_layer
-from t7bridge.nn.traits import Traits, declared_traits, traits_of
+from t7bridge.nn.registry import (
+    ParamsOf,
+    Traits,
+    declared_traits,
+    layer_of,
+    register_layer,
+    registered_layers,
+    traits_of,
+    unregister_layer,
+)
 
 CODEGEN = Path(t7bridge.codegen.__file__).parent
 

@@ -9,7 +9,7 @@ from looping import for_each
 from runtime_helpers import difference, recorded, run
 
 import t7bridge
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.state_dict import state_dict
 
 CASES = [path for path in corpus("nn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 

@@ -27,8 +27,8 @@ from t7bridge.layers import (
     same,
     unregister_layer,
 )
-from t7bridge.nn.traits import traits_of
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.registry import traits_of
+from t7bridge.nn.state_dict import state_dict
 
 
 class Scale(torch.nn.Module):

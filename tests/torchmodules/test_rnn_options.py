@@ -17,9 +17,9 @@ from looping import for_each
 from runtime_helpers import as_torch, calls, difference, do, leaves
 
 from t7bridge.nn.fields import Fields, items_of
+from t7bridge.nn.layouts import apply_layout
 from t7bridge.nn.registry import layer_of
-from t7bridge.nn.weights.layouts import apply_layout
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 from t7bridge.torchmodules.layers import reinforce
 

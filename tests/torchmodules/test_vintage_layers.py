@@ -8,8 +8,8 @@ import torch
 
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.weights.fill import assignment
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.fill import assignment
+from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 
 

@@ -11,7 +11,7 @@ from helpers import TESTFILES, read
 from looping import for_each
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 
 

@@ -15,7 +15,7 @@ import torch
 
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.weights.state_dict import state_dict
+from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 
 

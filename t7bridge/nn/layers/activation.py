@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..compounds import node, recognized, require
 from ..mapping import INPLACE, LAYERS, Call, Lua, becomes, extent, flag, number, of_runtime, of_torch
 from ..output_shapes import same
-from ..registry import modules, param, register_layer
-from ..traits import Traits
+from ..registry import Traits, modules, param, register_layer
 
 # weight (planes), or (1) if all planes share it.
 register_layer(

@@ -6,10 +6,9 @@ from ...data import define
 from ...errors import ModelError
 from ...graph.tensor import Tensor
 from ..fields import Fields
+from ..layouts import elements
 from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
-from ..registry import buffer, register_layer
-from ..traits import Traits
-from ..weights.layouts import elements
+from ..registry import Traits, buffer, register_layer
 from .pooling import axes
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from ..layouts import LAST, REST, Merge, Narrow, Permute, Reshape
 from ..mapping import LAYERS, Call, Choice, Lua, NotMappedError, becomes, integer, of_runtime, shape
-from ..registry import param, register_layer
-from ..traits import Traits
-from ..weights.layouts import LAST, REST, Merge, Narrow, Permute, Reshape
+from ..registry import Traits, param, register_layer
 
 
 @becomes("ccn2.SpatialConvolution")

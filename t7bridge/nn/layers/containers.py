@@ -10,15 +10,17 @@ from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
 from ..fields import Fields, lookup
+from ..graphs import graph_modules
+from ..layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from ..mapping import LAYERS, Call, Lua, Mapped, NotMappedError, becomes, dim, integer, of_runtime, of_torch
-from ..plan.places import is_scratch
+from ..places import is_scratch
 from ..registry import (
     Child,
     Layer,
     Param,
     Source,
+    Traits,
     first_module,
-    graph_modules,
     keeps,
     layer_of,
     modules,
@@ -27,8 +29,6 @@ from ..registry import (
     register_layer,
 )
 from ..torch_nn import Refused, Tensors
-from ..traits import Traits
-from ..weights.layouts import Layout, Permute, Reshape, apply_layout, copied, elements
 from .shape import dpnn_convert
 
 # Containers that only call their children.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..fields import Fields
+from ..layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
 from ..mapping import LAYERS, Call, Choice, Lua, becomes, extent, integer, of_runtime, pair, shape
 from ..output_shapes import temporal
-from ..registry import Param, buffer, keeps, param, register_layer
+from ..registry import Param, Traits, buffer, keeps, param, register_layer
 from ..torch_nn import Tensors, constructed
-from ..traits import Traits
-from ..weights.layouts import FIRST, REST, Merge, Narrow, Permute, Reshape
 from .pooling import axes
 from .torch_2010 import TURNED_KERNEL, has_turned_kernel
 

@@ -9,11 +9,10 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import flows
 from ..fields import items_of
+from ..layouts import elements
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, flag, integer, number, of_runtime, shape
-from ..registry import Param, criterions, named_modules, param, register_layer
+from ..registry import Param, Traits, criterions, named_modules, param, register_layer
 from ..torch_nn import Tensors
-from ..traits import Traits
-from ..weights.layouts import elements
 
 _SCRATCH = "output_tensor total_weight_tensor target buffer"
 _AVERAGE = flag("sizeAverage", True)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..fields import Fields
+from ..layouts import Narrow, Reshape
 from ..mapping import LAYERS, Call, Lua, NotMappedError, becomes, of_runtime
-from ..registry import Param, Source, keeps, modules, param, register_layer
+from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
 from ..torch_nn import Tensors, constructed, positive
-from ..traits import Traits
-from ..weights.layouts import Narrow, Reshape
-from .recurrent_state import values
+from .recurrent_cells import values
 
 # Gates of each class: i, f, g, o of the LSTM; r, z, n of the GRU.
 _GATES = {

@@ -11,11 +11,10 @@ from ...graph.lua import TorchObject
 from .. import flows
 from ..compounds import node, require
 from ..fields import lookup
+from ..layouts import Reshape, elements
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, extent, flag, integer, number, of_runtime
-from ..registry import Child, buffer, named_modules, param, register_layer
+from ..registry import Child, Traits, buffer, named_modules, param, register_layer
 from ..torch_nn import Tensors, constructed
-from ..traits import Traits
-from ..weights.layouts import Reshape, elements
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
 _LAYERS = f"{LAYERS}dpnn."

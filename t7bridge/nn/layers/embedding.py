@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..mapping import LAYERS, Call, Lua, becomes
-from ..registry import param, register_layer
-from ..traits import Traits
+from ..registry import Traits, param, register_layer
 
 
 @becomes("embedding.LookupTable", "torch.nn.Embedding")

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from ...graph.lua import TorchObject
 from ..fields import Fields, items_of, lookup
+from ..layouts import Narrow
 from ..mapping import BASE, Call, Choice, Lua, becomes, extent, flag, integer, number, of_runtime, of_torch, pair, shape
-from ..registry import Child, Param, buffer, keeps, modules, register_layer
-from ..traits import Traits
-from ..weights.layouts import Narrow
+from ..registry import Child, Param, Traits, buffer, keeps, modules, register_layer
 from .pooling import windows
 
 # Channel-wise scale and offset, not learned.

@@ -11,8 +11,7 @@ from ...graph.lua import TorchObject
 from .. import flows
 from ..fields import items_of, lookup
 from ..mapping import BASE, LAYERS, Call, Lua, NotMappedError, becomes, dim, flag, integer, of_runtime, optional
-from ..registry import Child, named_modules, register_layer
-from ..traits import Traits
+from ..registry import Child, Traits, named_modules, register_layer
 
 
 def _views(lua: Lua) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 from ...graph.tensor import Tensor
 from ..compounds import node, require
 from ..fields import Fields
+from ..layouts import REST, Reshape, copied, elements
 from ..mapping import (
     BASE,
     INPLACE,
@@ -23,10 +24,8 @@ from ..mapping import (
     of_torch,
 )
 from ..output_shapes import same, unknown
-from ..registry import Param, buffer, param, register_layer
+from ..registry import Param, Traits, buffer, param, register_layer
 from ..torch_nn import Refused, Tensors, constructed
-from ..traits import Traits
-from ..weights.layouts import REST, Reshape, copied, elements
 
 WEIGHT, BIAS = param("weight"), param("bias")
 

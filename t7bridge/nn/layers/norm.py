@@ -12,6 +12,7 @@ from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ..compounds import node, recognized
 from ..fields import Fields, lookup
+from ..layouts import REST, DeviationToVariance, Reshape, elements
 from ..mapping import (
     LAYERS,
     Call,
@@ -27,10 +28,8 @@ from ..mapping import (
     of_runtime,
 )
 from ..output_shapes import same
-from ..registry import Child, Param, Source, buffer, keeps, modules, param, register_layer
+from ..registry import Child, Param, Source, Traits, buffer, keeps, modules, param, register_layer
 from ..torch_nn import Tensors
-from ..traits import Traits
-from ..weights.layouts import REST, DeviationToVariance, Reshape, elements
 
 if TYPE_CHECKING:
     import numpy as np

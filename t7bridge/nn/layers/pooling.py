@@ -7,6 +7,7 @@ from typing import Any
 from ...graph.lua import TorchObject
 from .. import output_shapes as out
 from ..fields import Fields
+from ..layouts import elements
 from ..mapping import (
     LAYERS,
     Call,
@@ -23,9 +24,7 @@ from ..mapping import (
     of_torch,
     pair,
 )
-from ..registry import register_layer
-from ..traits import Traits
-from ..weights.layouts import elements
+from ..registry import Traits, register_layer
 
 _WHERE = "pooling ones random_samples randomSamples"
 _AXES = {2: ("H", "W"), 3: ("T", "H", "W")}

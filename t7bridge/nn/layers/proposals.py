@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ...graph.lua import Table, TorchObject
 from .. import flows
 from ..mapping import LAYERS, Call, Lua, becomes, of_runtime
-from ..registry import Child, named_modules, register_layer
-from ..traits import Traits
+from ..registry import Child, Traits, named_modules, register_layer
 
 register_layer(
     "nn.DeepMask",

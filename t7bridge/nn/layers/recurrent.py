@@ -8,22 +8,26 @@ from ...graph.lua import TorchObject, Value
 from ...graph.tensor import Tensor
 from .. import flows
 from ..fields import Fields, items_of
+from ..layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, sizes
-from ..registry import Param, Source, keeps, modules, param, register_layer
+from ..registry import Param, Source, Traits, keeps, modules, param, register_layer
 from ..torch_nn import Tensors, positive
-from ..traits import Traits
-from ..weights.layouts import REST, BlockOrder, Extent, Layout, Merge, Narrow, Permute, copied, elements
 from .recurrent_cells import (
     FAST_LSTM_KEYS,
     GRU_KEYS,
     LSTM_KEYS,
     MUFURU_KEYS,
+    begin,
+    carried,
     cell_children,
     cell_params,
+    last_column,
+    last_of,
     masks_rows,
+    nested_sizes,
     operations,
+    remembered,
 )
-from .recurrent_state import begin, carried, last_column, last_of, nested_sizes, remembered
 
 _LSTM = f"{LAYERS}lstm."
 _GRU = f"{LAYERS}gru."

@@ -23,8 +23,7 @@ from ..mapping import (
     of_torch,
     optional,
 )
-from ..registry import register_layer
-from ..traits import Traits
+from ..registry import Traits, register_layer
 
 _SHAPE = f"{LAYERS}shape."
 _DIMS = optional("nInputDims")

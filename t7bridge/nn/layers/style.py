@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, number, of_runtime, pair
 from ..output_shapes import same
-from ..registry import register_layer
-from ..traits import Traits
+from ..registry import Traits, register_layer
 
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 

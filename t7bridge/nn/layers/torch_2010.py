@@ -12,10 +12,9 @@ from ...data import define
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ..fields import Fields, items_of
+from ..layouts import REST, Permute, Reshape, permute
 from ..mapping import LAYERS, Call, Lua, becomes, flag, integer, of_runtime, of_torch
-from ..registry import Child, Param, buffer, keeps, modules, param, register_layer
-from ..traits import Traits
-from ..weights.layouts import REST, Permute, Reshape, permute
+from ..registry import Child, Param, Traits, buffer, keeps, modules, param, register_layer
 
 
 def is_turned(tensor: Tensor, sizes: tuple[int, ...]) -> bool:

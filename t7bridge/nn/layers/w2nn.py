@@ -6,9 +6,8 @@ from attrs import evolve
 
 from .. import flows
 from ..mapping import LAYERS, Call, Lua, becomes, dim, integer, number, of_runtime, of_torch, shape
-from ..registry import named_modules, param, register_layer
+from ..registry import Traits, named_modules, param, register_layer
 from ..torch_nn import constructed
-from ..traits import Traits
 from .conv import KERNEL_2D, convolution
 
 _IDENTITY = of_torch("Identity")

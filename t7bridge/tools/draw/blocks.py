@@ -19,11 +19,10 @@ from ...graph.python import MODULE_PARTS, UNSET, PythonObject
 from ...graph.show import clean, extents, short
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.mapping import Literal
-from ...nn.plan.build_spec import sketch
-from ...nn.plan.places import Places, find_models, is_module, is_scratch
-from ...nn.plan.spec import SEQUENTIAL, GraphSpec, Link, ModuleSpec
-from ...nn.weights.state_dict import StateDict, state_dict
+from ...nn.mapping import SEQUENTIAL, GraphSpec, Link, Literal, ModuleSpec
+from ...nn.places import Places, find_models, is_module, is_scratch
+from ...nn.plan import sketch
+from ...nn.state_dict import StateDict, state_dict
 
 MAX_BLOCKS = 20_000
 _STEPS_PER_WORK = 5

@@ -20,8 +20,7 @@ from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import PathLike
 from ...limits import Limits
-from ...nn.plan.inside import module_at
-from ...nn.plan.places import find_models
+from ...nn.places import find_models, module_at
 from ...text import printable
 from ...version import __version__
 from .blocks import Block, Weight, blocks_of, group_of, models_in, shape_text, structure_blocks

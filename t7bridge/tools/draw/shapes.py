@@ -16,10 +16,9 @@ from ...errors import ModelError, UnsupportedError
 from ...graph.lua import TorchObject
 from ...graph.show import counted, extents
 from ...limits import Limits
-from ...nn.example import Example, Examples
-from ...nn.example_text import parse_shapes
+from ...nn.example import Example, Examples, parse_shapes
 from ...nn.output_shapes import Arguments, Mismatch, Shape, Value, fold, joined, one_hot, same, temporal, unknown
-from ...nn.traits import like_of, output_rule
+from ...nn.registry import like_of, output_rule
 from .blocks import Block, Flow, shape_text
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)

@@ -9,9 +9,8 @@ from ...data import define
 from ...errors import ModelError
 from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
-from ...nn.plan.graph_spec import graphs_in
-from ...nn.plan.spec import GraphSpec, Link
-from ...nn.registry import graph_modules
+from ...nn.graphs import graph_modules, graphs_in
+from ...nn.mapping import GraphSpec, Link
 from .parts import sibling
 
 _KEY = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)(?:_l\d+)?(?:_reverse)?\Z")

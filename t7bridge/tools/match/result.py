@@ -19,7 +19,7 @@ from ...graph.tensor import Tensor
 from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
-from ...nn.weights.layouts import reblocked, reshape
+from ...nn.layouts import reblocked, reshape
 from ...report import Report
 from .gates import Gates
 from .parts import BATCHES, Shape, fits
@@ -202,7 +202,7 @@ def write_match(
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
     from ...formats.pt.writer import PtWriter
-    from ...nn.weights.compact import compacted
+    from ...nn.compact import compacted
 
     for side in (found.source_side, found.target_side):
         if side.document is not None:

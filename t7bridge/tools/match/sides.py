@@ -20,10 +20,10 @@ from ...graph.lua import TorchObject
 from ...graph.tensor import Tensor
 from ...graph.walk import Visit, walk
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.plan.graph_spec import graphs_in
-from ...nn.plan.places import find_modules
-from ...nn.plan.spec import GraphSpec
-from ...nn.weights.state_dict import StateDict, state_dict
+from ...nn.graphs import graphs_in
+from ...nn.mapping import GraphSpec
+from ...nn.places import find_modules
+from ...nn.state_dict import StateDict, state_dict
 from ...report import Note
 from .gates import gate_orders
 from .parts import Path

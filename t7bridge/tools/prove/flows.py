@@ -15,7 +15,8 @@ from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...nn.fields import items_of, lookup
-from ...nn.registry import graph_modules, layer_of
+from ...nn.graphs import graph_modules
+from ...nn.registry import layer_of
 from .runs import (
     VIEWS,
     Flow,

@@ -13,8 +13,8 @@ from ...errors import ModelError, T7BridgeError
 from ...graph.lua import Table, TorchObject, Value
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.plan.inside import module_at
-from ...nn.weights.state_dict import state_dict
+from ...nn.places import module_at
+from ...nn.state_dict import state_dict
 from .proof import AGREES, DIFFERS, NOT_CHECKABLE, LayerProof, Proof
 from .prove import chosen, complete, judged, lua_value, need_torch, values_in
 from .values import Recorded, is_whole, recorded, unit_of

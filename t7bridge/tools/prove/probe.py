@@ -16,7 +16,7 @@ from ...graph.tensor import Tensor
 from ...graph.walk import children
 from ...limits import DEFAULT_LIMITS, Limits
 from ...nn.fields import items_of, lookup
-from ...nn.plan.places import Places
+from ...nn.places import Places
 from .runs import base_name
 from .values import recorded
 

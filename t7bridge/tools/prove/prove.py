@@ -10,9 +10,8 @@ from ...errors import ModelError, UnsupportedError
 from ...graph.lua import TorchObject, Value
 from ...io.source import Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...nn.plan.inside import module_at
-from ...nn.plan.places import Places
-from ...nn.weights.state_dict import find_modules
+from ...nn.places import Places, module_at
+from ...nn.state_dict import find_modules
 from .criterions import is_criterion, prove_criterion
 from .flows import runs
 from .optimizers import directions

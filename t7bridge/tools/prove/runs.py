@@ -15,7 +15,7 @@ from ...graph.lua import Table, TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from ...nn.fields import items_of
-from ...nn.plan.places import is_module
+from ...nn.places import is_module
 from .reasons import STEP_BEFORE
 from .values import Recorded, grad_input_of, leaves, output_of, recorded, region
 

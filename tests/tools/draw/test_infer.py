@@ -12,7 +12,7 @@ import t7bridge
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.example import Example
-from t7bridge.nn.plan.places import find_models, is_module
+from t7bridge.nn.places import find_models, is_module
 from t7bridge.tools.draw import Evaluation, blocks_of, evaluate, infer
 
 FILES = ROOT / "testfiles"

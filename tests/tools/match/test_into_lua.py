@@ -14,7 +14,7 @@ from torch import nn
 import t7bridge
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.nn.plan.places import Places
+from t7bridge.nn.places import Places
 from t7bridge.tools.match import match, write_match
 
 

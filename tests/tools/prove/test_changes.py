@@ -16,7 +16,7 @@ from prove_changes import recorded_input, replaced, shows
 from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.lua import TorchObject
 from t7bridge.graph.storage import Storage
-from t7bridge.nn.plan.inside import module_at
+from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.prove import prove_value
 
 ROWS = [line.split("\t") for line in (TESTFILES / "prove/changes.tsv").read_text().splitlines()]

@@ -14,7 +14,7 @@ from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.nn.plan.inside import module_at
+from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.given import probe, prove_pairs, prove_with
 from t7bridge.tools.prove.probe import Draw, lua_literal, probe_source
 

@@ -17,7 +17,7 @@ from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.storage import Storage
 from t7bridge.graph.walk import walk
-from t7bridge.nn.plan.inside import module_at
+from t7bridge.nn.places import module_at
 from t7bridge.tools.prove import reasons
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value

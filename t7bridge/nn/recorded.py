@@ -11,11 +11,11 @@ from typing import Any
 
 from attrs import field
 
-from ...data import define
-from ...graph.lua import Table, TorchObject
-from ...graph.tensor import Tensor
-from ...values.assign import is_contiguous
-from ..fields import items_of
+from ..data import define
+from ..graph.lua import Table, TorchObject
+from ..graph.tensor import Tensor
+from ..values.assign import is_contiguous
+from .fields import items_of
 from .named import StateDict
 
 FIELD = "t7bridge"

@@ -5,16 +5,18 @@ May import graph and errors. Knows neither formats nor PyTorch.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ...errors import ModelError
-from ...graph.lua import Table, TorchObject, Value
-from ..fields import items_of, lookup
-from ..mapping import NotMappedError
-from ..registry import graph_modules
+from attrs import evolve
+
+from ..errors import ModelError
+from ..graph.lua import Table, TorchObject, Value
+from .fields import items_of, lookup
+from .mapping import GraphNode, GraphSpec, Link, NotMappedError
 from .places import Place, Places
-from .spec import GraphNode, GraphSpec, Link
+from .registry import Child, modules
 
 
 def graphs_in(root: TorchObject) -> Iterator[tuple[Place, GraphSpec]]:
@@ -95,3 +97,49 @@ def _links(data: Table, made: dict[int, Link], path: str) -> tuple[Link, ...]:
             raise NotMappedError("a node uses a value that is not computed before it", path=path)
         links.append(link)
     return tuple(links)
+
+
+_WORDS = """
+T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
+dump_patches eval extra_repr float forward half ipu load_state_dict modules mtia parameters
+register_buffer register_module register_parameter requires_grad_ share_memory state_dict to
+to_empty train training type xpu zero_grad append extend insert pop nodes outputs returns_list
+get_buffer get_parameter get_submodule set_submodule get_extra_state set_extra_state named_buffers
+named_children named_modules named_parameters
+"""
+RESERVED = frozenset(_WORDS.split())
+"""Attributes of every torch.nn.Module that a user might choose as the name of a layer."""
+
+
+def is_free_name(name: str) -> bool:
+    """Return whether a module can be an attribute of this name."""
+    return name.isidentifier() and not (name.startswith("_") or keyword.iskeyword(name) or name in RESERVED)
+
+
+def graph_modules(obj: TorchObject) -> Iterator[Child]:
+    """Yield the modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
+
+    A module is named by the annotation of its first node, if that is a valid and unique name in PyTorch;
+    the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
+    `modules`.
+    """
+    nodes = items_of(obj.get("forwardnodes")) or ()
+    names: dict[int, str] = {}
+    for node in nodes:
+        module, label = lookup(node, "data.module"), lookup(node, "data.annotations.name")
+        if module is not None and isinstance(label, bytes) and id(module) not in names:
+            names[id(module)] = label.decode("utf-8", "replace")
+    usable = {key: name for key, name in names.items() if is_free_name(name) and [*names.values()].count(name) == 1}
+    found = False
+    for child in modules(obj):
+        found = True
+        yield evolve(child, name=usable.pop(id(child.value), child.name))
+    if found:
+        return
+    position = 0
+    for number, node in enumerate(nodes, 1):
+        module = lookup(node, "data.module")
+        if module is not None:
+            name = usable.pop(id(module), str(position))
+            yield Child(name, f".forwardnodes[{number}].data.module", module)
+            position += 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..traits import traits_of
-from .spec import SEQUENTIAL, GraphSpec, ModuleSpec
+from .mapping import SEQUENTIAL, GraphSpec, ModuleSpec
+from .registry import traits_of
 
 _USES, _PASSES, _KEEPS = "uses", "passes", "keeps"
 """A module uses its input up, returns its memory, or may write to it or use it again later."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import evolve
 
-from ...data import define
-from ...errors import ModelError
-from ...graph.tensor import Tensor
-from ..fields import Fields
+from ..data import define
+from ..errors import ModelError
+from ..graph.tensor import Tensor
+from .fields import Fields
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 _REPEATED = 1 << 24
 """Maximum elements of a copy whose storage has fewer."""

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from ...errors import UnsupportedError
-from ...graph.lua import TorchObject
-from ...graph.tensor import Tensor
-from ...values.assign import Assignment, same_elements
-from ..fields import Fields
-from ..layers.containers import clones
-from ..plan.places import Places
-from ..registry import first_module, layer_of, modules
+from ..errors import UnsupportedError
+from ..graph.lua import TorchObject
+from ..graph.tensor import Tensor
+from ..values.assign import Assignment, same_elements
+from .fields import Fields
+from .layers.containers import clones
 from .layouts import copied, elements, undo_layout
+from .places import Places
+from .registry import first_module, layer_of, modules
 from .state_dict import Origin, state_dict
 
 
@@ -31,7 +31,7 @@ def native(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.element.name.startswith("complex"):
         raise UnsupportedError("Lua Torch has no complex numbers", found=tensor.element.name)
-    from ...values.widened import widen
+    from ..values.widened import widen
 
     packed = copied(tensor, elements(tensor))
     assert packed.storage is not None

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field
 
-from ...data import define
-from ...graph.dtypes import PACKED
-from ...graph.storage import Derived, Span, Storage
-from ...graph.tensor import Tensor
+from ..data import define
+from ..graph.dtypes import PACKED
+from ..graph.storage import Derived, Span, Storage
+from ..graph.tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np

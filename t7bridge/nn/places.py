@@ -11,14 +11,14 @@ from typing import Any
 
 from attrs import field
 
-from ...data import define
-from ...errors import LimitError
-from ...graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
-from ...graph.tensor import Tensor
-from ...graph.walk import Visit, children, step_name
-from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
-from ..fields import items_of
-from ..registry import Child, Layer, layer_of
+from ..data import define
+from ..errors import LimitError
+from ..graph.lua import Table, TdsHash, TdsVec, TorchObject, Value
+from ..graph.tensor import Tensor
+from ..graph.walk import Visit, children, step_name
+from ..limits import DEFAULT_LIMITS, STEPS_PER_NODE, Limits
+from .fields import items_of
+from .registry import Child, Layer, layer_of
 
 MAX_SEARCHED = 30_000_000
 """Maximum number of values searched in fields of objects of unknown classes."""
@@ -321,3 +321,27 @@ def find_models(value: Value, name: str = "root") -> list[tuple[str, TorchObject
 def _is_criterion(module: TorchObject) -> bool:
     layer = layer_of(module.class_name)
     return layer is not None and layer.kind == "criterion"
+
+
+def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None:
+    """Return the module at a path, at any depth: `root.models.encoder.network`, `root.model.modules[3]`.
+
+    Args:
+        value: the result of a `T7Reader`.
+        path: as messages and reports write it.
+        name: the path of `value` itself.
+
+    Returns:
+        `None` if the path does not exist, or its value is not a module.
+    """
+    if not path.startswith(name):
+        return None
+    rest = path[len(name) :]
+    while rest:
+        for step, item in children(value):
+            if step and rest.startswith(step) and rest[len(step) : len(step) + 1] in ("", ".", "["):
+                value, rest = item, rest[len(step) :]
+                break
+        else:
+            return None
+    return value if isinstance(value, TorchObject) and is_module(value) else None

@@ -1,1 +1,0 @@
-"""From Lua objects to a plan of PyTorch modules: ModuleSpec and its keys."""
