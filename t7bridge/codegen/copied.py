@@ -22,20 +22,20 @@ class Copied:
     Attributes:
         name: its name there.
         text: its source.
-        needs: other names of the same file that it uses.
+        needs: the other pieces that it uses: file and name.
         imports: its imports: `(module, name, alias)`; the name is empty for `import module`.
-        inputs: for a layer, the number of its inputs.
-        remembers: for a layer, whether it keeps state between calls, or is notified between them.
-        base: for a class, its base: `nn.Module`, or a name of the same file.
-        signature: for a class with a constructor, its arguments, with annotations as text; a default that is no literal
-            is `...`.
+        inputs: for a layer, the number of its inputs; 0 if the base of torch.nn defines them.
+        remembers: whether a method sets an attribute, to keep state between calls or because it is notified.
+        base: for a layer, its base in torch.nn: `Module`.
+        signature: for a layer, the arguments of its constructor, with annotations as text; a default that is no literal
+            is `...`. `None` if the constructor is that of the base in torch.nn.
     """
 
     name: str
     text: str
-    needs: tuple[str, ...]
+    needs: tuple[tuple[str, str], ...]
     imports: frozenset[tuple[str, str, str]]
-    inputs: int = 1
+    inputs: int = 0
     remembers: bool = False
     base: str = ""
     signature: Signature | None = None
@@ -50,20 +50,19 @@ def pieces(target: str) -> list[Copied]:
     Raises:
         ModelError: the class does not exist.
     """
-    module, _, name = target.removeprefix(LAYERS).partition(".")
-    found = _file(module)
-    if not target.startswith(LAYERS) or name not in found:
+    home, _, name = target.removeprefix(LAYERS).partition(".")
+    if not target.startswith(LAYERS) or name not in _file(home):
         raise ModelError(f"there is no source of {target}")
-    ordered: dict[str, Copied] = {}
+    ordered: dict[tuple[str, str], Copied] = {}
 
-    def add(name: str) -> None:
-        if name not in ordered:
-            for other in found[name].needs:
-                if other != name:
-                    add(other)
-            ordered[name] = found[name]
+    def add(home: str, name: str) -> None:
+        piece = _file(home)[name]
+        for other in piece.needs:
+            if other not in ordered and other != (home, name):
+                add(*other)
+        ordered[home, name] = piece
 
-    add(name)
+    add(home, name)
     return list(ordered.values())
 
 
@@ -75,46 +74,53 @@ def _file(module: str) -> dict[str, Copied]:
         return {}
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
-    tree = ast.parse(text)
     imports: dict[str, tuple[str, str, str]] = {}
+    homes: dict[str, str] = {}
     defined: dict[str, ast.stmt] = {}
-    for statement in tree.body:
+    for statement in ast.parse(text).body:
         if isinstance(statement, ast.Import):
             imports.update(
                 (alias.asname or alias.name, (alias.name, "", alias.asname or "")) for alias in statement.names
             )
+        elif isinstance(statement, ast.ImportFrom) and statement.level:
+            homes.update((alias.name, statement.module or "") for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
             for alias in statement.names:
                 imports[alias.asname or alias.name] = (statement.module or "", alias.name, alias.asname or "")
         elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
             defined[statement.name] = statement
-        elif isinstance(statement, ast.Assign):
-            defined.update((each.id, statement) for each in statement.targets if isinstance(each, ast.Name))
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            defined[statement.target.id] = statement
-    found = {}
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            defined.update((each.id, statement) for each in targets if isinstance(each, ast.Name))
+    homes.update(dict.fromkeys(defined, module))
+    found: dict[str, Copied] = {}
     for name, statement in defined.items():
-        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {name}
+        names = [ast.unparse(base) for base in getattr(statement, "bases", ())]
+        bases = [found[base] if base in found else _file(homes[base])[base] for base in names if base in homes]
+        in_torch = [base.removeprefix("nn.") for base in names if base.startswith("nn.")]
         start = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
         found[name] = Copied(
             name,
             "\n".join(lines[start - 1 : statement.end_lineno]),
-            tuple(sorted(other for other in used if other in defined and other != name)),
+            tuple(sorted((homes[other], other) for other in used if other in homes)),
             frozenset(imports[other] for other in used if other in imports),
-            _inputs(statement),
+            next(filter(None, (_inputs(statement), *(base.inputs for base in bases))), 0),
             _remembers(statement),
-            ast.unparse(statement.bases[0]) if isinstance(statement, ast.ClassDef) and statement.bases else "",
-            _signature(statement),
+            next(filter(None, (*in_torch, *(base.base for base in bases))), ""),
+            _signature(statement, [base.signature for base in bases if base.signature is not None]),
         )
     return found
 
 
+def _methods(statement: ast.stmt) -> dict[str, ast.FunctionDef]:
+    return {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
+
+
 def _inputs(statement: ast.stmt) -> int:
-    """Return the number of inputs of a class's `forward`."""
-    for inner in getattr(statement, "body", ()):
-        if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
-            return len(inner.args.args) - 1
-    return 1
+    """Return the number of inputs of a class's own `forward`, or 0."""
+    forward = _methods(statement).get("forward")
+    return len(forward.args.args) - 1 if forward else 0
 
 
 def _remembers(statement: ast.stmt) -> bool:
@@ -124,28 +130,39 @@ def _remembers(statement: ast.stmt) -> bool:
         and isinstance(node.ctx, ast.Store)
         and isinstance(node.value, ast.Name)
         and node.value.id == "self"
-        for method in getattr(statement, "body", ())
-        if isinstance(method, ast.FunctionDef) and method.name != "__init__"
+        for name, method in _methods(statement).items()
+        if name not in ("__init__", "__post_init__")
         for node in ast.walk(method)
     )
 
 
-def _signature(statement: ast.stmt) -> Signature | None:
-    """Return the arguments of a class's constructor."""
-    for inner in getattr(statement, "body", ()):
-        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-            declared = inner.args
-            found = [_parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in declared.args[1:]]
-            first = len(found) - len(declared.defaults)
-            found[first:] = [each.replace(default=_value(node)) for each, node in zip(found[first:], declared.defaults)]
-            if declared.vararg:
-                found.append(_parameter(declared.vararg, Parameter.VAR_POSITIONAL))
-            for each, node in zip(declared.kwonlyargs, declared.kw_defaults):
-                found.append(_parameter(each, Parameter.KEYWORD_ONLY, _value(node) if node else Parameter.empty))
-            if declared.kwarg:
-                found.append(_parameter(declared.kwarg, Parameter.VAR_KEYWORD))
-            return Signature(found)
-    return None
+def _signature(statement: ast.stmt, inherited: list[Signature]) -> Signature | None:
+    """Return the arguments of a class's constructor, of which those of a data class are its fields."""
+    constructor = _methods(statement).get("__init__")
+    if constructor is None:
+        decorators = [ast.unparse(each) for each in getattr(statement, "decorator_list", ())]
+        if not any(each.startswith("dataclass") for each in decorators):
+            return inherited[0] if inherited else None
+        found = {name: each for base in inherited for name, each in base.parameters.items()}
+        kind: Any = Parameter.KEYWORD_ONLY if "kw_only" in decorators[0] else Parameter.POSITIONAL_OR_KEYWORD
+        for field in getattr(statement, "body", ()):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                annotated = ast.arg(field.target.id, field.annotation)
+                found[annotated.arg] = _parameter(
+                    annotated, kind, _value(field.value) if field.value else Parameter.empty
+                )
+        return Signature(sorted(found.values(), key=lambda each: each.kind))
+    declared = constructor.args
+    listed = [_parameter(each, Parameter.POSITIONAL_OR_KEYWORD) for each in declared.args[1:]]
+    first = len(listed) - len(declared.defaults)
+    listed[first:] = [each.replace(default=_value(node)) for each, node in zip(listed[first:], declared.defaults)]
+    if declared.vararg:
+        listed.append(_parameter(declared.vararg, Parameter.VAR_POSITIONAL))
+    for each, node in zip(declared.kwonlyargs, declared.kw_defaults):
+        listed.append(_parameter(each, Parameter.KEYWORD_ONLY, _value(node) if node else Parameter.empty))
+    if declared.kwarg:
+        listed.append(_parameter(declared.kwarg, Parameter.VAR_KEYWORD))
+    return Signature(listed)
 
 
 def _parameter(declared: ast.arg, kind: Any, default: Any = Parameter.empty) -> Parameter:
@@ -175,13 +192,8 @@ def constructor(target: str) -> tuple[Signature | None, str]:
     """
     if not target.startswith(LAYERS):
         return None, target.removeprefix("torch.nn.")
-    found = {piece.name: piece for piece in pieces(target)}
-    name, signature = target.rpartition(".")[2], None
-    while name in found:
-        signature = signature or found[name].signature
-        name = found[name].base
-    base = name.removeprefix("nn.")
-    return signature or _PLAIN.get(base), base
+    piece = pieces(target)[-1]
+    return piece.signature or _PLAIN.get(piece.base), piece.base
 
 
 _PLAIN = {

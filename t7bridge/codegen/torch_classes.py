@@ -19,7 +19,7 @@ def defaults_of(piece: Copied) -> dict[str, Any]:
     if piece.signature is not None:
         known = piece.signature.parameters.values()
         return {each.name: each.default for each in known if each.default is not each.empty}
-    base = TORCH.get(piece.base.removeprefix("nn."))
+    base = TORCH.get(piece.base)
     return {name: value for name, value in base.arguments.items() if value is not REQUIRED} if base else {}
 
 

@@ -22,7 +22,7 @@ from ..nn.plan import build_plan
 from ..nn.recorded import ROOT_FIELD, recorded
 from ..nn.registry import class_of
 from ..nn.state_dict import state_dict
-from .layers.graph import Graph
+from .layers.containers import Graph
 from .recorded import keep_keys
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .layers.embedding import LookupTableMaskZero
-from .layers.lstm import SeqLSTM, SteppedLSTM
+from .layers.linear import LookupTableMaskZero
+from .layers.sequence import SeqLSTM, SteppedLSTM
 
 _INT64 = 7
 """ONNX's number of the type, in `onnx.TensorProto`."""

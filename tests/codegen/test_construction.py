@@ -25,41 +25,41 @@ RAISED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeE
 IDENTITY = ModuleSpec("torch.nn.Identity")
 # Classes that no test file has.
 FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "binary.BinaryConv2d": (((4, 3, 2, 2),), {}),
+    "conv.BinaryConv2d": (((4, 3, 2, 2),), {}),
     "ccn2.SpatialAvgPooling": ((2, 2), {}),
     "ccn2.SpatialConvolution": ((3, 4, 2), {}),
     "ccn2.SpatialConvolutionLocal": (((5, 6, 4, 3, 2, 2),), {}),
     "ccn2.SpatialCrossMaxPooling": ((2, 2), {}),
     "ccn2.SpatialMaxPooling": ((2, 2), {}),
     "ccn2.SpatialResponseNormalization": ((3, 0.1), {}),
-    "cudnn_rnn.BareRNN": ((4,), {"bidirectional": True}),
-    "cudnn_rnn.BatchRNN": ((), {"0": IDENTITY}),
-    "cudnn_rnn.OutputsGRU": ((3, 4), {"num_layers": 2, "remember": True}),
-    "cudnn_rnn.OutputsLSTM": ((3, 4), {"bidirectional": True, "dropout": 0.5, "num_layers": 2}),
-    "dpnn.PCAColorTransform": ((3,), {}),
-    "dpnn.SimpleColorTransform": ((0.1, 0.2), {}),
-    "dpnn.SpatialFeatNormalization": ((3,), {}),
-    "dpnn.SpatialRegionDropout": ((0.2,), {}),
-    "dpnn.SpatialUniformCrop": ((3, 4), {}),
-    "inn.ROIPooling": (((3, 4),), {}),
-    "inn.SpatialStochasticPooling": (((2, 2), (2, 2)), {}),
+    "sequence.BareRNN": ((4,), {"bidirectional": True}),
+    "sequence.BatchRNN": ((), {"0": IDENTITY}),
+    "sequence.OutputsGRU": ((3, 4), {"num_layers": 2, "remember": True}),
+    "sequence.OutputsLSTM": ((3, 4), {"bidirectional": True, "dropout": 0.5, "num_layers": 2}),
+    "dropout.PCAColorTransform": ((3,), {}),
+    "dropout.SimpleColorTransform": ((0.1, 0.2), {}),
+    "linear.SpatialFeatNormalization": ((3,), {}),
+    "dropout.SpatialRegionDropout": ((0.2,), {}),
+    "resample.SpatialUniformCrop": ((3, 4), {}),
+    "pooling.ROIPooling": (((3, 4),), {}),
+    "pooling.SpatialStochasticPooling": (((2, 2), (2, 2)), {}),
     "pooling.SumPool3d": ((2,), {}),
-    "proposals.DeepMask": ((), dict.fromkeys(("trunk", "maskBranch", "scoreBranch"), IDENTITY)),
-    "proposals.SharpMask": (
+    "containers.DeepMask": ((), dict.fromkeys(("trunk", "maskBranch", "scoreBranch"), IDENTITY)),
+    "containers.SharpMask": (
         (),
         {**dict.fromkeys(("trunk", "scoreBranch", "maskBranchDM", "ref0", "ref1"), IDENTITY), "skips": (1, 2)},
     ),
-    "reinforce.ReinforceGamma": ((1.0,), {"stochastic": True}),
-    "sequence_criterion.SpatialBinaryLogisticRegression": ((), {}),
+    "gradient.ReinforceGamma": ((1.0,), {"stochastic": True}),
+    "criterion.SpatialBinaryLogisticRegression": ((), {}),
     "shape.ExpandAs": ((), {}),
-    "shape.SpatialPadding": ((1, 1, 1, 1), {}),
-    "style.GenNoise": ((3,), {}),
-    "style.LeadingNoise": ((3,), {}),
-    "style.NoiseFill": ((3,), {}),
+    "resample.SpatialPadding": ((1, 1, 1, 1), {}),
+    "dropout.GenNoise": ((3,), {}),
+    "dropout.LeadingNoise": ((3,), {}),
+    "dropout.NoiseFill": ((3,), {}),
     "table.JustTable": ((), {}),
-    "w2nn.DepthExpand2x": ((), {}),
-    "w2nn.PSNRCriterion": ((), {}),
-    "w2nn.WeightedSquaresCriterion": (((2, 3),), {}),
+    "resample.DepthExpand2x": ((), {}),
+    "criterion.PSNRCriterion": ((), {}),
+    "criterion.WeightedSquaresCriterion": (((2, 3),), {}),
 }
 HOSTILE = (None, -1, 0, 7, 2.5, "x")
 TUPLES = ((), (2, 3), (-1,), ("a", "b"), (1, 2, 3, 4))
@@ -155,7 +155,7 @@ def _variants(spec: ModuleSpec) -> Iterator[ModuleSpec]:
 def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
     """For every class of the package, what is declared is what its constructor does, or refuses."""
     specs = _specs()
-    graph = f"{LAYERS}graph.Graph"  # its children are those of the plan
+    graph = f"{LAYERS}containers.Graph"  # its children are those of the plan
     assert _classes() - {graph} == set(specs), sorted(_classes() ^ set(specs))
     counts = {"refused": 0, "constructed": 0, "tensors": 0}
     differing = []

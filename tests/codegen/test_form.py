@@ -165,8 +165,8 @@ def test_layers_have_one_name_each():
 @pytest.mark.parametrize(
     ("name", "remembers"),
     [
-        ("lstm.FastLSTM", True),
-        ("sequence_mask.MaskedSequencer", True),
+        ("recurrent.FastLSTM", True),
+        ("sequence.MaskedSequencer", True),
         ("pooling.IndexedMaxPool2d", True),
         ("gradient.GradientReversal", False),
         ("shape.View", False),

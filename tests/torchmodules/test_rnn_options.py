@@ -21,7 +21,7 @@ from t7bridge.nn.layouts import apply_layout
 from t7bridge.nn.registry import layer_of
 from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
-from t7bridge.torchmodules.layers import reinforce
+from t7bridge.torchmodules.layers.gradient import _choose
 
 PACKAGES = ("rnn", "rnn2", "torch_rnn")
 
@@ -151,7 +151,7 @@ def test_gradients_of_what_was_drawn(package, kind):
     for tensor in inputs:
         tensor.requires_grad_()
     layer.reinforce(drawn["reward"])
-    reinforce._choose(layer, drawn["output"], *inputs).sum().backward()
+    _choose(layer, drawn["output"], *inputs).sum().backward()
     assert not gradients_of_inputs(inputs, case["drawn"].get(b"gradInput"))
 
 

@@ -106,7 +106,7 @@ register_layer(
         "nn.Sqrt": of_runtime("activation.Sqrt"),
         "nn.Square": of_runtime("activation.Square"),
         "nn.GatedLinearUnit": _glu,
-        "nn.Clip": of_runtime("dpnn.Clip", number("minval", -1.0), number("maxval", 1.0)),
+        "nn.Clip": of_runtime("gradient.Clip", number("minval", -1.0), number("maxval", 1.0)),
         "cudnn.ClippedReLU": of_torch("Hardtanh", 0.0, number("ceiling")),
         "cudnn.Pointwise": _pointwise,
     },

@@ -35,13 +35,13 @@ class Signs:
         return Tensor.from_numpy(packed.view("<i4").reshape(before))
 
 
-@becomes("binary.BinaryConv2d")
+@becomes("conv.BinaryConv2d")
 def _convolution(lua: Lua) -> Call:
     kwargs: dict[str, object] = {"stride": axes(lua, "d", 2, 1)}
     padding = axes(lua, "pad", 2, 0)
     if any(padding):
         kwargs["padding"] = padding
-    return Call(f"{LAYERS}binary.BinaryConv2d", (lua.shape("weight"),), kwargs)
+    return Call(f"{LAYERS}conv.BinaryConv2d", (lua.shape("weight"),), kwargs)
 
 
 register_layer(
@@ -50,8 +50,8 @@ register_layer(
     scratch="finput columns_binary",
     module=_convolution,
     traits={
-        "binary.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
+        "conv.BinaryConv2d": Traits(shapes=lambda shape, *_, **__: {"weight": shape, "alphas": (shape[0],)}),
     },
 )
-_BINARY = of_runtime("binary.Binary")
+_BINARY = of_runtime("gradient.Binary")
 register_layer(module={"bnn.Binary": _BINARY, "nn.BinActiveZ": _BINARY})

@@ -194,8 +194,8 @@ register_layer(
     "nn.gModule",
     children=graph_modules,
     scratch="fg bg innode outnode forwardnodes backwardnodes",
-    module=of_runtime("graph.Graph"),
-    traits={"graph.Graph": Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True)},
+    module=of_runtime("containers.Graph"),
+    traits={"containers.Graph": Traits(flow=flows.graph, written=("graph",), block="Graph", is_graph=True)},
 )
 
 

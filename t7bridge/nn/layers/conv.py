@@ -97,7 +97,7 @@ def _sub_sampling(lua: Lua) -> Call:
     return Call(f"{LAYERS}conv.SubSampling2d", (planes, axes(lua, "k", 2), axes(lua, "d", 2, 1)))
 
 
-@becomes("temporal.TemporalConv")
+@becomes("conv.TemporalConv")
 def _temporal(lua: Lua) -> Call:
     """Map cuDNN's class: a SpatialConvolution inside, with fields kH, dH and padH for the time axis."""
     outputs, inputs, kernel = lua.shape("weight")
@@ -107,10 +107,10 @@ def _temporal(lua: Lua) -> Call:
         kwargs["padding"] = lua.integer("padH")
     if "bias" not in lua.shapes:
         kwargs["bias"] = False
-    return Call(f"{LAYERS}temporal.TemporalConv", (inputs, outputs, kernel), kwargs)
+    return Call(f"{LAYERS}conv.TemporalConv", (inputs, outputs, kernel), kwargs)
 
 
-@becomes("temporal.TemporalRowConv")
+@becomes("conv.TemporalRowConv")
 def _temporal_row(lua: Lua) -> Call:
     features, _, kernel = lua.shape("weight")
     kwargs: dict[str, Any] = {"stride": lua.integer("dW", 1)}
@@ -118,7 +118,7 @@ def _temporal_row(lua: Lua) -> Call:
         kwargs["bias"] = False
     if lua.flag("featFirst"):
         kwargs["features_first"] = True
-    return Call(f"{LAYERS}temporal.TemporalRowConv", (features, kernel), kwargs)
+    return Call(f"{LAYERS}conv.TemporalRowConv", (features, kernel), kwargs)
 
 
 def _row_shapes(features: int, kernel_size: int, stride: int = 1, bias: bool = True, *_: Any, **__: Any) -> Tensors:
@@ -230,8 +230,8 @@ register_layer(
 register_layer(
     "nn.TemporalSubSampling",
     params=(param("weight"), BIAS),
-    module=of_runtime("temporal.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
-    traits={"temporal.TemporalSubSampling": Traits(shapes=_each)},
+    module=of_runtime("conv.TemporalSubSampling", extent("weight"), integer("kW"), integer("dW", 1)),
+    traits={"conv.TemporalSubSampling": Traits(shapes=_each)},
 )
 
 # (out, kW * in), the kernel's columns before the features; cuDNN's fields kH and kW have other meanings.
@@ -244,7 +244,7 @@ register_layer(
     defaults={"padH": 0.0},
     scratch=f"{_UNFOLDED} {_CUDNN} buffer oSize",
     module=_temporal,
-    traits={"temporal.TemporalConv": Traits(written=("conv_in_time",), like="Conv1d", output=temporal)},
+    traits={"conv.TemporalConv": Traits(written=("conv_in_time",), like="Conv1d", output=temporal)},
 )
 # (in, 1, kW): Conv1d(groups=in).
 register_layer(
@@ -253,7 +253,7 @@ register_layer(
     defaults={"featFirst": False},
     scratch=_UNFOLDED,
     module=_temporal_row,
-    traits={"temporal.TemporalRowConv": Traits(shapes=_row_shapes)},
+    traits={"conv.TemporalRowConv": Traits(shapes=_row_shapes)},
 )
 
 _VOLUME = {**_NO_PADDING, "padT": 0.0, "groups": 1.0}

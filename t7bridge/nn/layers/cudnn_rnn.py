@@ -107,10 +107,10 @@ def _bare_rnn(lua: Lua, layers: int, directions: int) -> Call:
         kwargs["batch_first"] = True
     if lua.text("mode", "CUDNN_RNN_RELU") != "CUDNN_RNN_TANH":
         kwargs["nonlinearity"] = "relu"
-    return Call(f"{LAYERS}cudnn_rnn.BareRNN", (lua.integer("hiddenSize"),), kwargs)
+    return Call(f"{LAYERS}sequence.BareRNN", (lua.integer("hiddenSize"),), kwargs)
 
 
-@becomes("cudnn_rnn.OutputsLSTM", "cudnn_rnn.OutputsGRU", "cudnn_rnn.OutputsRNN", "cudnn_rnn.BareRNN")
+@becomes("sequence.OutputsLSTM", "sequence.OutputsGRU", "sequence.OutputsRNN", "sequence.BareRNN")
 def _module(lua: Lua) -> Call:
     """Map to torch.nn.LSTM, GRU or RNN, returning the outputs only."""
     if "weight_hh_l0" not in lua.shapes:
@@ -135,7 +135,7 @@ def _module(lua: Lua) -> Call:
     kind = {4: "LSTM", 3: "GRU"}.get(_gates(lua), "RNN")
     if kind == "RNN" and lua.text("mode", "CUDNN_RNN_RELU") != "CUDNN_RNN_TANH":
         kwargs["nonlinearity"] = "relu"
-    return Call(f"{LAYERS}cudnn_rnn.Outputs{kind}", (lua.integer("inputSize"), lua.integer("hiddenSize")), kwargs)
+    return Call(f"{LAYERS}sequence.Outputs{kind}", (lua.integer("inputSize"), lua.integer("hiddenSize")), kwargs)
 
 
 def _outputs(kind: str) -> Traits:
@@ -153,8 +153,8 @@ register_layer(
     params=_params,
     module=dict.fromkeys(_GATES, _module),
     traits={
-        **{f"cudnn_rnn.Outputs{kind}": _outputs(kind) for kind in ("LSTM", "GRU", "RNN")},
-        "cudnn_rnn.BareRNN": Traits(shapes=_bare_shapes),
+        **{f"sequence.Outputs{kind}": _outputs(kind) for kind in ("LSTM", "GRU", "RNN")},
+        "sequence.BareRNN": Traits(shapes=_bare_shapes),
     },
     scratch="reserve hiddenOutput cellOutput hiddenInput cellInput gradHiddenInput gradCellInput gradHiddenOutput "
     "gradCellOutput dropoutStates dropoutStatesSize workspace",
@@ -164,5 +164,5 @@ register_layer(
 register_layer(
     children=modules,
     scratch="view_in view_out rnn",
-    module=dict.fromkeys(("cudnn.BatchBRNN", "cudnn.BatchBRNNReLU"), of_runtime("cudnn_rnn.BatchRNN")),
+    module=dict.fromkeys(("cudnn.BatchBRNN", "cudnn.BatchBRNNReLU"), of_runtime("sequence.BatchRNN")),
 )

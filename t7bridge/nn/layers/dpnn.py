@@ -17,8 +17,6 @@ from ..registry import Child, Traits, buffer, named_modules, param, register_lay
 from ..torch_nn import Tensors, constructed
 from .conv import BIAS, CONVOLUTION_2D, convolution, kernel_2d
 
-_LAYERS = f"{LAYERS}dpnn."
-_CRITERIONS = f"{LAYERS}sequence_criterion."
 _AVERAGE = flag("sizeAverage")
 _SCRATCH = "output_tensor total_weight_tensor target noise"
 _REINFORCE = ("ReinforceBernoulli", "ReinforceCategorical", "ReinforceNormal", "ReinforceGamma")
@@ -29,39 +27,41 @@ def _options(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value not in (None, False)}
 
 
-@becomes("dpnn.SpatialGlimpse")
+@becomes("resample.SpatialGlimpse")
 def _glimpse(lua: Lua) -> Call:
     if lua.number("scale", 2.0) != 2:
         raise NotMappedError("resamples its crops by another factor than 2", path=lua.path)
     require(lua, "module", node("SpatialAveragePooling", "x", 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, None))
-    return Call(f"{_LAYERS}SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3)))
+    return Call(
+        f"{LAYERS}resample.SpatialGlimpse", ((lua.integer("height"), lua.integer("width")), lua.integer("depth", 3))
+    )
 
 
-@becomes("dpnn.SpatialUniformCrop")
+@becomes("resample.SpatialUniformCrop")
 def _crop(lua: Lua) -> Call:
     height = lua.integer("oheight")
     args: tuple[object, ...] = (height, lua.integer("owidth", height))
     if lua.has("scale"):
         ends = ("scale.min", "scale.max") if lua.has("scale.min") else ("scale.1", "scale.2")
         args = (*args, tuple(float(lua.number(end)) for end in ends))
-    return Call(f"{_LAYERS}SpatialUniformCrop", args)
+    return Call(f"{LAYERS}resample.SpatialUniformCrop", args)
 
 
-@becomes("dpnn.SimpleColorTransform")
+@becomes("dropout.SimpleColorTransform")
 def _colors(lua: Lua) -> Call:
     ranges = elements(lua.tensor("range")).reshape(-1).tolist()
-    return Call(f"{_LAYERS}SimpleColorTransform", tuple(float(most) for most in ranges))
+    return Call(f"{LAYERS}dropout.SimpleColorTransform", tuple(float(most) for most in ranges))
 
 
-@becomes("dpnn.CategoricalEntropy")
+@becomes("gradient.CategoricalEntropy")
 def _entropy(lua: Lua) -> Call:
     kwargs = {"scale": float(lua.number("scale", 1.0))}
     if lua.has("minEntropy"):
         kwargs["smallest"] = float(lua.number("minEntropy"))
-    return Call(f"{_LAYERS}CategoricalEntropy", (), kwargs)
+    return Call(f"{LAYERS}gradient.CategoricalEntropy", (), kwargs)
 
 
-@becomes(*(f"reinforce.{name}" for name in _REINFORCE))
+@becomes(*(f"gradient.{name}" for name in _REINFORCE))
 def _reinforce(lua: Lua) -> Call:
     """Map REINFORCE layers: `stdev` and `scale` may be missing: then they are an input."""
     name = lua.obj.class_name.removeprefix("nn.")
@@ -69,7 +69,7 @@ def _reinforce(lua: Lua) -> Call:
     kwargs: dict[str, object] = {}
     if field and lua.has(field[1]):
         kwargs[field[0]] = float(lua.number(field[1]))
-    return Call(f"{LAYERS}reinforce.{name}", (), {**kwargs, **_options(stochastic=lua.flag("stochastic"))})
+    return Call(f"{LAYERS}gradient.{name}", (), {**kwargs, **_options(stochastic=lua.flag("stochastic"))})
 
 
 register_layer(
@@ -79,8 +79,8 @@ register_layer(
         "nn.SpatialGlimpse": _glimpse,
         "nn.SpatialUniformCrop": _crop,
         "nn.SimpleColorTransform": _colors,
-        "nn.SpatialRegionDropout": of_runtime("dpnn.SpatialRegionDropout", number("p", 0.2)),
-        "nn.TotalDropout": of_runtime("dpnn.TotalDropout", number("p", 0.5)),
+        "nn.SpatialRegionDropout": of_runtime("dropout.SpatialRegionDropout", number("p", 0.2)),
+        "nn.TotalDropout": of_runtime("dropout.TotalDropout", number("p", 0.5)),
         "nn.CategoricalEntropy": _entropy,
         **{f"nn.{name}": _reinforce for name in _REINFORCE},
     },
@@ -88,27 +88,27 @@ register_layer(
 register_layer(
     "nn.SpatialFeatNormalization",
     params=(buffer("mean"), buffer("std")),
-    module=of_runtime("dpnn.SpatialFeatNormalization", extent("mean")),
+    module=of_runtime("linear.SpatialFeatNormalization", extent("mean")),
     traits={
-        "dpnn.SpatialFeatNormalization": Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
+        "linear.SpatialFeatNormalization": Traits(shapes=lambda features: {"mean": (features,), "std": (features,)}),
     },
 )
 register_layer(
     "nn.PCAColorTransform",
     params=(buffer("eigenVectors"), buffer("eigenValues", Reshape(("*",)))),
     scratch="noise alphas",
-    module=of_runtime("dpnn.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
+    module=of_runtime("dropout.PCAColorTransform", extent("eigenVectors"), number("std", 0.1)),
     traits={
-        "dpnn.PCAColorTransform": Traits(
+        "dropout.PCAColorTransform": Traits(
             shapes=lambda channels, *_: {"eigenVectors": (channels, channels), "eigenValues": (channels,)}
         )
     },
 )
 
 
-@becomes("dpnn.SpatialBinaryConvolution")
+@becomes("conv.SpatialBinaryConvolution")
 def _binary_convolution(lua: Lua) -> Call:
-    return evolve(convolution(2)(lua), target=f"{_LAYERS}SpatialBinaryConvolution")
+    return evolve(convolution(2)(lua), target=f"{LAYERS}conv.SpatialBinaryConvolution")
 
 
 register_layer(
@@ -117,7 +117,7 @@ register_layer(
     scratch=f"{CONVOLUTION_2D.scratch} tempWeight alphas wmask",
     defaults=CONVOLUTION_2D.defaults,
     module=_binary_convolution,
-    traits={"dpnn.SpatialBinaryConvolution": Traits(like="Conv2d")},
+    traits={"conv.SpatialBinaryConvolution": Traits(like="Conv2d")},
 )
 
 
@@ -131,7 +131,7 @@ register_layer(
     params=(param("weight"), BIAS, buffer("unigrams"), buffer("Z")),
     scratch="addBuffer sampleidx sampleprob linout aliasmultinomial",
     module=of_runtime(
-        "dpnn.NCE",
+        "linear.NCE",
         extent("weight", 1),
         extent("weight"),
         integer("k"),
@@ -140,15 +140,15 @@ register_layer(
         logarithms=flag("logsoftmax"),
         index_base=BASE,
     ),
-    traits={"dpnn.NCE": Traits(flow=flows.unknown, shapes=_nce_shapes)},
+    traits={"linear.NCE": Traits(flow=flows.unknown, shapes=_nce_shapes)},
 )
 # Rows are 0-based, and the first is zero whatever the file has there.
 register_layer(
     "nn.LookupTableMaskZero",
     params=(param("weight"),),
     scratch="inputs",
-    module=of_runtime("embedding.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
-    traits={"embedding.LookupTableMaskZero": Traits(like="Embedding")},
+    module=of_runtime("linear.LookupTableMaskZero", extent("weight"), extent("weight", 1)),
+    traits={"linear.LookupTableMaskZero": Traits(like="Embedding")},
 )
 
 
@@ -163,12 +163,12 @@ def _step_criterion(obj: TorchObject) -> Iterator[Child]:
         yield Child("criterion", ".clones[1]", lookup(obj, "clones.1"))
 
 
-@becomes("sequence_criterion.SequencerCriterion")
+@becomes("classes.SequencerCriterion")
 def _sequencer_criterion(lua: Lua) -> Call:
     """Map a sequence criterion: Element-Research's RepeaterCriterion has no `sizeAverage`."""
     repeats = lua.obj.class_name == "nn.RepeaterCriterion"
     kwargs = _options(average=lua.flag("sizeAverage"), repeat_target=repeats)
-    return Call(f"{_CRITERIONS}SequencerCriterion", (), kwargs)
+    return Call(f"{LAYERS}classes.SequencerCriterion", (), kwargs)
 
 
 register_layer(
@@ -179,9 +179,9 @@ register_layer(
 )
 
 
-@becomes("sequence_criterion.MaskZeroCriterion")
+@becomes("classes.MaskZeroCriterion")
 def _mask_zero_criterion(lua: Lua) -> Call:
-    return Call(f"{_CRITERIONS}MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2")))
+    return Call(f"{LAYERS}classes.MaskZeroCriterion", (), _options(zero_mask=lua.flag("v2")))
 
 
 register_layer(
@@ -195,11 +195,9 @@ register_layer(
     kind="criterion",
     scratch=_SCRATCH,
     module={
-        "nn.BinaryLogisticRegression": of_runtime("sequence_criterion.BinaryLogisticRegression", average=_AVERAGE),
-        "nn.SpatialBinaryLogisticRegression": of_runtime(
-            "sequence_criterion.SpatialBinaryLogisticRegression", average=_AVERAGE
-        ),
-        "nn.NCECriterion": of_runtime("sequence_criterion.NCECriterion", average=_AVERAGE),
+        "nn.BinaryLogisticRegression": of_runtime("criterion.BinaryLogisticRegression", average=_AVERAGE),
+        "nn.SpatialBinaryLogisticRegression": of_runtime("criterion.SpatialBinaryLogisticRegression", average=_AVERAGE),
+        "nn.NCECriterion": of_runtime("classes.NCECriterion", average=_AVERAGE),
     },
 )
 register_layer(
@@ -208,10 +206,10 @@ register_layer(
     scratch="module reward vrReward",
     module={
         "nn.VRClassReward": of_runtime(
-            "reinforce.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
+            "classes.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=BASE
         ),
         "nn.BinaryClassReward": of_runtime(
-            "reinforce.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
+            "classes.ClassReward", scale=number("scale", 1.0), average=_AVERAGE, index_base=None
         ),
     },
 )

@@ -6,7 +6,7 @@ from ..mapping import LAYERS, Call, Lua, becomes
 from ..registry import Traits, param, register_layer
 
 
-@becomes("embedding.LookupTable", "torch.nn.Embedding")
+@becomes("linear.LookupTable", "torch.nn.Embedding")
 def _lookup_table(lua: Lua) -> Call:
     """Map to torch.nn.Embedding with 0-based indices."""
     masked = lua.obj.class_name.endswith("MaskZero")
@@ -22,7 +22,7 @@ def _lookup_table(lua: Lua) -> Call:
     base = 0 if masked else lua.index_base
     if base == 0 and not masked:
         return Call("torch.nn.Embedding", lua.shape("weight"), kwargs)
-    return Call(f"{LAYERS}embedding.LookupTable", lua.shape("weight"), {**kwargs, "index_base": base})
+    return Call(f"{LAYERS}linear.LookupTable", lua.shape("weight"), {**kwargs, "index_base": base})
 
 
 # weight (n, dim): torch.nn.Embedding, with 0-based indices. LookupTableMaskZero has an extra first row, which is zero
@@ -39,6 +39,6 @@ register_layer(
     scratch="inputs size batchSize",
     module=_lookup_table,
     traits={
-        "embedding.LookupTable": Traits(written=("look_up",), like="Embedding"),
+        "linear.LookupTable": Traits(written=("look_up",), like="Embedding"),
     },
 )

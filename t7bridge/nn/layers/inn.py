@@ -18,8 +18,8 @@ register_layer(
     "nn.SpatialConstDiagonal",
     params=(buffer("a"), buffer("b")),
     scratch="repeated",
-    module=of_runtime("inn.ConstAffine", extent("a")),
-    traits={"inn.ConstAffine": Traits(shapes=lambda features: {"a": (features,), "b": (features,)})},
+    module=of_runtime("linear.ConstAffine", extent("a")),
+    traits={"linear.ConstAffine": Traits(shapes=lambda features: {"a": (features,), "b": (features,)})},
 )
 
 
@@ -34,8 +34,8 @@ def _mean(fields: Fields) -> tuple[Param, ...]:
 register_layer(
     "inn.MeanSubtraction",
     params=_mean,
-    module=of_runtime("inn.MeanSubtraction", shape("mean")),
-    traits={"inn.MeanSubtraction": Traits(shapes=lambda shape: {"mean": shape})},
+    module=of_runtime("linear.MeanSubtraction", shape("mean")),
+    traits={"linear.MeanSubtraction": Traits(shapes=lambda shape: {"mean": shape})},
 )
 
 
@@ -87,10 +87,12 @@ register_layer(
             beta=number("beta", 0.75),
             k=number("k", 1.0),
         ),
-        "inn.SpatialStochasticPooling": of_runtime("inn.SpatialStochasticPooling", pair("kH", "kW"), pair("dH", "dW")),
+        "inn.SpatialStochasticPooling": of_runtime(
+            "pooling.SpatialStochasticPooling", pair("kH", "kW"), pair("dH", "dW")
+        ),
         # Before `v2` the last row and column of a box belonged to it.
         "inn.ROIPooling": of_runtime(
-            "inn.ROIPooling",
+            "pooling.ROIPooling",
             pair("H", "W"),
             scale=number("spatial_scale", 1.0),
             open_end=flag("v2"),

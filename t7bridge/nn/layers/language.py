@@ -20,11 +20,11 @@ def _views(lua: Lua) -> tuple[int, ...]:
     return tuple(at for at, each in enumerate(inside) if isinstance(each, TorchObject) and each.class_name == "nn.View")
 
 
-@becomes("language.CaptionModel", "language.TextModel")
+@becomes("sequence.CaptionModel", "sequence.TextModel")
 def _language_model(lua: Lua) -> Call:
     """Map a language model: neuraltalk2 has a class of this name with a `core`, torch-rnn one with a `net`."""
     if lua.has("net"):
-        return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
+        return Call(f"{LAYERS}sequence.TextModel", (), {"views": _views(lua)})
     if not lua.has("core"):
         raise NotMappedError("has neither a core nor a net", path=lua.path)
     kwargs = {
@@ -33,7 +33,7 @@ def _language_model(lua: Lua) -> Call:
         "last": lua.integer("vocab_size") + lua.index_base,
         "index_base": lua.index_base,
     }
-    return Call(f"{LAYERS}language.CaptionModel", (), kwargs)
+    return Call(f"{LAYERS}sequence.CaptionModel", (), kwargs)
 
 
 def _steps(obj: TorchObject) -> Iterator[Child]:
@@ -55,9 +55,9 @@ register_layer(
 )
 
 
-@becomes("language.TextModel")
+@becomes("sequence.TextModel")
 def _text_model(lua: Lua) -> Call:
-    return Call(f"{LAYERS}language.TextModel", (), {"views": _views(lua)})
+    return Call(f"{LAYERS}sequence.TextModel", (), {"views": _views(lua)})
 
 
 register_layer(
@@ -66,14 +66,14 @@ register_layer(
     scratch="net view_in view_out",
     module=_text_model,
 )
-register_layer(module={"nn.FeatExpander": of_runtime("language.FeatExpander", integer("n"))})
+register_layer(module={"nn.FeatExpander": of_runtime("shape.FeatExpander", integer("n"))})
 register_layer(
     kind="criterion",
     scratch="lsm grad_logprobs losses",
     module={
-        "nn.LanguageModelCriterion": of_runtime("language.CaptionCriterion", index_base=BASE),
+        "nn.LanguageModelCriterion": of_runtime("classes.CaptionCriterion", index_base=BASE),
         "nn.TemporalCrossEntropyCriterion": of_runtime(
-            "language.TemporalCrossEntropyCriterion",
+            "classes.TemporalCrossEntropyCriterion",
             flag("batch_average", True),
             flag("time_average"),
             index_base=BASE,
@@ -84,14 +84,14 @@ register_layer(
     "nn.LstmLayer",
     children=named_modules("lstmUnit"),
     scratch="rnnState drnnState initState",
-    module=of_runtime("language.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
-    traits={"language.LstmLayer": Traits(flow=flows.tensors)},
+    module=of_runtime("sequence.LstmLayer", hidden_size=integer("nHidden"), reverse=flag("reverse")),
+    traits={"sequence.LstmLayer": Traits(flow=flows.tensors)},
 )
 register_layer(
     "nn.BiRnnJoin",
     children=named_modules("joinUnit"),
-    module=of_runtime("language.BiRnnJoin"),
-    traits={"language.BiRnnJoin": Traits(flow=flows.tensors)},
+    module=of_runtime("sequence.BiRnnJoin"),
+    traits={"sequence.BiRnnJoin": Traits(flow=flows.tensors)},
 )
 
 # OpenNMT's layers are named networks: they compute what `net` computes. Encoders and decoders are loops over steps in
@@ -118,11 +118,11 @@ def _net(obj: TorchObject) -> Iterator[Child]:
         yield Child("net", ".modules[1]", listed[0])
 
 
-@becomes("language.Wrapper")
+@becomes("containers.Wrapper")
 def _network(lua: Lua) -> Call:
     if not any(True for _ in _net(lua.obj)):
         raise NotMappedError("has no network, as it transfers nothing", path=lua.path)
-    return Call(f"{LAYERS}language.Wrapper")
+    return Call(f"{LAYERS}containers.Wrapper")
 
 
 register_layer(
@@ -130,16 +130,16 @@ register_layer(
     scratch="modules rindexLinear args",
     module={
         **dict.fromkeys(_NETWORKS, _network),
-        "onmt.Generator": of_runtime("language.Wrapper", first=True),
-        "onmt.FeaturesGenerator": of_runtime("language.Wrapper", first=True),
+        "onmt.Generator": of_runtime("containers.Wrapper", first=True),
+        "onmt.FeaturesGenerator": of_runtime("containers.Wrapper", first=True),
     },
-    traits={"language.Wrapper": Traits(flow=flows.unknown)},
+    traits={"containers.Wrapper": Traits(flow=flows.unknown)},
 )
 register_layer(
     scratch="noiseInit sharedNoise size",
     module={
         "onmt.JoinReplicateTable": of_runtime(
-            "language.JoinReplicateTable",
+            "table.JoinReplicateTable",
             dim("dimensionReplicate"),
             dim("dimensionJoin"),
             n_input_dims=optional("nInputDims"),

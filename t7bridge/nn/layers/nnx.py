@@ -17,12 +17,12 @@ def _size(lua: Lua) -> dict[str, Any]:
     return kwargs
 
 
-@becomes("nnx.SpatialReSampling")
+@becomes("resample.SpatialReSampling")
 def _resampling(lua: Lua) -> Call:
-    return Call(f"{LAYERS}nnx.SpatialReSampling", (), _size(lua))
+    return Call(f"{LAYERS}resample.SpatialReSampling", (), _size(lua))
 
 
-@becomes("nnx.SpatialReSamplingEx")
+@becomes("resample.SpatialReSamplingEx")
 def _resampling_ex(lua: Lua) -> Call:
     mode = lua.text("mode", "simple")
     if mode not in ("simple", "average", "bilinear"):
@@ -31,26 +31,26 @@ def _resampling_ex(lua: Lua) -> Call:
     rows = lua.index0("yDim", 1)
     if rows != 1:
         kwargs["rows"] = rows
-    return Call(f"{LAYERS}nnx.SpatialReSamplingEx", (mode,), kwargs)
+    return Call(f"{LAYERS}resample.SpatialReSamplingEx", (mode,), kwargs)
 
 
 _IDENTITY = of_torch("Identity")
 register_layer(
     scratch="inputSize outputSize indices",
     module={
-        "nn.SpatialUpSampling": of_runtime("nnx.SpatialUpSampling", pair("dH", "dW"), rows=dim("yDim", 1)),
-        "nn.SpatialDownSampling": of_runtime("nnx.SpatialDownSampling", pair("rH", "rW")),
+        "nn.SpatialUpSampling": of_runtime("resample.SpatialUpSampling", pair("dH", "dW"), rows=dim("yDim", 1)),
+        "nn.SpatialDownSampling": of_runtime("resample.SpatialDownSampling", pair("rH", "rW")),
         "nn.SpatialReSampling": _resampling,
         "nn.SpatialReSamplingEx": _resampling_ex,
-        "nn.SpatialMaxSampling": of_runtime("nnx.SpatialMaxSampling", pair("oheight", "owidth")),
+        "nn.SpatialMaxSampling": of_runtime("resample.SpatialMaxSampling", pair("oheight", "owidth")),
         "nn.SaturatedLU": of_runtime(
-            "nnx.SaturatedLU",
+            "activation.SaturatedLU",
             number("threshold", -1.0),
             number("val", -1.0),
             number("threshold2", 1.0),
             number("val2", 1.0),
         ),
-        "nn.Minus": of_runtime("nnx.Minus"),
+        "nn.Minus": of_runtime("activation.Minus"),
         "nn.MultiSoftMax": of_torch("Softmax", -1),
         "nn.Probe": _IDENTITY,
         "nn.Tic": _IDENTITY,

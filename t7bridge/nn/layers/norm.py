@@ -92,11 +92,11 @@ register_layer(
 _UNUSED = "the layer does not use it, so it is left out"
 
 
-@becomes("torch.nn.InstanceNorm2d", "style.NoInstanceNorm2d")
+@becomes("torch.nn.InstanceNorm2d", "norm.NoInstanceNorm2d")
 def _instance_norm(lua: Lua) -> Call:
     """Map to a norm; weights are optional, as not all programs set them; those of AdaIN-style can be `disabled`."""
     features = lua.shapes["weight"][0] if "weight" in lua.shapes else lua.integer("nOutput")
-    target = f"{LAYERS}style.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
+    target = f"{LAYERS}norm.NoInstanceNorm2d" if lua.flag("disabled") else "torch.nn.InstanceNorm2d"
     return Call(target, (features,), {"eps": lua.number("eps"), "affine": "weight" in lua.shapes})
 
 
@@ -114,7 +114,7 @@ register_layer(
     note="normalizes, as it did with nn before August 2017; later releases of nn take "
     "the running statistics of the batch normalization inside instead",
     module=_instance_norm,
-    traits={"style.NoInstanceNorm2d": Traits(output=same)},
+    traits={"norm.NoInstanceNorm2d": Traits(output=same)},
 )
 
 

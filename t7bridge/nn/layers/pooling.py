@@ -209,12 +209,12 @@ register_layer(
         "nn.VolumetricFractionalMaxPooling": _fractional_max_pool("THW"),
         "nn.SpatialMaxUnpooling": _max_unpool(2),
         "nn.VolumetricMaxUnpooling": _max_unpool(3),
-        "nn.TemporalMaxPooling": of_runtime("temporal.TemporalMaxPool", integer("kW"), integer("dW")),
+        "nn.TemporalMaxPooling": of_runtime("conv.TemporalMaxPool", integer("kW"), integer("dW")),
         "nn.TemporalDynamicKMaxPooling": of_runtime(
-            "temporal.TemporalDynamicKMaxPool", integer("minK"), number("factor", 0.0)
+            "conv.TemporalDynamicKMaxPool", integer("minK"), number("factor", 0.0)
         ),
     },
-    traits={"temporal.TemporalMaxPool": Traits(written=("pool_in_time",), output=out.temporal_pool)},
+    traits={"conv.TemporalMaxPool": Traits(written=("pool_in_time",), output=out.temporal_pool)},
 )
 
 
@@ -240,25 +240,25 @@ def _up_sampling(lua: Lua) -> Call:
     return Call(f"{LAYERS}resample.UpSampling", (), kwargs)
 
 
-@becomes("shape.Padding")
+@becomes("resample.Padding")
 def _padding(lua: Lua) -> Call:
     index = lua.integer("index", 1) - 1
     kwargs: dict[str, Any] = {"n_input_dims": lua.optional("nInputDim"), "value": lua.number("value", 0.0)}
     if index:
         kwargs["index"] = index
-    return Call(f"{LAYERS}shape.Padding", (lua.index0("dim"), lua.integer("pad")), kwargs)
+    return Call(f"{LAYERS}resample.Padding", (lua.index0("dim"), lua.integer("pad")), kwargs)
 
 
 def _border(name: str) -> Row:
     return of_torch(name, pair("pad_l", "pad_r", "pad_t", "pad_b"))
 
 
-@becomes("shape.ShaveImage")
+@becomes("resample.ShaveImage")
 def _shave(lua: Lua) -> Call:
     size = lua.integer("size")
     if size < 0:
         raise NotMappedError("its border is negative", path=lua.path)
-    return Call(f"{LAYERS}shape.ShaveImage", (size,))
+    return Call(f"{LAYERS}resample.ShaveImage", (size,))
 
 
 register_layer(
@@ -270,7 +270,7 @@ register_layer(
             "ReplicationPad3d", pair("pleft", "pright", "ptop", "pbottom", "pfront", "pback")
         ),
         "nn.SpatialPadding": of_runtime(
-            "shape.SpatialPadding",
+            "resample.SpatialPadding",
             integer("pad_l"),
             integer("pad_r"),
             integer("pad_t"),
@@ -289,10 +289,10 @@ register_layer(
         "nn.PixelShuffle": of_torch("PixelShuffle", integer("upscaleFactor")),
     },
     traits={
-        "shape.Padding": Traits(output=out.padding),
+        "resample.Padding": Traits(output=out.padding),
         "resample.UpsamplingNearest2d": Traits(output=out.upsample),
         "resample.UpsamplingBilinear2d": Traits(output=out.upsample),
-        "shape.ShaveImage": Traits(shares_memory=True),
-        "shape.SpatialPadding": Traits(shares_memory=True),
+        "resample.ShaveImage": Traits(shares_memory=True),
+        "resample.SpatialPadding": Traits(shares_memory=True),
     },
 )

@@ -12,8 +12,8 @@ from ..registry import Child, Traits, named_modules, register_layer
 register_layer(
     "nn.DeepMask",
     children=named_modules("trunk", "maskBranch", "scoreBranch"),
-    module=of_runtime("proposals.DeepMask"),
-    traits={"proposals.DeepMask": Traits(flow=flows.tensors)},
+    module=of_runtime("containers.DeepMask"),
+    traits={"containers.DeepMask": Traits(flow=flows.tensors)},
 )
 
 
@@ -27,10 +27,10 @@ def _refinements(obj: TorchObject) -> Iterator[Child]:
         number += 1
 
 
-@becomes("proposals.SharpMask")
+@becomes("containers.SharpMask")
 def _sharp_mask(lua: Lua) -> Call:
     skips = tuple(place - 1 for place in lua.sizes("skpos"))
-    return Call(f"{LAYERS}proposals.SharpMask", (), {"skips": skips})
+    return Call(f"{LAYERS}containers.SharpMask", (), {"skips": skips})
 
 
 register_layer(

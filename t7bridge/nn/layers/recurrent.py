@@ -29,9 +29,8 @@ from .recurrent_cells import (
     remembered,
 )
 
-_LSTM = f"{LAYERS}lstm."
-_GRU = f"{LAYERS}gru."
 _REC = f"{LAYERS}recurrent."
+_SEQUENCE = f"{LAYERS}sequence."
 
 _MOST = 10_000
 """Maximum number of modules searched for one that needs to know about zeros."""
@@ -71,7 +70,7 @@ def _gru_state(lua: Lua) -> dict[str, object]:
     return _kept(start=begin(lua, "userPrevOutput|outputs.0|startState"), state=carried(lua, "outputs"))
 
 
-@becomes("lstm.LSTM", "lstm.FastLSTM", "lstm.SeqLSTM", "recurrent.RecLSTM")
+@becomes("recurrent.LSTM", "recurrent.FastLSTM", "sequence.SeqLSTM", "recurrent.RecLSTM")
 def _lstm(lua: Lua) -> Call:
     """Map a cell of rnn, or torch-rnn's class of the same name, which processes whole sequences."""
     if lua.find_tensor("weight") is not None:
@@ -82,19 +81,19 @@ def _lstm(lua: Lua) -> Call:
         return Call(f"{_REC}RecLSTM", (output, output), _lstm_state(lua))
     kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_lstm_state(lua)}
     if lua.obj.class_name == "nn.FastLSTM":
-        return Call(f"{_LSTM}FastLSTM", _sizes(lua), kwargs)
+        return Call(f"{_REC}FastLSTM", _sizes(lua), kwargs)
     if not any(one.name == "weight_ci" for one in params):
         kwargs["peephole"] = False
-    return Call(f"{_LSTM}LSTM", _sizes(lua), kwargs)
+    return Call(f"{_REC}LSTM", _sizes(lua), kwargs)
 
 
-@becomes("gru.GRU", "gru.MuFuRu", "recurrent.RecGRU")
+@becomes("recurrent.GRU", "recurrent.MuFuRu", "recurrent.RecGRU")
 def _gru(lua: Lua) -> Call:
     if cell_params(lua.obj):
         kwargs = {**_kept(mask_zero=masks_rows(lua.obj)), **_gru_state(lua)}
         if lua.obj.class_name == "nn.MuFuRu":
-            return Call(f"{_GRU}MuFuRu", (*_sizes(lua), operations(lua.obj)), kwargs)
-        return Call(f"{_GRU}GRU", _sizes(lua), kwargs)
+            return Call(f"{_REC}MuFuRu", (*_sizes(lua), operations(lua.obj)), kwargs)
+        return Call(f"{_REC}GRU", _sizes(lua), kwargs)
     return Call(f"{_REC}RecGRU", (lua.integer("outputSize|outputsize"),), _gru_state(lua))
 
 
@@ -142,19 +141,19 @@ def _is_told(obj: TorchObject) -> bool:
     return False
 
 
-@becomes("sequencer.Sequencer", "sequence_mask.MaskedSequencer")
+@becomes("sequence.Sequencer", "sequence.MaskedSequencer")
 def _sequencer(lua: Lua) -> Call:
-    name = "sequence_mask.MaskedSequencer" if _is_told(lua.obj) else "sequencer.Sequencer"
+    name = "sequence.MaskedSequencer" if _is_told(lua.obj) else "sequence.Sequencer"
     return Call(LAYERS + name, (), _kept(remember=remembered(lua.obj)))
 
 
-@becomes("recurrent.Recursor", "sequence_mask.MaskedSequential", "torch.nn.Sequential")
+@becomes("recurrent.Recursor", "sequence.MaskedSequential", "torch.nn.Sequential")
 def _recursor(lua: Lua) -> Call:
     """Map to the module inside: containers of a Recursor make all modules forget, so that it adds nothing."""
     if lua.obj.class_name == "nn.Recursor" and lua.above and lua.above[0].class_name in _SEQUENCERS:
         return Call("torch.nn.Sequential")
     told = lua.obj.class_name != "nn.Recursor" and _is_told(lua.obj)
-    return Call(f"{LAYERS}sequence_mask.MaskedSequential" if told else f"{_REC}Recursor")
+    return Call(f"{LAYERS}sequence.MaskedSequential" if told else f"{_REC}Recursor")
 
 
 _OWN_STEPS = (
@@ -164,7 +163,7 @@ _OWN_STEPS = (
 """Classes whose `maxBPTTstep` does not pass the number of steps on to the modules inside."""
 
 
-@becomes("sequencer.Repeater")
+@becomes("sequence.Repeater")
 def _repeater(lua: Lua) -> Call:
     """Map a Repeater: a Sequencer sets the steps of all that it reaches through containers to the number of its own."""
     kwargs = {}
@@ -172,12 +171,12 @@ def _repeater(lua: Lua) -> Call:
         if obj.class_name in ("nn.Sequencer", *_OWN_STEPS):
             kwargs = _kept(as_sequence=obj.class_name == "nn.Sequencer")
             break
-    return Call(f"{LAYERS}sequencer.Repeater", (lua.integer("rho|seqlen"),), kwargs)
+    return Call(f"{LAYERS}sequence.Repeater", (lua.integer("rho|seqlen"),), kwargs)
 
 
-@becomes("sequence_mask.VariableLength")
+@becomes("sequence.VariableLength")
 def _variable_length(lua: Lua) -> Call:
-    return Call(f"{LAYERS}sequence_mask.VariableLength", (), _kept(last_only=lua.flag("lastOnly")))
+    return Call(f"{LAYERS}sequence.VariableLength", (), _kept(last_only=lua.flag("lastOnly")))
 
 
 register_layer(
@@ -190,7 +189,7 @@ register_layer(
             ("nn.Recursor", "nn.BiSequencer", "nn.SeqBRNN", "nn.SeqBLSTM", "nn.SeqBGRU", "nn.BLSTM", "nn.BGRU"),
             _recursor,
         ),
-        "nn.ReverseUnreverse": of_runtime("sequence_mask.Reversed"),
+        "nn.ReverseUnreverse": of_runtime("sequence.Reversed"),
         "nn.Recurrence": _recurrence,
         "nn.LinearRNN": _recurrence,
         "nn.LookupRNN": _recurrence,
@@ -202,9 +201,9 @@ register_layer(
         "nn.NormStabilizer": of_runtime("recurrent.NormStabilizer", number("beta", 1.0), childless=True),
         "nn.Sequencer": _sequencer,
         "nn.Repeater": _repeater,
-        "nn.BiSequencerLM": of_runtime("sequencer.BiSequencerLM"),
+        "nn.BiSequencerLM": of_runtime("sequence.BiSequencerLM"),
         "nn.RecurrentAttention": of_runtime(
-            "sequencer.RecurrentAttention",
+            "sequence.RecurrentAttention",
             integer("nStep"),
             sizes("hiddenSize"),
             returns_actions=flag("forwardActions"),
@@ -215,19 +214,19 @@ register_layer(
         "recurrent.Recursor": Traits(flow=flows.sequence),
         "recurrent.MaskZero": Traits(flow=flows.sequence),
         "recurrent.Recurrence": Traits(flow=flows.recurrence),
-        "sequence_mask.MaskedSequential": Traits(flow=flows.sequence),
-        "sequence_mask.Reversed": Traits(flow=flows.sequence),
-        "sequence_mask.MaskedSequencer": Traits(flow=flows.stepped),
-        "sequence_mask.VariableLength": Traits(flow=flows.unknown),
-        "sequencer.Sequencer": Traits(flow=flows.stepped),
-        "sequencer.Repeater": Traits(flow=flows.repeated),
-        "sequencer.BiSequencerLM": Traits(flow=flows.unknown),
-        "sequencer.RecurrentAttention": Traits(flow=flows.unknown),
+        "sequence.MaskedSequential": Traits(flow=flows.sequence),
+        "sequence.Reversed": Traits(flow=flows.sequence),
+        "sequence.MaskedSequencer": Traits(flow=flows.stepped),
+        "sequence.VariableLength": Traits(flow=flows.unknown),
+        "sequence.Sequencer": Traits(flow=flows.stepped),
+        "sequence.Repeater": Traits(flow=flows.repeated),
+        "sequence.BiSequencerLM": Traits(flow=flows.unknown),
+        "sequence.RecurrentAttention": Traits(flow=flows.unknown),
     },
 )
 register_layer(
-    module={"nn.ReverseSequence": of_runtime("sequencer.ReverseSequence")},
-    traits={"sequencer.ReverseSequence": Traits(flow=flows.turned)},
+    module={"nn.ReverseSequence": of_runtime("sequence.ReverseSequence")},
+    traits={"sequence.ReverseSequence": Traits(flow=flows.turned)},
 )
 
 
@@ -274,9 +273,9 @@ def _mufuru_shapes(input_size: int, hidden_size: int, operations: tuple[str, ...
 
 
 for _name, _keys, _mapped, _facts in (
-    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm, {"lstm.FastLSTM": Traits(shapes=_fast_shapes)}),
-    ("nn.GRU", GRU_KEYS, _gru, {"gru.GRU": Traits(shapes=_gru_shapes)}),
-    ("nn.MuFuRu", MUFURU_KEYS, _gru, {"gru.MuFuRu": Traits(shapes=_mufuru_shapes)}),
+    ("nn.FastLSTM", FAST_LSTM_KEYS, _lstm, {"recurrent.FastLSTM": Traits(shapes=_fast_shapes)}),
+    ("nn.GRU", GRU_KEYS, _gru, {"recurrent.GRU": Traits(shapes=_gru_shapes)}),
+    ("nn.MuFuRu", MUFURU_KEYS, _gru, {"recurrent.MuFuRu": Traits(shapes=_mufuru_shapes)}),
 ):
     register_layer(
         _name,
@@ -330,7 +329,7 @@ def _rnn(*steps: BlockOrder) -> tuple[Param, ...]:
     )
 
 
-@becomes("lstm.SeqLSTM", "lstm.SteppedLSTM")
+@becomes("sequence.SeqLSTM", "sequence.SteppedLSTM")
 def _seq_lstm(lua: Lua) -> Call:
     """Map to torch.nn.LSTM if it computes the same."""
     gates, size = lua.shape("weight_ih_l0")
@@ -340,8 +339,8 @@ def _seq_lstm(lua: Lua) -> Call:
     masked = _masking(lua)
     kwargs = _kept(proj_size=project, batch_first=lua.flag("batchfirst"), remember=remembered(lua.obj), state=state)
     if masked or project >= hidden:
-        return Call(f"{_LSTM}SteppedLSTM", (size, hidden), {**kwargs, **_kept(mask_zero=masked)})
-    return Call(f"{_LSTM}SeqLSTM", (size, hidden), kwargs)
+        return Call(f"{_SEQUENCE}SteppedLSTM", (size, hidden), {**kwargs, **_kept(mask_zero=masked)})
+    return Call(f"{_SEQUENCE}SeqLSTM", (size, hidden), kwargs)
 
 
 def _torch_rnn_lstm(lua: Lua) -> Call:
@@ -351,20 +350,20 @@ def _torch_rnn_lstm(lua: Lua) -> Call:
     if lua.flag("remember_states"):
         state = last_column(lua, ("output", "cell"), "h0")
         kwargs.update(_kept(remember="always", state=state))
-    return Call(f"{_LSTM}SeqLSTM", (size, gates // 4), kwargs)
+    return Call(f"{_SEQUENCE}SeqLSTM", (size, gates // 4), kwargs)
 
 
-@becomes("cudnn_rnn.OutputsRNN")
+@becomes("sequence.OutputsRNN")
 def _vanilla_rnn(lua: Lua) -> Call:
     hidden, size = lua.shape("weight_ih_l0")
     kwargs: dict[str, object] = {"batch_first": True}
     if lua.flag("remember_states"):
         last = last_column(lua, ("output",), "h0")
         kwargs.update(remember=True, **_kept(hidden=last and (last,)))
-    return Call(f"{LAYERS}cudnn_rnn.OutputsRNN", (size, hidden), kwargs)
+    return Call(f"{LAYERS}sequence.OutputsRNN", (size, hidden), kwargs)
 
 
-@becomes("gru.SeqGRU")
+@becomes("sequence.SeqGRU")
 def _seq_gru(lua: Lua) -> Call:
     rows, columns = lua.shape("weight")
     kwargs = _kept(
@@ -373,7 +372,7 @@ def _seq_gru(lua: Lua) -> Call:
         remember=remembered(lua.obj),
         state=last_of(lua, ("_output|output",), ("h0",), ("userPrevOutput",)),
     )
-    return Call(f"{_GRU}SeqGRU", (rows - columns // 3, columns // 3), kwargs)
+    return Call(f"{_SEQUENCE}SeqGRU", (rows - columns // 3, columns // 3), kwargs)
 
 
 _BUFFERS = (
@@ -400,7 +399,7 @@ register_layer(
     params=(*_rnn(_GATES), _PROJECTION),
     scratch=_BUFFERS,
     module=dict.fromkeys(("nn.SeqLSTM", "nn.SequenceLSTM", "nn.SeqLSTMP"), _seq_lstm),
-    traits={"lstm.SeqLSTM": Traits(like="LSTM"), "lstm.SteppedLSTM": Traits(shapes=_stepped_shapes)},
+    traits={"sequence.SeqLSTM": Traits(like="LSTM"), "sequence.SteppedLSTM": Traits(shapes=_stepped_shapes)},
 )
 # torch.nn.RNN.
 register_layer("nn.VanillaRNN", "nn.VanillaRnn", params=_rnn(), scratch=_BUFFERS, module=_vanilla_rnn)
@@ -420,7 +419,7 @@ register_layer(
     scratch=_BUFFERS,
     note=_NOT_TORCH,
     module=_seq_gru,
-    traits={"gru.SeqGRU": Traits(shapes=_joined_shapes)},
+    traits={"sequence.SeqGRU": Traits(shapes=_joined_shapes)},
 )
 
 
@@ -436,24 +435,24 @@ register_layer(
     children=cell_children,
     scratch=f"{_STATE} {_BUFFERS}",
     module=_lstm,
-    traits={"lstm.LSTM": Traits(shapes=_lstm_shapes)},
+    traits={"recurrent.LSTM": Traits(shapes=_lstm_shapes)},
 )
 
 
 # One step of SeqLSTM and SeqGRU.
 
 
-@becomes("lstm.StepLSTM")
+@becomes("recurrent.StepLSTM")
 def _step_lstm(lua: Lua) -> Call:
     gates, size = lua.shape("weight_ih")
     project = lua.shape("weight_hr")[0] if "weight_hr" in lua.shapes else 0
-    return Call(f"{_LSTM}StepLSTM", (size, gates // 4), _kept(proj_size=project, mask_zero=_masking(lua)))
+    return Call(f"{_REC}StepLSTM", (size, gates // 4), _kept(proj_size=project, mask_zero=_masking(lua)))
 
 
-@becomes("gru.StepGRU")
+@becomes("recurrent.StepGRU")
 def _step_gru(lua: Lua) -> Call:
     rows, columns = lua.shape("weight")
-    return Call(f"{_GRU}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))
+    return Call(f"{_REC}StepGRU", (rows - columns // 3, columns // 3), _kept(mask_zero=_masking(lua)))
 
 
 def _step_shapes(input_size: int, hidden_size: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
@@ -471,7 +470,7 @@ register_layer(
     ),
     scratch=_BUFFERS,
     module=_step_lstm,
-    traits={"lstm.StepLSTM": Traits(flow=flows.tensors, shapes=_step_shapes)},
+    traits={"recurrent.StepLSTM": Traits(flow=flows.tensors, shapes=_step_shapes)},
 )
 register_layer(
     "nn.StepGRU",
@@ -479,5 +478,5 @@ register_layer(
     scratch=_BUFFERS,
     note=_NOT_TORCH,
     module=_step_gru,
-    traits={"gru.StepGRU": Traits(shapes=_joined_shapes)},
+    traits={"recurrent.StepGRU": Traits(shapes=_joined_shapes)},
 )

@@ -79,13 +79,13 @@ def dpnn_convert(lua: Lua) -> Call:
     return Call(f"{_SHAPE}Convert", (before, after), {"dtype": lua.dtype("output")}, childless=True)
 
 
-@becomes("pick.OneHot")
+@becomes("shape.OneHot")
 def _one_hot(lua: Lua) -> Call:
     kwargs = {"index_base": lua.index_base, "dtype": lua.dtype("output") or "float32"}
-    return Call(f"{LAYERS}pick.OneHot", (lua.integer("outputSize"),), kwargs)
+    return Call(f"{LAYERS}shape.OneHot", (lua.integer("outputSize"),), kwargs)
 
 
-@becomes("pick.ArgMax")
+@becomes("shape.ArgMax")
 def _arg_max(lua: Lua) -> Call:
     dims = lua.integer("nInputDim") if lua.has("nInputDim") else 9
     kwargs = {
@@ -93,13 +93,13 @@ def _arg_max(lua: Lua) -> Call:
         "index_base": lua.index_base,
         "dtype": lua.dtype("output") or "int64",
     }
-    return Call(f"{LAYERS}pick.ArgMax", (lua.index0("dim", 1),), kwargs)
+    return Call(f"{LAYERS}shape.ArgMax", (lua.index0("dim", 1),), kwargs)
 
 
 def _sum(average: bool) -> Row:
     """Map sums: `nn.Mean` had no `sizeAverage` while it was a class of its own."""
     return of_runtime(
-        "pick.Sum",
+        "shape.Sum",
         dim("dimension", 1),
         n_input_dims=_DIMS,
         average=flag("sizeAverage", average),
@@ -139,19 +139,19 @@ register_layer(
             "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
         ),
         "nn.ExpandAs": of_runtime("shape.ExpandAs"),
-        "nn.Select": of_runtime("pick.Select", dim("dimension"), dim("index")),
-        "nn.Narrow": of_runtime("pick.Narrow", dim("dimension"), dim("index"), integer("length", 1)),
-        "nn.Index": of_runtime("pick.Index", dim("dimension"), index_base=BASE),
-        "nn.MaskedSelect": of_runtime("pick.MaskedSelect"),
+        "nn.Select": of_runtime("shape.Select", dim("dimension"), dim("index")),
+        "nn.Narrow": of_runtime("shape.Narrow", dim("dimension"), dim("index"), integer("length", 1)),
+        "nn.Index": of_runtime("shape.Index", dim("dimension"), index_base=BASE),
+        "nn.MaskedSelect": of_runtime("shape.MaskedSelect"),
         "nn.OneHot": _one_hot,
         "OneHot": _one_hot,  # char-rnn
         "nn.ArgMax": _arg_max,
         "nn.SAdd": of_runtime("linear.SAdd", number("addend"), negate=flag("negate")),
-        "nn.SeqReverseSequence": of_runtime("pick.Reverse", dim("dim")),
+        "nn.SeqReverseSequence": of_runtime("shape.Reverse", dim("dim")),
         "nn.Sum": _sum(False),
         "nn.Mean": _sum(True),
-        "nn.Max": of_runtime("pick.Max", dim("dimension", 1), n_input_dims=_DIMS),
-        "nn.Min": of_runtime("pick.Min", dim("dimension", 1), n_input_dims=_DIMS),
+        "nn.Max": of_runtime("shape.Max", dim("dimension", 1), n_input_dims=_DIMS),
+        "nn.Min": of_runtime("shape.Min", dim("dimension", 1), n_input_dims=_DIMS),
     },
     traits={
         "torch.nn.Identity": Traits(shares_memory=True, is_identity=True, flow=flows.unchanged),
@@ -171,16 +171,16 @@ register_layer(
         "shape.Replicate": Traits(shares_memory=True, repeats=True, output=out.replicate),
         "shape.ExpandAs": Traits(takes_list=True, shares_memory=True, repeats=True),
         # They copy in Lua; that makes a difference only for in-place changes.
-        "pick.Select": Traits(shares_memory=True, copies=True, written=("select",), output=out.select),
-        "pick.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",), output=out.narrow),
-        "pick.OneHot": Traits(output=out.one_hot),
+        "shape.Select": Traits(shares_memory=True, copies=True, written=("select",), output=out.select),
+        "shape.Narrow": Traits(shares_memory=True, copies=True, written=("narrow",), output=out.narrow),
+        "shape.OneHot": Traits(output=out.one_hot),
         "linear.SAdd": Traits(output=out.same),
-        "pick.Index": Traits(takes_list=True),
-        "pick.MaskedSelect": Traits(takes_list=True),
-        "pick.Reverse": Traits(written=("flip",), output=out.same),
-        "pick.Sum": Traits(written=("reduce", "sum"), output=out.reduced),
-        "pick.Max": Traits(written=("reduce", "max", "values"), output=out.reduced),
-        "pick.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
+        "shape.Index": Traits(takes_list=True),
+        "shape.MaskedSelect": Traits(takes_list=True),
+        "shape.Reverse": Traits(written=("flip",), output=out.same),
+        "shape.Sum": Traits(written=("reduce", "sum"), output=out.reduced),
+        "shape.Max": Traits(written=("reduce", "max", "values"), output=out.reduced),
+        "shape.Min": Traits(written=("reduce", "min", "values"), output=out.reduced),
     },
 )
 register_layer(

@@ -9,35 +9,35 @@ from ..registry import Traits, register_layer
 _BORDERS = pair("pad_l", "pad_r", "pad_t", "pad_b")
 
 
-@becomes("style.GenNoise", "style.LeadingNoise")
+@becomes("dropout.GenNoise", "dropout.LeadingNoise")
 def _noise(lua: Lua) -> Call:
     """Map texture_nets' GenNoise; that of the first release (March 2016) has no fields, and fills three planes."""
     if not lua.has("num_planes"):
-        return Call(f"{LAYERS}style.LeadingNoise", (3,))
-    return Call(f"{LAYERS}style.GenNoise", (lua.integer("num_planes"), lua.number("mult", 1.0)))
+        return Call(f"{LAYERS}dropout.LeadingNoise", (3,))
+    return Call(f"{LAYERS}dropout.GenNoise", (lua.integer("num_planes"), lua.number("mult", 1.0)))
 
 
-_VARIATION = of_runtime("style.TotalVariation", number("strength"))
+_VARIATION = of_runtime("gradient.TotalVariation", number("strength"))
 register_layer(
     scratch="x_diff y_diff clipped buffer bn sz sz_",
     module={
         "nn.AdaptiveInstanceNormalization": of_runtime(
-            "style.AdaptiveInstanceNormalization", eps=number("eps", 1e-5), disabled=flag("disabled")
+            "norm.AdaptiveInstanceNormalization", eps=number("eps", 1e-5), disabled=flag("disabled")
         ),
         "nn.TotalVariation": _VARIATION,
         "nn.TVLoss": _VARIATION,
-        "nn.DeepDreamLoss": of_runtime("style.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
-        "nn.GramMatrix": of_runtime("style.GramMatrix", flag("normalize", True)),
-        "nn.SpatialCircularPadding": of_runtime("style.SpatialCircularPadding", _BORDERS),
-        "nn.SpatialSymmetricPadding": of_runtime("style.SpatialSymmetricPadding", _BORDERS),
-        "nn.NoiseFill": of_runtime("style.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
+        "nn.DeepDreamLoss": of_runtime("gradient.DeepDreamLoss", number("strength", 1e-5), number("max_grad", 100.0)),
+        "nn.GramMatrix": of_runtime("distance.GramMatrix", flag("normalize", True)),
+        "nn.SpatialCircularPadding": of_runtime("resample.SpatialCircularPadding", _BORDERS),
+        "nn.SpatialSymmetricPadding": of_runtime("resample.SpatialSymmetricPadding", _BORDERS),
+        "nn.NoiseFill": of_runtime("dropout.NoiseFill", integer("num_noise_channels"), number("mult", 1.0)),
         "nn.GenNoise": _noise,
         "nn.DummyGradOutput": of_runtime("gradient.ZeroGrad"),
     },
-    traits={"style.TotalVariation": Traits(output=same), "style.DeepDreamLoss": Traits(output=same)},
+    traits={"gradient.TotalVariation": Traits(output=same), "gradient.DeepDreamLoss": Traits(output=same)},
 )
 register_layer(
     kind="criterion",
     scratch="mse crit target",
-    module={"nn.TVLossCriterion": of_runtime("style.TVLossCriterion")},
+    module={"nn.TVLossCriterion": of_runtime("criterion.TVLossCriterion")},
 )

@@ -103,11 +103,11 @@ def _kernels(fields: Fields) -> tuple[Param, ...]:
     return (buffer("kernel", *turn, field="kernel.1"), buffer("kernel2", *turn, field="kernel.2"))
 
 
-@becomes("vintage.SpatialNormalization")
+@becomes("norm.SpatialNormalization")
 def _normalization(lua: Lua) -> Call:
     shapes = tuple(lua.shape(name) for name in ("kernel", "kernel2") if name in lua.shapes)
     kwargs = {"threshold": float(lua.number("fixedThres"))} if lua.has("fixedThres") else {}
-    return Call(f"{LAYERS}vintage.SpatialNormalization", shapes or (lua.shape("kernel"),), kwargs)
+    return Call(f"{LAYERS}norm.SpatialNormalization", shapes or (lua.shape("kernel"),), kwargs)
 
 
 # The modules that Lua built from the kernel are left out.
@@ -116,9 +116,7 @@ register_layer(
     scratch="convo convostd squareMod sqrtMod subtractMod substractMod meanDiviseMod stdDiviseMod thresMod diviseMod "
     "coef inConvo inMean inputZeroMean inputZeroMeanSq inConvoVar inVar inStdDev inStdDevNotUnit stdDev thstd input",
     module={"nn.SpatialNormalization": _normalization, "nn.LocalNorm": _normalization},
-    traits={
-        "vintage.SpatialNormalization": Traits(shapes=lambda *shapes, **_: dict(zip(("kernel", "kernel2"), shapes)))
-    },
+    traits={"norm.SpatialNormalization": Traits(shapes=lambda *shapes, **_: dict(zip(("kernel", "kernel2"), shapes)))},
 )
 
 
@@ -134,6 +132,6 @@ register_layer(
     "nn.SpatialClassifier",
     children=_classifier,
     scratch="classifier inputF inputT outputF outputT gradOutputF gradOutputT gradInputF gradInputT",
-    module=of_runtime("vintage.SpatialClassifier", spatial=flag("spatialOutput", True)),
+    module=of_runtime("containers.SpatialClassifier", spatial=flag("spatialOutput", True)),
 )
 register_layer(module={"nn.AbsModule": of_runtime("activation.Abs")})

@@ -14,22 +14,22 @@ _IDENTITY = of_torch("Identity")
 register_layer(
     scratch="output_table output_tensor alpha beta first second scale grad_tmp negative",
     module={
-        "w2nn.InplaceClip01": of_runtime("w2nn.Clip01"),
-        "w2nn.AuxiliaryLossTable": of_runtime("w2nn.AuxiliaryLossTable", dim("i", 0)),
-        "w2nn.ScaleTable": of_runtime("w2nn.ScaleTable"),
-        "w2nn.ShakeShakeTable": of_runtime("w2nn.ShakeShakeTable"),
-        "w2nn.GradWeight": of_runtime("w2nn.GradWeight", number("constant_scalar")),
-        "w2nn.DepthExpand2x": of_runtime("w2nn.DepthExpand2x"),
+        "w2nn.InplaceClip01": of_runtime("gradient.Clip01"),
+        "w2nn.AuxiliaryLossTable": of_runtime("table.AuxiliaryLossTable", dim("i", 0)),
+        "w2nn.ScaleTable": of_runtime("table.ScaleTable"),
+        "w2nn.ShakeShakeTable": of_runtime("table.ShakeShakeTable"),
+        "w2nn.GradWeight": of_runtime("gradient.GradWeight", number("constant_scalar")),
+        "w2nn.DepthExpand2x": of_runtime("resample.DepthExpand2x"),
         "w2nn.Print": _IDENTITY,
         "w2nn.PrintTable": _IDENTITY,
     },
-    traits={"w2nn.AuxiliaryLossTable": Traits(flow=flows.unknown)},
+    traits={"table.AuxiliaryLossTable": Traits(flow=flows.unknown)},
 )
 
 
-@becomes("w2nn.FixedConv2d")
+@becomes("conv.FixedConv2d")
 def _fixed(lua: Lua) -> Call:
-    return evolve(convolution(2)(lua), target=f"{LAYERS}w2nn.FixedConv2d")
+    return evolve(convolution(2)(lua), target=f"{LAYERS}conv.FixedConv2d")
 
 
 # Convolutions that are not trained.
@@ -38,18 +38,18 @@ register_layer(
     defaults={"padW": 0.0, "padH": 0.0},
     scratch="finput fgradInput",
     module={"w2nn.EdgeFilter": _fixed, "w2nn.RandomBinaryConvolution": _fixed},
-    traits={"w2nn.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
+    traits={"conv.FixedConv2d": Traits(shapes=lambda *args, **kwargs: constructed("Conv2d", args, kwargs))},
 )
 
 _DIFFERENCES = "diff diff_abs diff_pow2 loss image instance_loss square_loss_buff linear_loss_buff"
 
 
-@becomes("w2nn.HuberCriterion")
+@becomes("criterion.HuberCriterion")
 def _huber(lua: Lua) -> Call:
     kwargs: dict[str, object] = {"gamma": float(lua.number("gamma", 1.0))}
     if lua.has("clip"):
         kwargs["clip"] = (float(lua.number("clip.1")), float(lua.number("clip.2")))
-    return Call(f"{LAYERS}w2nn.HuberCriterion", (lua.shape("weight"),), kwargs)
+    return Call(f"{LAYERS}criterion.HuberCriterion", (lua.shape("weight"),), kwargs)
 
 
 register_layer(
@@ -59,10 +59,10 @@ register_layer(
     module={
         "w2nn.ClippedWeightedHuberCriterion": _huber,
         "w2nn.WeightedHuberCriterion": _huber,
-        "w2nn.WeightedMSECriterion": of_runtime("w2nn.WeightedSquaresCriterion", shape("weight")),
+        "w2nn.WeightedMSECriterion": of_runtime("criterion.WeightedSquaresCriterion", shape("weight")),
     },
     traits=dict.fromkeys(
-        ("w2nn.HuberCriterion", "w2nn.WeightedSquaresCriterion"),
+        ("criterion.HuberCriterion", "criterion.WeightedSquaresCriterion"),
         Traits(shapes=lambda shape, *_, **__: {"weight": shape}),
     ),
 )
@@ -70,9 +70,9 @@ register_layer(
     kind="criterion",
     scratch=_DIFFERENCES,
     module={
-        "w2nn.ClippedMSECriterion": of_runtime("w2nn.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
+        "w2nn.ClippedMSECriterion": of_runtime("criterion.ClippedMSECriterion", number("min", 0.0), number("max", 1.0)),
         "w2nn.L1Criterion": of_runtime("criterion.AbsCriterion"),
-        "w2nn.PSNRCriterion": of_runtime("w2nn.PSNRCriterion"),
+        "w2nn.PSNRCriterion": of_runtime("criterion.PSNRCriterion"),
     },
 )
 register_layer(
@@ -80,12 +80,12 @@ register_layer(
     children=named_modules("filter1", "filter2"),
     kind="criterion",
     scratch=f"{_DIFFERENCES} input target",
-    module=of_runtime("w2nn.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
+    module=of_runtime("criterion.LBPCriterion", planes=integer("ch"), gamma=number("gamma", 0.1)),
 )
 register_layer(
     "w2nn.SSIMCriterion",
     children=named_modules("conv"),
     kind="criterion",
     scratch="mu1 mu2 mu1_sq mu2_sq mu1_mu2 sigma1_sq sigma2_sq sigma12 ssim_map",
-    module=of_runtime("w2nn.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
+    module=of_runtime("criterion.SSIMCriterion", c1=number("c1", 1e-4), c2=number("c2", 9e-4)),
 )

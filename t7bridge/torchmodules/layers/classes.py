@@ -304,3 +304,218 @@ class ModuleCriterion(nn.Module):
         if self.targetModule is not None:
             target = self.targetModule(target)
         return self.criterion(input, target)
+
+
+class SequencerCriterion(nn.Module):
+    """The sum of a criterion over the steps of a sequence.
+
+    Args:
+        criterion: the criterion.
+        average: whether to divide the sum by the number of steps.
+        repeat_target: whether all steps have the same target.
+    """
+
+    def __init__(
+        self, criterion: nn.Module, average: bool = False, repeat_target: bool = False
+    ) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.average = average
+        self.repeat_target = repeat_target
+
+    def forward(self, inputs: Any, targets: Any) -> Tensor:
+        """Take lists, or tensors with time as first dimension; return a scalar."""
+        if self.repeat_target:
+            targets = [targets] * len(inputs)
+        losses = torch.stack(
+            [self.criterion(input, target) for input, target in zip(inputs, targets)]
+        )
+        return losses.mean() if self.average else losses.sum()
+
+
+class MaskZeroCriterion(nn.Module):
+    """Omits the examples of a batch that are zeros.
+
+    Args:
+        criterion: the criterion.
+        zero_mask: whether zero examples are not detected but given, by `set_zero_mask`.
+    """
+
+    def __init__(self, criterion: nn.Module, zero_mask: bool = False) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.told = zero_mask
+        self.zero_mask: Any = None
+
+    def forward(self, input: Any, target: Any) -> Any:
+        """Take a tensor, or a list whose first tensor is checked, with a batch; return
+        the output of the criterion, or 0.
+        """
+        first = input
+        while isinstance(first, (list, tuple)):
+            first = first[0]
+        empty = (first.flatten(1) == 0).all(1)
+        if self.told:
+            if self.zero_mask is None:
+                raise RuntimeError(
+                    "set_zero_mask must be called first, with a mask or False"
+                )
+            empty = (
+                self.zero_mask.bool()
+                if isinstance(self.zero_mask, Tensor)
+                else torch.zeros_like(empty)
+            )
+        if empty.all():
+            return first.sum() * 0
+        return self.criterion(self._picked(input, ~empty), self._picked(target, ~empty))
+
+    def _picked(self, value: Any, kept: Tensor) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._picked(part, kept) for part in value]
+        return value[kept]
+
+    def set_zero_mask(self, mask: Any) -> None:
+        """Set the zero examples of the next batch: (batch), or False for none."""
+        self.zero_mask = mask
+
+
+class NCECriterion(nn.Module):
+    """The loss of noise-contrastive estimation.
+
+    Args:
+        average: whether to return the mean of the batch, not the sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, inputs: list[Tensor], target: Any = None) -> Tensor:
+        """Take the output of an `NCE` layer, (batch) or (batch, k) probabilities;
+        return a scalar.
+        """
+        by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
+        count = sampled_by_model.size(1)
+        # Lua's derivatives omit the probabilities of the noise.
+        by_noise, sampled_by_noise = (
+            by_noise.detach() * count,
+            sampled_by_noise.detach() * count,
+        )
+        right = by_model / (by_model + by_noise + 1e-7)
+        wrong = sampled_by_noise / (sampled_by_model + sampled_by_noise + 1e-7)
+        loss = -(right.log().sum() + wrong.log().sum())
+        return loss / by_model.size(0) if self.average else loss
+
+
+class ClassReward(nn.Module):
+    """Rewards right classes, minus a baseline; the loss is the negative reward, and
+    only the baseline learns from it.
+
+    Args:
+        criterion: compares baseline and reward.
+        scale: the reward of a right class.
+        average: whether the loss is the mean of the batch, not the sum.
+        index_base: number of the first class; `None` for one probability, where the
+            classes are 0 and 1.
+
+    Attributes:
+        rewarded: modules whose samples are rewarded; users add them.
+    """
+
+    def __init__(
+        self,
+        criterion: nn.Module,
+        scale: float = 1.0,
+        average: bool = True,
+        index_base: int | None = 1,
+    ) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.scale = scale
+        self.average = average
+        self.index_base = index_base
+        self.rewarded: list[nn.Module] = []
+
+    def forward(self, inputs: list[Tensor], target: Tensor) -> Tensor:
+        """Take a list of scores (batch, classes) and baseline, and classes (batch);
+        return a scalar.
+        """
+        scores, baseline = inputs
+        if self.index_base is None:
+            right = (scores > 0.5) == (target > 0.5)
+        else:
+            right = scores.reshape(-1, scores.size(-1)).argmax(
+                1
+            ) + self.index_base == target.reshape(-1)
+        reward = right.to(scores) * self.scale
+        advantage = reward - baseline.detach().reshape(reward.shape)
+        for module in self.rewarded:
+            for part in module.modules():
+                if "reward" in vars(part):
+                    vars(part)["reward"] = (
+                        advantage / len(reward) if self.average else advantage
+                    )
+        learned = self.criterion(baseline, reward.reshape(baseline.shape))
+        loss = -reward.mean() if self.average else -reward.sum()
+        result: Tensor = loss + (learned - learned.detach())
+        return result
+
+
+class CaptionCriterion(nn.Module):
+    """The mean negative log-likelihood of the words of sentences, and of their ends.
+
+    Args:
+        index_base: number of the first word.
+    """
+
+    def __init__(self, index_base: int = 1) -> None:
+        super().__init__()
+        self.index_base = index_base
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take logarithms (length + 2, batch, words) and words (length, batch), smaller
+        than the first after the end of a sentence; return a scalar.
+        """
+        words = target.long() - self.index_base
+        wanted = torch.cat((words, words.new_full((1, words.size(1)), -1)))
+        missing = wanted < 0
+        # The first missing word is the end of the sentence, which is the last of the
+        # words.
+        wanted = wanted.masked_fill(
+            missing & (missing.long().cumsum(0) == 1), input.size(-1) - 1
+        )
+        counted = wanted >= 0
+        chosen = input[1:].gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+        return -(chosen * counted).sum() / counted.sum()
+
+
+class TemporalCrossEntropyCriterion(nn.Module):
+    """The negative log-softmax of the right class at each step.
+
+    Args:
+        batch_average: whether to divide the sum by the number of sequences.
+        time_average: whether to divide it by the number of steps.
+        index_base: number of the first class; smaller targets do not count.
+    """
+
+    def __init__(
+        self,
+        batch_average: bool = True,
+        time_average: bool = False,
+        index_base: int = 1,
+    ) -> None:
+        super().__init__()
+        self.batch_average = batch_average
+        self.time_average = time_average
+        self.index_base = index_base
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch, steps, classes) and (batch, steps); return a scalar."""
+        wanted = (target.long() - self.index_base).clamp(min=-1)
+        loss = nn.functional.cross_entropy(
+            input.flatten(0, 1), wanted.flatten(), ignore_index=-1, reduction="sum"
+        )
+        parts = (input.size(0) if self.batch_average else 1) * (
+            input.size(1) if self.time_average else 1
+        )
+        return loss / parts

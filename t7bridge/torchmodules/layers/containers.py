@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Link = tuple[int, tuple[int, ...]]
+
+
+class Graph(nn.Sequential):
+    """Modules connected as a directed acyclic graph.
+
+    Args:
+        modules: the modules by name.
+        nodes: for each step the name of its module, or `None` for the identity, and its
+            inputs: the numbers of other nodes and the selected elements of their
+                outputs.
+            Node 0 is the input, the first step node 1.
+        outputs: the outputs, in the same form.
+        returns_list: whether to return a list.
+    """
+
+    def __init__(
+        self,
+        modules: OrderedDict[str, nn.Module],
+        *,
+        nodes: tuple[tuple[str | None, tuple[Link, ...]], ...],
+        outputs: tuple[Link, ...],
+        returns_list: bool,
+    ) -> None:
+        super().__init__(modules)
+        self.nodes = nodes
+        self.outputs = outputs
+        self.returns_list = returns_list
+
+    def forward(self, input: Any) -> Any:
+        """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
+        values = [input]
+        for name, takes in self.nodes:
+            taken = [self._fetch(values, link) for link in takes]
+            value = taken[0] if len(taken) == 1 else taken
+            values.append(value if name is None else self._modules[name](value))
+        given = [self._fetch(values, link) for link in self.outputs]
+        return given if self.returns_list else given[0]
+
+    def _fetch(self, values: list[Any], link: Link) -> Any:
+        node, path = link
+        value = values[node]
+        for index in path:
+            value = value[index]
+        return value
 
 
 class Concat(nn.Sequential):
@@ -258,3 +305,111 @@ class WeightNorm(nn.Sequential):
         with torch.no_grad():
             kept.copy_(weight)
         return torch.func.functional_call(self[0], {"weight": weight}, (input,))
+
+
+class DeepMask(nn.Module):
+    """A mask and a score for each patch of an image.
+
+    Args:
+        trunk: features of the patches.
+        maskBranch: maps features to masks.
+        scoreBranch: maps features to scores.
+    """
+
+    def __init__(
+        self, trunk: nn.Module, maskBranch: nn.Module, scoreBranch: nn.Module
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.maskBranch = maskBranch
+        self.scoreBranch = scoreBranch
+
+    def forward(self, input: Tensor) -> list[Tensor]:
+        """Take (batch, 3, h, w); return masks and scores. In Lua the branches are
+        called one by one.
+        """
+        features = self.trunk(input)
+        return [self.maskBranch(features), self.scoreBranch(features)]
+
+
+class SharpMask(nn.Module):
+    """A mask for each patch of an image, refined step by step with outputs of layers
+    of the trunk.
+
+    Args:
+        trunk: features of the patches.
+        scoreBranch: scores of the features.
+        maskBranchDM: the coarse masks of the network that the trunk comes from.
+        refs: the first step, for the features, and those that each combine a list of a
+            layer's output and of the step before, as `ref0`, `ref1`, ….
+        skips: the positions of these layers in the trunk, 0-based.
+    """
+
+    def __init__(
+        self,
+        trunk: nn.Sequential,
+        scoreBranch: nn.Module,
+        maskBranchDM: nn.Module,
+        skips: tuple[int, ...],
+        **refs: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.scoreBranch = scoreBranch
+        self.maskBranchDM = maskBranchDM
+        self.skips = skips
+        for name, ref in refs.items():
+            self.add_module(name, ref)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, 3, h, w); return masks. Scores are
+        `scoreBranch(trunk(input))`.
+        """
+        outputs: list[Any] = []
+        output: Any = input
+        for layer in self.trunk:
+            output = layer(output)
+            outputs.append(output)
+        output = self.get_submodule("ref0")(output)
+        for number, position in enumerate(self.skips, 1):
+            output = self.get_submodule(f"ref{number}")([outputs[position], output])
+        mask: Tensor = output
+        return mask
+
+
+class SpatialClassifier(nn.Sequential):
+    """Applies a module for rows of features at every position of an image.
+
+    Args:
+        module: the module.
+        spatial: whether the outputs become an image again, or stay rows.
+    """
+
+    def __init__(self, module: nn.Module, spatial: bool = True) -> None:
+        super().__init__(module)
+        self.spatial = spatial
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, w); return (m, h, w), or (h * w, m)."""
+        rows: Tensor = self[0](input.flatten(1).t())
+        return rows.t().reshape(-1, *input.shape[1:]) if self.spatial else rows
+
+
+class Wrapper(nn.Module):
+    """A module under the name `net`.
+
+    Args:
+        net: the module.
+        first: whether to pass it only the first element of a list.
+    """
+
+    def __init__(self, net: nn.Module, first: bool = False) -> None:
+        super().__init__()
+        self.net = net
+        self.first = first
+
+    def forward(self, input: Any) -> Any:
+        """Return the output of the module."""
+        return self.net(
+            input[0] if self.first and isinstance(input, (list, tuple)) else input
+        )

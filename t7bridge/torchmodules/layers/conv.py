@@ -1,7 +1,9 @@
-"""Convolutions of images that PyTorch lacks, or computes differently."""
+"""Convolutions of images and sequences that PyTorch lacks, or computes differently."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import torch
@@ -232,3 +234,197 @@ class SubSampling2d(nn.Module):
         ones = self.weight.new_ones(planes, 1, *self.kernel_size)
         total = F.conv2d(input, ones, None, self.stride, groups=planes)
         return total * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+class TemporalConv(nn.Conv1d):
+    """torch.nn.Conv1d over sequences with the features last."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (time, in) or (batch, time, in); return (steps, out) or (batch, steps,
+        out).
+        """
+        return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
+
+
+class TemporalRowConv(nn.Conv1d):
+    """A convolution of each feature separately.
+
+    Args:
+        features: number of features.
+        kernel_size: steps of a kernel.
+        stride: steps between outputs.
+        bias: whether there is a bias.
+        features_first: whether sequences are (features, time).
+    """
+
+    def __init__(
+        self,
+        features: int,
+        kernel_size: int,
+        stride: int = 1,
+        bias: bool = True,
+        features_first: bool = False,
+    ) -> None:
+        super().__init__(
+            features, features, kernel_size, stride, groups=features, bias=bias
+        )
+        self.features_first = features_first
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take a sequence or a batch; return the same dimensions."""
+        if self.features_first:
+            return super().forward(input)
+        return super().forward(input.transpose(-1, -2)).transpose(-1, -2)
+
+
+class TemporalMaxPool(nn.Module):
+    """The largest elements of windows in time.
+
+    Args:
+        kernel_size: steps of a window.
+        stride: steps between windows.
+    """
+
+    def __init__(self, kernel_size: int, stride: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (time, n) or (batch, time, n); return the same dimensions."""
+        return F.max_pool1d(
+            input.transpose(-1, -2), self.kernel_size, self.stride
+        ).transpose(-1, -2)
+
+
+class TemporalDynamicKMaxPool(nn.Module):
+    """The largest elements of each feature, in their order in time.
+
+    Args:
+        least: minimum number of elements.
+        factor: otherwise their number as a fraction of the steps.
+    """
+
+    def __init__(self, least: int, factor: float = 0.0) -> None:
+        super().__init__()
+        self.least = least
+        self.factor = factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (time, n) or (batch, time, n); return the same dimensions."""
+        k = max(self.least, ceil(self.factor * input.size(-2)))
+        index = input.topk(k, -2)[1].sort(-2)[0]
+        return input.gather(-2, index)
+
+
+class TemporalSubSampling(nn.Module):
+    """Sums of windows in time, with a learned factor and offset for each feature.
+
+    Args:
+        features: number of features.
+        kernel_size: steps of a window.
+        stride: steps between windows.
+    """
+
+    def __init__(self, features: int, kernel_size: int, stride: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = stride
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (time, n) or (batch, time, n); return the same dimensions."""
+        return (
+            input.unfold(-2, self.kernel_size, self.stride).sum(-1) * self.weight
+            + self.bias
+        )
+
+
+class BinaryConv2d(nn.Module):
+    """A convolution of the signs of images with kernels of signs; non-positive values
+    count as -1, and so does the border.
+
+    Args:
+        weight_shape: of the kernels: (out, in, h, w).
+        stride: between outputs.
+        padding: width of the border.
+    """
+
+    weight: Tensor
+    alphas: Tensor
+
+    def __init__(
+        self,
+        weight_shape: tuple[int, ...],
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        self.padding = padding
+        self.register_buffer("weight", torch.ones(weight_shape))
+        self.register_buffer("alphas", torch.ones(weight_shape[0]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, in, h, w) or (in, h, w); return the same dimensions."""
+        signs = torch.where(input > 0, 1.0, -1.0).to(self.weight.dtype)
+        rows, columns = self.padding
+        padded = F.pad(signs, (columns, columns, rows, rows), value=-1.0)
+        return F.conv2d(padded, self.weight, stride=self.stride) * self.alphas.view(
+            -1, 1, 1
+        )
+
+
+class FixedConv2d(nn.Conv2d):
+    """torch.nn.Conv2d whose kernels are not learned."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, value in list(self._parameters.items()):
+            del self._parameters[name]
+            self.register_buffer(name, None if value is None else value.detach())
+
+
+class _BinaryConvolution(torch.autograd.Function):
+    """The gradients of dpnn: that of the signs for the weights, and that of the inputs
+    times the mean of the absolute weights for each of them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, stride: Any, padding: Any
+    ) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        ctx.places = stride, padding
+        signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
+        output = F.conv2d(input, signs, None, stride, padding)
+        return output * weight.abs().mean((1, 2, 3))[:, None, None]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight = ctx.saved_tensors
+        signs = torch.where(weight >= 0, 1.0, -1.0).to(input)
+        batch = input if input.dim() == 4 else input[None]
+        gradient = gradients[0].reshape(-1, *gradients[0].shape[-3:])
+        of_input, of_weight, _ = torch.ops.aten.convolution_backward(
+            *(gradient, batch, signs, None, *ctx.places, (1, 1), False, (0, 0), 1),
+            (True, True, False),
+        )
+        of_input = of_input * weight.abs().mean((0, 2, 3))[:, None, None]
+        return of_input.reshape(input.shape), of_weight, None, None
+
+
+_binary_convolution: Callable[..., Tensor] = _BinaryConvolution.apply
+
+
+class SpatialBinaryConvolution(nn.Conv2d):
+    """A convolution with the signs of its weights, times the mean of their absolute
+    values for each output.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, in, h, w) or (in, h, w); return (batch, out, h, w) or (out, h,
+        w).
+        """
+        return _binary_convolution(input, self.weight, self.stride, self.padding)

@@ -1,4 +1,4 @@
-"""Criterions: modules of an input and a target that return one number."""
+"""Criterions of an input and a target of the same shape, or of distances."""
 
 from __future__ import annotations
 
@@ -311,3 +311,207 @@ class L1Cost(nn.Module):
     def forward(self, input: Tensor, target: Any = None) -> Tensor:
         """Take a tensor; return a scalar."""
         return input.abs().sum()
+
+
+class BinaryLogisticRegression(nn.Module):
+    """The logistic loss of scores and classes, which are -1 or 1.
+
+    Args:
+        average: whether to divide the sum by the number of examples.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch) or (batch, 1); return a scalar."""
+        losses = F.softplus(-input.flatten() * target.flatten())
+        return losses.mean() if self.average else losses.sum()
+
+
+class SpatialBinaryLogisticRegression(nn.Module):
+    """Half the mean logistic loss of images of scores and of classes, which are -1 or
+    1.
+
+    Args:
+        average: whether to average over the batch too, not sum.
+    """
+
+    def __init__(self, average: bool = True) -> None:
+        super().__init__()
+        self.average = average
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take (batch, 1, h, w) or (1, h, w); return a scalar."""
+        loss = F.softplus(-input * target).sum() / (2 * input.size(-1) * input.size(-2))
+        return loss / input.size(0) if self.average and input.dim() == 4 else loss
+
+
+class HuberCriterion(nn.Module):
+    """Halves of squared differences below a bound, and absolute ones above; differences
+    are weighted first.
+
+    Args:
+        weight_shape: of the weights of one example's elements.
+        gamma: the bound.
+        clip: the bounds between which the input is clipped first.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        weight_shape: tuple[int, ...],
+        gamma: float = 1.0,
+        clip: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.clip = clip
+        self.register_buffer("weight", torch.ones(weight_shape))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors of the same shape, with a batch dimension; return a
+        scalar.
+        """
+        clipped = input if self.clip is None else input.clamp(*self.clip)
+        difference = (clipped - target.reshape(input.shape)) * self.weight.reshape(
+            input.shape[1:]
+        )
+        # Lua's gradient is that of the loss by the weighted differences.
+        difference = input + (difference - input).detach()
+        return F.huber_loss(difference, torch.zeros_like(difference), delta=self.gamma)
+
+
+class ClippedMSECriterion(nn.Module):
+    """The mean of squared differences, after the input was clipped between two bounds.
+
+    Args:
+        low: the lower bound.
+        high: the upper bound.
+    """
+
+    def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
+        super().__init__()
+        self.low = low
+        self.high = high
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors of the same shape, with a batch dimension; return a
+        scalar.
+        """
+        difference = input.clamp(self.low, self.high) - target.reshape(input.shape)
+        # Lua's gradient is half that of the loss by the differences.
+        half = (input + (difference - input).detach()).square().mean() / 2
+        return half + half.detach()
+
+
+class WeightedSquaresCriterion(nn.Module):
+    """The mean of squared differences, each multiplied by a weight before it is
+    squared.
+
+    Args:
+        weight_shape: of the weights of one example's elements.
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(weight_shape))
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors of the same shape, with a batch dimension; return a
+        scalar.
+        """
+        difference = (input - target.reshape(input.shape)) * self.weight.reshape(
+            input.shape[1:]
+        )
+        # Lua's gradient is that of the loss by the weighted differences.
+        return (input + (difference - input).detach()).square().mean()
+
+
+class PSNRCriterion(nn.Module):
+    """The ratio of the largest signal, 1, to the mean of squared differences, in
+    decibels.
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors of the same shape; return a scalar."""
+        error = (input.clamp(0, 1) - target.reshape(input.shape)).square().mean()
+        return -10 * error.clamp(min=(0.1 / 255) ** 2).log10()
+
+
+class LBPCriterion(nn.Module):
+    """The Huber loss of a fixed network's outputs for two images.
+
+    Args:
+        filter1: the network, for the input.
+        filter2: for the target.
+        planes: of the images.
+        gamma: the bound between squares and absolute differences.
+    """
+
+    def __init__(
+        self, filter1: nn.Module, filter2: nn.Module, planes: int, gamma: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.filter1 = filter1
+        self.filter2 = filter2
+        self.planes = planes
+        self.gamma = gamma
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors (batch, n, h, w), or (batch, n * h * h); return a scalar."""
+        first: Tensor = self.filter1(self._image(input).clamp(0, 1))
+        return F.huber_loss(
+            first, self.filter2(self._image(target).clamp(0, 1)), delta=self.gamma
+        )
+
+    def _image(self, input: Tensor) -> Tensor:
+        if input.dim() != 2:
+            return input
+        side = round((input.size(1) / self.planes) ** 0.5)
+        return input.reshape(input.size(0), self.planes, side, side)
+
+
+class SSIMCriterion(nn.Module):
+    """Structural similarity of two images: 1 for equal ones.
+
+    Args:
+        conv: the window around each position, as a convolution.
+        c1: added to the means.
+        c2: added to the deviations.
+    """
+
+    def __init__(
+        self, conv: nn.Module, c1: float = 0.01**2, c2: float = 0.03**2
+    ) -> None:
+        super().__init__()
+        self.conv = conv
+        self.c1 = c1
+        self.c2 = c2
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Take two tensors (batch, n, h, w) of numbers between 0 and 1; return a
+        scalar.
+        """
+        mean1, mean2 = self.conv(input), self.conv(target)
+        variance1 = self.conv(input * input) - mean1 * mean1
+        variance2 = self.conv(target * target) - mean2 * mean2
+        covariance = self.conv(input * target) - mean1 * mean2
+        above = (2 * mean1 * mean2 + self.c1) * (2 * covariance + self.c2)
+        below = (mean1 * mean1 + mean2 * mean2 + self.c1) * (
+            variance1 + variance2 + self.c2
+        )
+        ratio: Tensor = above / below
+        return ratio.mean()
+
+
+class TVLossCriterion(nn.Module):
+    """The squares of the differences between neighbours, summed."""
+
+    def forward(self, input: Tensor, target: Any = None) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w), and an unused target; return a scalar."""
+        return input.diff(dim=-1).square().sum() + input.diff(dim=-2).square().sum()

@@ -207,3 +207,21 @@ class Kmeans(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features); return (batch), in the element type of the points."""
         return _nearest(input, self.weight, self.scale, self.index_base)
+
+
+class GramMatrix(nn.Module):
+    """The products of all pairs of planes, summed over an image.
+
+    Args:
+        normalize: whether to divide them by the number of elements of an image.
+    """
+
+    def __init__(self, normalize: bool = True) -> None:
+        super().__init__()
+        self.normalize = normalize
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return (batch, n, n) or (n, n)."""
+        rows = input.flatten(-2)
+        products = rows @ rows.mT
+        return products / input.shape[-3:].numel() if self.normalize else products

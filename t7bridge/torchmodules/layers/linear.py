@@ -1,4 +1,4 @@
-"""Linear maps, also sparse ones; scales and offsets."""
+"""Linear maps, also sparse ones; tables of rows; scales and offsets."""
 
 from __future__ import annotations
 
@@ -337,3 +337,184 @@ class AddConstant(nn.Module):
         if input.requires_grad and torch.is_grad_enabled():
             return _in_place(input, added, False)
         return input.add_(added)
+
+
+class LookupTable(nn.Embedding):
+    """torch.nn.Embedding whose rows may be 1-based, and indexed by numbers of any type.
+
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: length of the rows.
+        padding_idx: the row without gradient, 0-based.
+        max_norm: maximum norm of a row; longer ones are rescaled when used.
+        norm_type: p of that norm.
+        scale_grad_by_freq: whether to divide gradients by the frequency of their rows.
+        index_base: number of the first row.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        index_base: int = 1,
+    ) -> None:
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+        )
+        self.index_base = index_base
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n) or (batch, n); return one dimension more."""
+        return super().forward(input.long() - self.index_base)
+
+
+class LookupTableMaskZero(nn.Embedding):
+    """torch.nn.Embedding whose row 0 is set to zero before it is used; rows are indexed
+    by numbers of any type.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n) or (batch, n), of 0 to the number of rows less one; return one
+        dimension more.
+        """
+        self.weight.data[0] = 0
+        return super().forward(input.long())
+
+
+class ConstAffine(nn.Module):
+    """A fixed factor and offset for each plane.
+
+    Args:
+        features: number of planes.
+    """
+
+    a: Tensor
+    b: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.ones(features))
+        self.register_buffer("b", torch.zeros(features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, features) or (batch, features, h, w); return the same shape."""
+        shape = (-1, 1, 1) if input.dim() > 2 else (-1,)
+        return input * self.a.view(shape) + self.b.view(shape)
+
+
+class MeanSubtraction(nn.Module):
+    """Subtracts a mean image.
+
+    Args:
+        shape: of the mean.
+    """
+
+    mean: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same shape."""
+        return input - self.mean.reshape(input.shape[-3:])
+
+
+class SpatialFeatNormalization(nn.Module):
+    """Subtracts a mean from each feature and divides by a deviation.
+
+    Args:
+        features: number of features.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("std", torch.ones(features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, features, h, w) or (features, h, w); return the same shape."""
+        return (input - self.mean[:, None, None]) / self.std[:, None, None]
+
+
+class NCE(nn.Linear):
+    """A linear layer over many classes, trained by noise-contrastive estimation.
+
+    Args:
+        in_features: size of each input.
+        out_features: number of classes.
+        samples: number of classes drawn as noise.
+        shared: whether all examples of a batch see the same noise.
+        normalized: whether evaluation returns the probabilities of all classes.
+        logarithms: whether it returns their logarithms instead.
+        index_base: number of the first class.
+    """
+
+    unigrams: Tensor
+    Z: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        samples: int,
+        shared: bool = True,
+        normalized: bool = False,
+        logarithms: bool = False,
+        index_base: int = 1,
+    ) -> None:
+        super().__init__(in_features, out_features)
+        self.samples = samples
+        self.shared = shared
+        self.normalized = normalized
+        self.logarithms = logarithms
+        self.index_base = index_base
+        self.register_buffer("unigrams", torch.ones(out_features) / out_features)
+        self.register_buffer("Z", torch.ones(1))
+
+    def forward(self, inputs: Any) -> Any:
+        """Take a list of inputs (batch, in) and classes (batch).
+
+        Returns:
+            Probabilities (batch, out), or a list: by the model, of the class and of
+            noise (batch, samples); by the noise, likewise. The model's are divided by
+            Z, which is estimated where it is not positive.
+        """
+        input, target = inputs
+        if self.normalized and not self.training:
+            scores = super().forward(input)
+            return scores.log_softmax(-1) if self.logarithms else scores.softmax(-1)
+        target = target.long() - self.index_base
+        count = self.samples if self.shared else self.samples * len(target)
+        noise = torch.multinomial(self.unigrams.float(), count, replacement=True)
+        noise = (
+            noise.expand(len(target), -1)
+            if self.shared
+            else noise.reshape(len(target), -1)
+        )
+        chosen = torch.cat((target[:, None], noise), 1)
+        scores = (
+            torch.einsum("bi,bki->bk", input, self.weight[chosen]) + self.bias[chosen]
+        )
+        scores = scores.exp()
+        if self.Z <= 0:
+            with torch.no_grad():
+                self.Z.fill_(
+                    (scores[:, 1:] if self.shared else scores).mean()
+                    * self.out_features
+                )
+        scores = scores / self.Z
+        likely = self.unigrams[chosen]
+        return [scores[:, 0], scores[:, 1:], likely[:, 0], likely[:, 1:]]

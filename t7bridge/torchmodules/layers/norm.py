@@ -163,3 +163,94 @@ class LocalNormalization(nn.Module):
         variance = self._around(images.square())
         zero = variance == 0
         return variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+
+
+class SpatialNormalization(nn.Module):
+    """Subtracts the weighted mean around each position of an image, over all planes,
+    and divides by the deviation there.
+
+    Args:
+        kernel_shapes: of the weights around a position: one kernel, or two applied one
+            after the other.
+        threshold: the smallest deviation; `None` for the mean deviation of the image,
+            at least 0.001.
+    """
+
+    def __init__(
+        self, *kernel_shapes: tuple[int, int], threshold: float | None = None
+    ) -> None:
+        super().__init__()
+        self.names = ["kernel", "kernel2"][: len(kernel_shapes)]
+        self.threshold = threshold
+        for name, shape in zip(self.names, kernel_shapes):
+            self.register_buffer(name, torch.zeros(shape))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, w), (h, w) for one plane, or (batch, n, h, w); return (n, h, w)
+        or (batch, n, h, w).
+        """
+        image = input if input.dim() > 2 else input[None]
+        batch = image if image.dim() == 4 else image[None]
+        coverage = self._around(torch.ones_like(batch[:1]))
+        centred = batch - self._around(batch) / coverage
+        variance = self._around(centred.square())
+        zero = variance == 0
+        deviation = variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0) / coverage
+        if self.threshold is None:
+            least = deviation.detach().mean((1, 2, 3), keepdim=True).clamp(min=1e-3)
+        else:
+            least = torch.full_like(deviation[:1, :1, :1, :1], self.threshold)
+        output = centred / torch.where(deviation > least, deviation, least)
+        return output if image.dim() == 4 else output[0]
+
+    def _around(self, batch: Tensor) -> Tensor:
+        planes = batch.size(1)
+        for name in self.names:
+            kernel = self.get_buffer(name)
+            height, width = kernel.shape
+            padded = F.pad(
+                batch, (width // 2, (width - 1) // 2, height // 2, (height - 1) // 2)
+            )
+            batch = F.conv2d(padded, kernel.expand(1, planes, height, width)).expand(
+                -1, planes, -1, -1
+            )
+        return batch
+
+
+class NoInstanceNorm2d(nn.InstanceNorm2d):
+    """torch.nn.InstanceNorm2d that was disabled: the identity."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input."""
+        return input
+
+
+class AdaptiveInstanceNormalization(nn.Module):
+    """Sets the means and deviations of an image's planes to those of another's.
+
+    Args:
+        eps: added to the variances of the first.
+        disabled: whether to return the first unchanged.
+    """
+
+    def __init__(self, eps: float = 1e-5, disabled: bool = False) -> None:
+        super().__init__()
+        self.eps = eps
+        self.disabled = disabled
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take content and style, each (batch, n, h, w) or (n, h, w); return (batch, n,
+        h, w).
+        """
+        content, style = inputs
+        if self.disabled:
+            return content
+        images = content if content.dim() == 4 else content[None]
+        # Lua's deviations of the style are those of the population.
+        deviation, mean = torch.std_mean(
+            style.reshape(*images.shape[:2], -1), -1, correction=0
+        )
+        return (
+            F.instance_norm(images, eps=self.eps) * deviation[..., None, None]
+            + mean[..., None, None]
+        )

@@ -1,5 +1,5 @@
 """Modules that process one step of a sequence per call and resume from the last, until
-they are told to forget it.
+they forget it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,385 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class FastLSTM(nn.Module):
+    """An LSTM that processes one step of a sequence per call and resumes from the last.
+
+    Its weights are those of torch.nn.LSTMCell, with one bias.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
+        start: output and cell before a sequence; `None` for zeros.
+        state: output and cell after the last call; `None` if a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        mask_zero: bool = False,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.mask_zero = mask_zero
+        self.start = start
+        self.state = state
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
+        self.bias = nn.Parameter(torch.empty(4 * hidden_size))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
+        zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
+        output, cell = (
+            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
+            for part in self.state or self.start or zeros
+        )
+        gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
+            output, self.weight_hh
+        )
+        i, f, g, o = gates.chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
+        if self.mask_zero:
+            empty = (input == 0).all(-1, keepdim=True)
+            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
+        self.state = (output, cell)
+        return output
+
+    def forget(self) -> None:
+        """Start a new sequence with the next call."""
+        self.state = None
+
+
+class LSTM(nn.Module):
+    """An LSTM with peepholes, one step of a sequence per call, resuming from the last.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        peephole: whether the gates see the cell.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
+        start: output and cell before a sequence; `None` for zeros.
+        state: output and cell after the last call; `None` if a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        peephole: bool = True,
+        mask_zero: bool = False,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.peephole = peephole
+        self.mask_zero = mask_zero
+        self.start = start
+        self.state = state
+        # Of the input gate, the forget gate, the cell candidate and the output gate.
+        for gate in "ifgo":
+            self.register_parameter(
+                f"weight_i{gate}", nn.Parameter(torch.empty(hidden_size, input_size))
+            )
+            self.register_parameter(
+                f"bias_{gate}", nn.Parameter(torch.empty(hidden_size))
+            )
+            self.register_parameter(
+                f"weight_h{gate}", nn.Parameter(torch.empty(hidden_size, hidden_size))
+            )
+            if peephole and gate != "g":
+                self.register_parameter(
+                    f"weight_c{gate}", nn.Parameter(torch.empty(hidden_size))
+                )
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
+        zeros = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * 2
+        output, cell = (
+            torch.as_tensor(part).to(input).reshape(*input.shape[:-1], -1)
+            for part in self.state or self.start or zeros
+        )
+        i = self._sum("i", input, output, cell).sigmoid()
+        f = self._sum("f", input, output, cell).sigmoid()
+        g = self._sum("g", input, output).tanh()
+        cell = f * cell + i * g
+        output = self._sum("o", input, output, cell).sigmoid() * cell.tanh()
+        if self.mask_zero:
+            empty = (input == 0).all(-1, keepdim=True)
+            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
+        self.state = (output, cell)
+        return output
+
+    def _sum(
+        self, gate: str, input: Tensor, output: Tensor, cell: Tensor | None = None
+    ) -> Tensor:
+        seen = F.linear(
+            input, getattr(self, f"weight_i{gate}"), getattr(self, f"bias_{gate}")
+        )
+        seen = seen + F.linear(output, getattr(self, f"weight_h{gate}"))
+        if self.peephole and cell is not None:
+            seen = seen + getattr(self, f"weight_c{gate}") * cell
+        return seen
+
+    def forget(self) -> None:
+        """Start a new sequence with the next call."""
+        self.state = None
+
+
+class StepLSTM(nn.Module):
+    """One step of an LSTM, from a given state.
+
+    Its weights are those of torch.nn.LSTMCell, with one bias.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of the cell.
+        proj_size: size of the output if the hidden state is projected; 0 if it is not.
+        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
+            `told`, by `set_zero_mask`.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, proj_size: int = 0, mask_zero: str = ""
+    ) -> None:
+        super().__init__()
+        self.mask_zero = mask_zero
+        self.zero_mask: Any = None
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.weight_hh = nn.Parameter(
+            torch.empty(4 * hidden_size, proj_size or hidden_size)
+        )
+        self.bias = nn.Parameter(torch.empty(4 * hidden_size))
+        self.weight_hr = (
+            nn.Parameter(torch.empty(proj_size, hidden_size)) if proj_size else None
+        )
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+
+    def forward(self, inputs: list[Tensor]) -> list[Tensor]:
+        """Take input (batch, in), last output (batch, out) and last cell (batch,
+        hidden); return output and cell.
+        """
+        input, output, cell = inputs
+        gates = F.linear(input, self.weight_ih, self.bias) + F.linear(
+            output, self.weight_hh
+        )
+        i, f, g, o = gates.chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
+        if self.weight_hr is not None:
+            output = F.linear(output, self.weight_hr)
+        if self.mask_zero:
+            empty = (input == 0).all(-1, keepdim=True)
+            if self.mask_zero == "told":
+                empty = torch.as_tensor(self.zero_mask).to(empty).reshape(-1, 1)
+            output, cell = output.masked_fill(empty, 0), cell.masked_fill(empty, 0)
+        return [output, cell]
+
+    def set_zero_mask(self, mask: Any) -> None:
+        """Set which examples of the next batch return zeros: (batch), or False for
+        none.
+        """
+        self.zero_mask = mask
+
+
+class GRU(nn.Module):
+    """A GRU that processes one step of a sequence per call and resumes from the last.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
+        start: the output before a sequence; `None` for zeros.
+        state: the output of the last call; `None` if a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        mask_zero: bool = False,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.mask_zero = mask_zero
+        self.start = start
+        self.state = state
+        # Of the gates r and z; of n.
+        self.weight_ih = nn.Parameter(torch.empty(2 * hidden_size, input_size))
+        self.bias_ih = nn.Parameter(torch.empty(2 * hidden_size))
+        self.weight_hh = nn.Parameter(torch.empty(2 * hidden_size, hidden_size))
+        self.weight_in = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.bias_in = nn.Parameter(torch.empty(hidden_size))
+        self.weight_hn = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (in) or (batch, in); return (hidden) or (batch, hidden)."""
+        last = self.state if self.state is not None else self.start
+        if last is None:
+            last = input.new_zeros(*input.shape[:-1], self.hidden_size)
+        last = torch.as_tensor(last).to(input).reshape(*input.shape[:-1], -1)
+        gates = F.linear(input, self.weight_ih, self.bias_ih) + F.linear(
+            last, self.weight_hh
+        )
+        r, z = gates.sigmoid().chunk(2, -1)
+        n = F.linear(input, self.weight_in, self.bias_in) + F.linear(
+            r * last, self.weight_hn
+        )
+        output = (1 - z) * n.tanh() + z * last
+        if self.mask_zero:
+            output = output.masked_fill((input == 0).all(-1, keepdim=True), 0)
+        self.state = output
+        return output
+
+    def forget(self) -> None:
+        """Start a new sequence with the next call."""
+        self.state = None
+
+
+class MuFuRu(nn.Module):
+    """A unit that mixes the results of several operations on its last output and on the
+    candidate.
+
+    Processes one step of a sequence per call and resumes from the last.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        operations: some of `max`, `keep`, `replace`, `mul`, `min`, `diff`, `forget` and
+            `sqrt_diff`.
+        mask_zero: whether a zero example returns zeros, and its sequence restarts after
+            it.
+        start: the output before a sequence; `None` for zeros.
+        state: the output of the last call; `None` if a sequence is to start.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        operations: tuple[str, ...],
+        mask_zero: bool = False,
+        start: Any = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.operations = operations
+        self.mask_zero = mask_zero
+        self.start = start
+        self.state = state
+        self.input_reset = nn.Linear(input_size, hidden_size)
+        self.output_reset = nn.Linear(hidden_size, hidden_size)
+        self.new = nn.Linear(input_size + hidden_size, hidden_size)
+        self.shares = nn.Linear(input_size + hidden_size, len(operations) * hidden_size)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, in); return (batch, hidden)."""
+        last = self.state if self.state is not None else self.start
+        if last is None:
+            last = input.new_zeros(len(input), self.hidden_size)
+        last = torch.as_tensor(last).to(input)
+        reset = (self.input_reset(input) + self.output_reset(last)).sigmoid()
+        new = self.new(torch.cat((input, reset * last), 1)).sigmoid()
+        shares = (
+            self.shares(torch.cat((input, last), 1))
+            .unflatten(1, (-1, self.hidden_size))
+            .softmax(1)
+        )
+        output = torch.zeros_like(last)
+        for number, name in enumerate(self.operations):
+            output = output + shares[:, number] * self._operate(name, last, new)
+        if self.mask_zero:
+            output = output.masked_fill((input == 0).all(-1, keepdim=True), 0)
+        self.state = output
+        return output
+
+    def _operate(self, name: str, last: Tensor, new: Tensor) -> Tensor:
+        if name == "sqrt_diff":
+            return (last - new).abs().clamp(min=1e-30).sqrt() / 4
+        if name == "diff":
+            return last - new
+        if name == "mul":
+            return last * new
+        if name in ("max", "min"):
+            return (
+                torch.maximum(last, new) if name == "max" else torch.minimum(last, new)
+            )
+        return {"keep": last, "replace": new, "forget": torch.zeros_like(last)}[name]
+
+    def forget(self) -> None:
+        """Start a new sequence with the next call."""
+        self.state = None
+
+
+class StepGRU(nn.Module):
+    """One step of a GRU, from a given output.
+
+    Args:
+        input_size: size of each input.
+        hidden_size: size of each output.
+        mask_zero: whether some examples return zeros: `seen`, if they are zeros, or
+            `told`, by `set_zero_mask`.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, mask_zero: str = "") -> None:
+        super().__init__()
+        self.sizes = [input_size, hidden_size]
+        self.mask_zero = mask_zero
+        self.zero_mask: Any = None
+        # Rows of the input, then of the output; columns of the gates r, z and n.
+        self.weight = nn.Parameter(
+            torch.empty(input_size + hidden_size, 3 * hidden_size)
+        )
+        self.bias = nn.Parameter(torch.empty(3 * hidden_size))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take input (batch, in) and last output (batch, hidden); return the output
+        (batch, hidden).
+        """
+        input, last = inputs
+        weight_in, weight_out = torch.split(self.weight, self.sizes)
+        r, z, n = (input @ weight_in + self.bias).chunk(3, -1)
+        to_r, to_z, to_n = weight_out.chunk(3, -1)
+        r = (r + last @ to_r).sigmoid()
+        z = (z + last @ to_z).sigmoid()
+        n = (n + (r * last) @ to_n).tanh()
+        output: Tensor = (1 - z) * n + z * last
+        if self.mask_zero:
+            empty = (input == 0).all(-1, keepdim=True)
+            if self.mask_zero == "told":
+                empty = torch.as_tensor(self.zero_mask).to(empty).reshape(-1, 1)
+            output = output.masked_fill(empty, 0)
+        return output
+
+    def set_zero_mask(self, mask: Any) -> None:
+        """Set which examples of the next batch return zeros: (batch), or False for
+        none.
+        """
+        self.zero_mask = mask
 
 
 def _forget(module: nn.Module) -> None:

@@ -1,7 +1,10 @@
-"""Resizing of images and volumes, single or in a batch."""
+"""Sizes of images: resizing, crops and borders."""
 
 from __future__ import annotations
 
+from math import ceil, floor
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,3 +87,427 @@ class UpSampling(nn.Module):
             mode="bilinear" if len(extents) == 2 else "trilinear",
             align_corners=True,
         )
+
+
+# The dimension of rows is right before that of columns; there may be any dimensions
+# before and after them.
+
+
+def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]:
+    """Return the input as (1, planes, h, w), the dimensions before the rows, and those
+    after the columns.
+    """
+    before, behind = list(input.shape[:rows]), list(input.shape[rows + 2 :])
+    images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
+    images = images.reshape(-1, *images.shape[rows:])
+    return images.permute(0, 3, 1, 2).flatten(0, 1)[None], before, behind
+
+
+def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
+    """Undo `_rows_first`, for another size."""
+    height, width = images.shape[-2:]
+    tail = torch.Size(behind).numel()
+    return (
+        images.reshape(-1, tail, height, width)
+        .permute(0, 2, 3, 1)
+        .reshape(*before, height, width, *behind)
+    )
+
+
+class SpatialUpSampling(nn.Module):
+    """Repeats rows and columns.
+
+    Args:
+        scale: repetitions of rows and columns.
+        rows: the dimension of the rows, counted from 0; columns follow.
+    """
+
+    def __init__(self, scale: tuple[int, int], rows: int = 1) -> None:
+        super().__init__()
+        self.scale = scale
+        self.rows = rows
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return as many dimensions as the input has."""
+        tall = input.repeat_interleave(self.scale[0], self.rows)
+        return tall.repeat_interleave(self.scale[1], self.rows + 1)
+
+
+class SpatialDownSampling(nn.Module):
+    """Means of neighbouring elements; remaining rows and columns are dropped.
+
+    Args:
+        scale: rows and columns merged into one.
+    """
+
+    def __init__(self, scale: tuple[int, int]) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, w); return the same dimensions."""
+        return F.avg_pool2d(input, self.scale)
+
+
+class SpatialReSampling(nn.Module):
+    """Interpolates between rows and columns, with aligned corners.
+
+    Args:
+        size: height and width of the output, if given.
+        ratio: size of the output relative to the input, otherwise.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int | None, int | None] = (None, None),
+        ratio: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.ratio = ratio
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        images = input if input.dim() == 4 else input[None]
+        wanted = zip(self.size, self.ratio, input.shape[-2:])
+        size = [
+            int(extent * ratio) if size is None else size
+            for size, ratio, extent in wanted
+        ]
+        output = F.interpolate(images, size, mode="bilinear", align_corners=True)
+        return output if input.dim() == 4 else output[0]
+
+
+class SpatialReSamplingEx(nn.Module):
+    """Resizes images.
+
+    Args:
+        mode: `simple` (repeats or selects elements), `average` (means, if the output is
+            smaller) or `bilinear`.
+        size: height and width of the output, if given.
+        ratio: size of the output relative to the input, otherwise.
+        rows: the dimension of the rows, counted from 0; columns follow.
+    """
+
+    def __init__(
+        self,
+        mode: str = "simple",
+        size: tuple[int | None, int | None] = (None, None),
+        ratio: tuple[float, float] = (1.0, 1.0),
+        rows: int = 1,
+    ) -> None:
+        super().__init__()
+        self.mode = mode
+        self.size = size
+        self.ratio = ratio
+        self.rows = rows
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return as many dimensions as the input has."""
+        images, before, behind = _rows_first(input, self.rows)
+        extents = images.shape[-2:]
+        wanted = zip(self.size, self.ratio, extents)
+        height, width = (
+            int(extent * ratio + 0.5) if size is None else size
+            for size, ratio, extent in wanted
+        )
+        if self.mode == "bilinear":
+            images = F.interpolate(
+                images, [height, width], mode="bilinear", align_corners=True
+            )
+        elif height >= extents[0]:
+            tall = images.repeat_interleave(-(-height // extents[0]), 2)[:, :, :height]
+            images = tall.repeat_interleave(-(-width // extents[1]), 3)[..., :width]
+        else:
+            steps = (extents[0] // height, extents[1] // width)
+            if self.mode == "average":
+                images = F.avg_pool2d(images, steps)[:, :, :height, :width]
+            else:
+                images = images[:, :, :: steps[0], :: steps[1]][:, :, :height, :width]
+        return _back(images, before, behind)
+
+
+class SpatialMaxSampling(nn.Module):
+    """The largest elements of the cells of a grid, for a smaller image; repeated
+    elements for a larger one.
+
+    Args:
+        size: rows and columns of the grid.
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (n, h, w); return (n, *size)."""
+        rows, columns = (
+            self._cells(extent, count)
+            for extent, count in zip(input.shape[-2:], self.size)
+        )
+        cells = [
+            [input[:, y:y2, x:x2].flatten(1).max(1).values for x, x2 in columns]
+            for y, y2 in rows
+        ]
+        return torch.stack([torch.stack(row, -1) for row in cells], -2)
+
+    @staticmethod
+    def _cells(extent: int, count: int) -> list[tuple[int, int]]:
+        step = torch.tensor(float(extent)) / count
+        bounds = (torch.arange(count + 1) * step).long().tolist()
+        return [
+            (bounds[cell], max(bounds[cell] + 1, bounds[cell + 1]))
+            for cell in range(count)
+        ]
+
+
+class Padding(nn.Module):
+    """Inserts a constant between, before or after the elements of one dimension.
+
+    Args:
+        dim: the dimension, in one example.
+        pad: number of elements; before `index` if negative, otherwise after what
+            `index` leaves from the end otherwise.
+        n_input_dims: dimensions of one example.
+        value: the constant.
+        index: number of elements skipped before it begins.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        pad: int,
+        n_input_dims: int | None = None,
+        value: float = 0.0,
+        index: int = 0,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.pad = pad
+        self.n_input_dims = n_input_dims
+        self.value = value
+        self.index = index
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input with `dim` longer by |pad|."""
+        batched = self.n_input_dims is not None and input.dim() != self.n_input_dims
+        dim = self.dim + 1 if batched else self.dim
+        before = input.size(dim) - self.index if self.pad > 0 else self.index
+        filled = list(input.shape)
+        filled[dim] = abs(self.pad)
+        start, end = (
+            input.narrow(dim, 0, before),
+            input.narrow(dim, before, input.size(dim) - before),
+        )
+        return torch.cat((start, input.new_full(filled, self.value), end), dim)
+
+
+class ShaveImage(nn.Module):
+    """Crops the same border from all four sides of (…, h, w).
+
+    Args:
+        size: the width of the border.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return (…, h - 2 size, w - 2 size)."""
+        return F.pad(input, (-self.size,) * 4)
+
+
+class SpatialPadding(nn.Module):
+    """Pads two dimensions with a constant, or crops where a border is negative.
+
+    Args:
+        left: elements before the first column.
+        right: after the last column.
+        top: before the first row.
+        bottom: after the last row.
+        rows: the dimension of the rows.
+        columns: the dimension of the columns.
+        value: the constant.
+    """
+
+    def __init__(
+        self,
+        left: int,
+        right: int,
+        top: int,
+        bottom: int,
+        rows: int = 1,
+        columns: int = 2,
+        value: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.borders = {rows: (top, bottom), columns: (left, right)}
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the same dimensions."""
+        borders = [
+            width
+            for dim in reversed(range(input.dim()))
+            for width in self.borders.get(dim, (0, 0))
+        ]
+        return F.pad(input, borders, value=self.value)
+
+
+class DepthExpand2x(nn.Module):
+    """Rearranges four planes into an image of twice the height and width."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w); return (batch, n / 4, 2 h, 2 w)."""
+        batch, planes, height, width = input.shape
+        wide = (
+            input.transpose(1, 3)
+            .reshape(batch, width, height * 2, planes // 2)
+            .transpose(1, 2)
+        )
+        return (
+            wide.reshape(batch, height * 2, width * 2, planes // 4)
+            .permute(0, 3, 1, 2)
+            .contiguous()
+        )
+
+
+class SpatialCircularPadding(nn.Module):
+    """Pads an image with its opposite border.
+
+    Args:
+        padding: widths on the left, the right, above and below.
+    """
+
+    def __init__(self, padding: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w); return the same dimensions."""
+        return F.pad(input, self.padding, mode="circular")
+
+
+class SpatialSymmetricPadding(nn.Module):
+    """Mirrors an image at its borders, including the outermost row or column; negative
+    widths crop.
+
+    Args:
+        padding: widths on the left, the right, above and below.
+    """
+
+    def __init__(self, padding: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w); return the same dimensions."""
+        left, right, above, below = self.padding
+        image = F.pad(input, [min(0, width) for width in self.padding])
+        # Lua passes no gradient back through mirrored elements.
+        rows = [image[..., : max(0, above), :].flip(-2).detach(), image]
+        if below > 0:
+            rows.append(image[..., -below:, :].flip(-2).detach())
+        tall = torch.cat(rows, -2)
+        columns = [tall[..., : max(0, left)].flip(-1).detach(), tall]
+        if right > 0:
+            columns.append(tall[..., -right:].flip(-1).detach())
+        return torch.cat(columns, -1)
+
+
+class SpatialGlimpse(nn.Module):
+    """Crops of an image around a point, each twice as large as the one before and
+    shrunk to the same size.
+
+    Args:
+        size: height and width.
+        depth: number of crops.
+    """
+
+    def __init__(self, size: tuple[int, int], depth: int = 3) -> None:
+        super().__init__()
+        self.size = size
+        self.depth = depth
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take images (batch, n, h, w) and places (batch, 2), y and x from -1 to 1, or
+        one of each.
+
+        Returns:
+            (batch, depth * n, height, width), or without the batch.
+        """
+        images, places = inputs
+        if images.dim() == 3:
+            return self._one(images, places.flatten().tolist())
+        return torch.stack(
+            [self._one(image, place) for image, place in zip(images, places.tolist())]
+        )
+
+    def _one(self, image: Tensor, place: list[float]) -> Tensor:
+        return torch.cat(
+            [self._crop(image, place, 2**level) for level in range(self.depth)]
+        )
+
+    def _crop(self, image: Tensor, place: list[float], factor: int) -> Tensor:
+        height, width = self.size[0] * factor, self.size[1] * factor
+        border_y, border_x = (height - 1) // 2, (width - 1) // 2
+        padded = F.pad(image, (border_x, border_x, border_y, border_y))
+        room = (padded.size(1) - height, padded.size(2) - width)
+        top, left = (
+            floor(min(most, max(0.0, (at + 1) / 2 * most)))
+            for most, at in zip(room, place)
+        )
+        crop = padded[:, top : top + height, left : left + width]
+        return F.avg_pool2d(crop, factor) if factor > 1 else crop
+
+
+class SpatialUniformCrop(nn.Module):
+    """Crops images in the middle; in training, each at a random place.
+
+    Args:
+        height: of the crops.
+        width: of the crops.
+        scales: the smallest and largest factor of crops that are resized in training;
+            `None` where none is.
+    """
+
+    def __init__(
+        self, height: int, width: int, scales: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.size = (height, width)
+        self.scales = scales
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return crops."""
+        if not self.training:
+            top, left = (
+                max(ceil((have - want) / 2) - 1, 0)
+                for have, want in zip(input.shape[-2:], self.size)
+            )
+            return input[..., top : top + self.size[0], left : left + self.size[1]]
+        return (
+            self._random(input)
+            if input.dim() == 3
+            else torch.stack([self._random(image) for image in input])
+        )
+
+    def _random(self, image: Tensor) -> Tensor:
+        factor = (
+            1.0
+            if self.scales is None
+            else float(torch.empty(()).uniform_(*self.scales))
+        )
+        height, width = (
+            min(ceil(factor * want), have)
+            for want, have in zip(self.size, image.shape[-2:])
+        )
+        top = int(torch.randint(max(image.size(1) - height, 1), ()))
+        left = int(torch.randint(max(image.size(2) - width, 1), ()))
+        crop = image[:, top : top + height, left : left + width]
+        if self.scales is None:
+            return crop
+        return F.interpolate(
+            crop[None], self.size, mode="bilinear", align_corners=True
+        )[0]

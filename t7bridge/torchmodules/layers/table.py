@@ -8,6 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+
+class JoinReplicateTable(nn.Module):
+    """Tensors concatenated along a dimension, after those of extent 1 along another
+    were repeated there.
+
+    Args:
+        replicate_dim: the dimension of the repetition.
+        join_dim: the dimension of the concatenation.
+        n_input_dims: dimensions of one example; `None` if both count the batch.
+    """
+
+    def __init__(
+        self, replicate_dim: int, join_dim: int, n_input_dims: int | None = None
+    ) -> None:
+        super().__init__()
+        self.replicate_dim = replicate_dim
+        self.join_dim = join_dim
+        self.n_input_dims = n_input_dims
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Return one tensor of as many dimensions."""
+        batched = (
+            self.n_input_dims is not None and inputs[0].dim() == self.n_input_dims + 1
+        )
+        replicate, join = (
+            dim + 1 if batched and dim >= 0 else dim
+            for dim in (self.replicate_dim, self.join_dim)
+        )
+        extent = max(input.size(replicate) for input in inputs)
+        even = [
+            input.repeat_interleave(extent, replicate)
+            if input.size(replicate) == 1
+            else input
+            for input in inputs
+        ]
+        return torch.cat(even, join)
+
+
 # Lua combines tensors element by element in memory order, whatever their shapes;
 # the first sets the shape.
 
@@ -291,3 +329,60 @@ class MixtureTable(nn.Module):
         size[dim] = gates.size(-1)
         mixed: Tensor = (experts * gates.reshape(size)).sum(dim)
         return mixed
+
+
+class AuxiliaryLossTable(nn.Module):
+    """Returns the whole list of its inputs in training, and one of them otherwise.
+
+    Args:
+        index: its index, 0-based.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, inputs: list[Tensor]) -> list[Tensor] | Tensor:
+        """Return the list, or one tensor."""
+        return list(inputs) if self.training else inputs[self.index]
+
+
+class ScaleTable(nn.Module):
+    """Multiplies images by one factor for each plane."""
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take images (batch, n, h, w) and factors (batch, n, 1, 1); return images."""
+        images, factors = inputs
+        return images * factors.expand_as(images)
+
+
+class _Shake(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        ctx.shape = (-1, *[1] * (first.dim() - 1))
+        share = torch.rand(first.size(0), dtype=first.dtype, device=first.device).view(
+            ctx.shape
+        )
+        return 2 * (first * (1 - share) + second * share)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = gradients[0]
+        share = torch.rand(
+            gradient.size(0), dtype=gradient.dtype, device=gradient.device
+        ).view(ctx.shape)
+        return gradient * share, gradient * (1 - share)
+
+
+_shake: Callable[..., Tensor] = _Shake.apply
+
+
+class ShakeShakeTable(nn.Module):
+    """The sum of two tensors; in training with random shares for each example, and
+    others for the gradients.
+    """
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Take two tensors of the same shape; return that shape."""
+        first, second = inputs
+        return _shake(first, second) if self.training else first + second
