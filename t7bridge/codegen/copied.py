@@ -10,7 +10,7 @@ from typing import Any
 
 from ..data import define
 from ..errors import ModelError
-from ..nn.mapping import LAYERS
+from ..nn.mapping import LAYERS, ModuleSpec
 
 _FOLDER = Path(__file__).parent.parent / "torchmodules" / "layers"
 
@@ -115,6 +115,13 @@ def _file(module: str) -> dict[str, Copied]:
 
 def _methods(statement: ast.stmt) -> dict[str, ast.FunctionDef]:
     return {inner.name: inner for inner in getattr(statement, "body", ()) if isinstance(inner, ast.FunctionDef)}
+
+
+def remembers(spec: ModuleSpec) -> bool:
+    """Return whether a module itself keeps more than its tensors; for foreign classes that is unknown."""
+    if spec.target.startswith(LAYERS):
+        return spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
+    return not spec.target.startswith("torch.nn.")
 
 
 def _inputs(statement: ast.stmt) -> int:

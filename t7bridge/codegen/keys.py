@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from ..errors import ModelError
 from ..graph.tensor import Tensor
-from ..nn.mapping import LAYERS, ModuleSpec, Plan
+from ..nn.mapping import ModuleSpec, Plan
 from .code import Attr, Construction, Lit, Name, Node, Subscript
-from .copied import pieces
+from .copied import remembers
 from .flow import CodeBlock
 
 T = TypeVar("T")
@@ -98,12 +98,7 @@ class _Unifier:
 
     @cached_by_spec
     def _remembers(self, spec: ModuleSpec) -> bool:
-        """Return whether a module keeps more than its tensors; for foreign classes that is unknown."""
-        if spec.target.startswith(LAYERS):
-            own = spec.graph is None and any(piece.remembers for piece in pieces(spec.target))
-        else:
-            own = not spec.target.startswith("torch.nn.")
-        return own or any(map(self._remembers, spec.children.values()))
+        return remembers(spec) or any(map(self._remembers, spec.children.values()))
 
     @cached_by_spec
     def _signature(self, spec: ModuleSpec) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..nn.flows import TENSOR, Kind, many
 from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from .code import BinaryOperation, Listed, Node, apply, method
+from .copied import remembers
 from .forms import Form, alike
 from .idioms import by_writer, traits
 from .names import usable_name
@@ -93,7 +94,7 @@ def _parallel(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec 
 
 def _mapped(body: Body, spec: ModuleSpec, value: Value, following: ModuleSpec | None) -> Value | None:
     children = list(spec.children.values())
-    if not children or not isinstance(value, list) or any(map(_flowing, children)):
+    if not children or not isinstance(value, list) or any(map(_flowing, children)) or any(map(_resumes, children)):
         return None
     mapped: list[Value] = []
     for at, item in enumerate(value):
@@ -110,6 +111,17 @@ _MOST_UNPACKED = 100
 def _unpacked(width: int) -> int:
     """Return the number of elements that an input is unpacked into; 0 if they stay in the list."""
     return width if width <= _MOST_UNPACKED else 0
+
+
+def _resumes(spec: ModuleSpec) -> bool:
+    """Return whether a module, or one inside, keeps a state from call to call."""
+    seen: dict[int, ModuleSpec] = {}
+    stack = [spec]
+    while stack:
+        each = stack.pop()
+        seen[id(each)] = each
+        stack += [child for child in each.children.values() if id(child) not in seen]
+    return any(map(remembers, seen.values()))
 
 
 def _flowing(spec: ModuleSpec) -> bool:

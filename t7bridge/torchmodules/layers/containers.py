@@ -154,17 +154,42 @@ class Parallel(nn.Sequential):
 class MapTable(nn.Sequential):
     """Applies the same module to each element of a list, or a clone of it.
 
+    Modules inside that keep a state from call to call keep one for each element.
+
     Args:
         modules: one for all elements; or for the first elements, and the first of these
             for the others.
     """
 
+    def __init__(self, *modules: nn.Module) -> None:
+        super().__init__(*modules)
+        self.state: Any = None
+
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
-        return [
-            self[index if index < len(self) else 0](inputs[index])
-            for index in range(len(inputs))
+        keeping = [
+            (vars(module), name)
+            for module in self.modules()
+            for name in ("state", "hidden", "trained_last")
+            if module is not self and name in vars(module)
         ]
+        if not keeping:
+            return [self._unit(index)(inputs[index]) for index in range(len(inputs))]
+        first = [fields[name] for fields, name in keeping]
+        states = self.state or []
+        outputs = []
+        for index in range(len(inputs)):
+            if index == len(states):
+                states.append(first)
+            for (fields, name), state in zip(keeping, states[index]):
+                fields[name] = state
+            outputs.append(self._unit(index)(inputs[index]))
+            states[index] = [fields[name] for fields, name in keeping]
+        vars(self)["state"] = states
+        return outputs
+
+    def _unit(self, index: int) -> nn.Module:
+        return self[index if index < len(self) else 0]
 
 
 class SharedParallelTable(nn.Module):
