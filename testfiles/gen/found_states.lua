@@ -12,10 +12,12 @@ local function save(name, m, x)
   local r = measure(m, x) r.text, r.model = name, small(r.model:clone()) list[#list + 1] = r
 end
 local function seq(...) local s = nn.Sequential() for _, m in ipairs{...} do s:add(m) end return s end
-for _, cell in ipairs{nn.LSTM(2, 2), nn.GRU(2, 2)} do
-  save('MapTable, a state for each element: ' .. torch.type(cell), nn.MapTable(nn.Sequencer(cell):remember('both')), {{torch.randn(1, 2)}, {torch.randn(1, 2)}})
+local cells = {nn.LSTM(2, 2), nn.FastLSTM(2, 2), nn.GRU(2, 2)}
+for _, cell in ipairs(cells) do
+  for _, mode in ipairs{'both', 'train'} do
+    save('MapTable, a state for each element: ' .. torch.type(cell) .. ' ' .. mode, nn.MapTable(nn.Sequencer(cell:clone()):remember(mode)), {{torch.randn(1, 2)}, {torch.randn(1, 2)}})
+  end
+  save('MapTable of cells that resume: ' .. torch.type(cell), nn.MapTable(seq(nn.Linear(2, 2), cell:clone())), {torch.randn(1, 2), torch.randn(1, 2)})
+  save('MapTable of MapTables of cells: ' .. torch.type(cell), nn.MapTable(nn.MapTable(cell:clone())), {{torch.randn(1, 2), torch.randn(1, 2)}, {torch.randn(1, 2)}})
 end
-save('MapTable of cells that resume', nn.MapTable(seq(nn.Linear(2, 2), nn.FastLSTM(2, 2))), {torch.randn(1, 2), torch.randn(1, 2)})
-save('MapTable of MapTables of cells', nn.MapTable(nn.MapTable(nn.GRU(2, 2))), {{torch.randn(1, 2), torch.randn(1, 2)}, {torch.randn(1, 2)}})
-save('MapTable of sequences that are remembered', nn.MapTable(nn.SeqLSTM(2, 2):remember('both')), {torch.randn(2, 1, 2), torch.randn(2, 1, 2)})
 torch.save(out, list)
