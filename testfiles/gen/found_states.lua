@@ -14,7 +14,7 @@ end
 local function seq(...) local s = nn.Sequential() for _, m in ipairs{...} do s:add(m) end return s end
 local cells = {nn.LSTM(2, 2), nn.FastLSTM(2, 2), nn.GRU(2, 2)}
 for _, cell in ipairs(cells) do
-  for _, mode in ipairs{'both', 'train'} do
+  for _, mode in ipairs{'both', 'eval', 'train'} do
     save('MapTable, a state for each element: ' .. torch.type(cell) .. ' ' .. mode, nn.MapTable(nn.Sequencer(cell:clone()):remember(mode)), {{torch.randn(1, 2)}, {torch.randn(1, 2)}})
   end
   save('MapTable of cells that resume: ' .. torch.type(cell), nn.MapTable(seq(nn.Linear(2, 2), cell:clone())), {torch.randn(1, 2), torch.randn(1, 2)})
