@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     r"""Escape every character that a terminal or a page could obey instead of showing.
@@ -16,6 +18,18 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return `1 module`, `7 modules`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def listed(names: Iterable[object], most: int = 4) -> str:
+    """Return the first names, and the number of the others: `a, b, and 7 more`."""
+    found = list(names)
+    more = [f"and {len(found) - most} more"] if len(found) > most else []
+    return ", ".join([*map(str, found[:most]), *more])
 
 
 def printable_lines(text: str) -> str:

@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from typing import Any
 
 from ..text import printable_lines
-from .streams import QUIET, coloured, progress, spooled, standard_streams
+from .streams import QUIET, WRONG_USAGE, failed, progress, spooled, standard_streams
 
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
-"""Exit codes: success; a finding (a difference, a threat, a failed file); wrong usage or an error."""
+FAILED = 1
+"""Exit code of a finding: a difference, a threat, a failed file."""
 
 VERBS = {
     "completion": "print a shell completion script",
@@ -73,22 +73,22 @@ def _guarded(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt as interrupt:
-        _fail(str(interrupt) or "interrupted; no output was left behind")
+        failed(str(interrupt) or "interrupted; no output was left behind")
         return 128 + signal.SIGINT
     except MemoryError:
-        return _fail("out of memory")
+        return failed("out of memory")
     except OSError as error:
         if _is_ours(error):
-            return _fail(str(error))
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
+            return failed(str(error))
+        return failed(f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else str(error))
     except Exception as error:
         if _is_ours(error):
-            return _fail(str(error))
+            return failed(str(error))
         if isinstance(error, ValueError) and "null " in str(error):  # raised by open()
-            return _fail("a path holds a NUL character")
+            return failed("a path holds a NUL character")
         if os.environ.get("T7BRIDGE_TRACEBACK"):
             raise
-        return _fail(
+        return failed(
             f"internal error: {type(error).__name__}: {error}. Please report it, with what "
             "T7BRIDGE_TRACEBACK=1 in the environment prints."
         )
@@ -109,7 +109,7 @@ def _verb(arguments: Sequence[str]) -> int:
 
     if name not in VERBS:
         wrong = general(arguments, VERBS)
-        return _fail(wrong) if wrong else WRONG_USAGE
+        return failed(wrong) if wrong else WRONG_USAGE
     options = parser_for(name).parse_args(arguments[1:])
     module = importlib.import_module("." + (name if name in _FILES else "verbs"), __name__)
     run = getattr(module, name)
@@ -179,8 +179,3 @@ def _signals() -> Iterator[None]:
 def _stop(number: int, frame: object) -> None:
     """Handle a signal like Ctrl-C, so that partial output is removed."""
     raise SystemExit(128 + number)
-
-
-def _fail(message: str) -> int:
-    print(f"{coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
-    return WRONG_USAGE

@@ -13,34 +13,21 @@ from typing import Any, NoReturn
 
 from attrs import evolve, fields
 
+import t7bridge
+
 from ..conversion.options import REQUIRED, Option, options_of
 from ..limits import DEFAULT_LIMITS, Limits
-from ..text import printable_lines
+from .streams import failed
 
-WRONG_USAGE = 2
-_HOMES = {
-    "completion": ".completion:Completion",
-    "convert": "..conversion.request:Convert",
-    "describe": ".verbs:Describe",
-    "diff": "..tools.diff:Diff",
-    "draw": "..tools.draw.drawing:Draw",
-    "export": "..tools.export:Export",
-    "inspect": "..tools.inspect:Inspect",
-    "lua": ".verbs:Lua",
-    "match": ".verbs:Match",
-    "module": "..tools.export_module:WriteModule",
-    "prove": ".prove:Prove",
-    "scan": ".verbs:Scan",
-    "verify": "..tools.verify:Verify",
-    "zoo": "..zoo.run:Zoo",
-}
-"""The class of each verb: that of its function, where there is one that takes all its options."""
+_FUNCTIONS = {"lua": "write_lua", "module": "write_module", "zoo": "convert_zoo"}
+"""The functions of Python that have another name than their verb."""
 
 
 def class_of(verb: str) -> Any:
-    """Return the class with the options and operands of a verb."""
-    home, _, name = _HOMES[verb].partition(":")
-    return getattr(importlib.import_module(home, __package__), name)
+    """Return the class with the options and operands of a verb: that of its function."""
+    if verb in ("completion", "prove"):
+        return getattr(importlib.import_module(f".{verb}", __package__), verb.title())
+    return getattr(t7bridge, _FUNCTIONS.get(verb, verb)).request
 
 
 def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
@@ -83,7 +70,7 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
         parser.set_defaults(limit=None)
     else:
         given["type"] = _TYPES.get(option.kind, str)
-    if option.kind in ("list", "shapes"):
+    if option.kind == "list":
         given |= {"action": "append", "default": list(option.default)}
     if option.nargs is not None:
         given["nargs"] = option.nargs
@@ -125,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
             wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
             message += _perhaps(wrong, list(self._option_string_actions))
         self.print_usage(sys.stderr)
-        self.exit(WRONG_USAGE, f"t7bridge: error: {printable_lines(message)}\n")
+        raise SystemExit(failed(message))
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -192,22 +179,6 @@ def general(arguments: Sequence[str], verbs: Mapping[str, str]) -> str:
     return f"unknown verb {verb!r}{_perhaps(verb, list(verbs)) or '; t7bridge --help lists them'}"
 
 
-def _input_shape(text: str) -> tuple[int, ...] | str:
-    if text == "guess" or text.startswith("[") or ":" in text:  # brackets and types are read with the model
-        return text
-    parts = text.replace("×", "x").replace(",", "x").split("x")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1x3x224x224")
-    return tuple(map(int, parts))
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    parts = text.lower().split("x")
-    if not all(part.isdecimal() and 0 < int(part) < 1 << 20 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a shape such as 2x3x64x64")
-    return tuple(map(int, parts))
-
-
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -245,7 +216,5 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "seconds": float,
     "bytes": _size,
     "tolerance": _tolerance,
-    "shape": _input_shape,
-    "shapes": _shape,
 }
 """How the values of each kind of option are read; others are texts."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import t7bridge
 
-from ..conversion.options import AT, FORCE, JSON, LIMITS, flag, option, verb
+from ..conversion.inputs import leaves, parse_inputs
+from ..conversion.options import AT, FORCE, INPUT, JSON, LIMITS, flag, option, verb
+from ..limits import Limits
 from ..text import printable
 from .streams import print_json
 
@@ -26,22 +29,18 @@ class Prove:
         "t7bridge prove model.t7",
         "t7bridge prove model.t7 --probe record.lua",
         "t7bridge prove model.t7 --with proof.t7 --draw verdicts.html",
-        "t7bridge prove model.t7 model/ --shape 1x3x224x224",
+        "t7bridge prove model.t7 model/ --input 1x3x224x224",
     )
     file = option("a .t7 file with a model, saved without clearState()", metavar="FILE")
     other = option("a second model: compare both on the same inputs", default=None, metavar="B", nargs="?")
-    force = option(FORCE, default=False, kind="flag")
-    at = option(AT, default=None)
-    input = option("file with Lua's input, a .t7 or .npz; one per --expect", default=(), kind="list", metavar="X.t7")
-    expect = option("file with Lua's output for --input; one per --input", default=(), kind="list", metavar="Y.t7")
+    force = FORCE
+    at = AT
+    input = option(INPUT, default=(), flags=("--input", "--shape"))
+    expect = option("file with Lua's output for each --input, a file too; may be repeated", default=(), metavar="Y.t7")
     recording = option(
         "compare with the recording of the script of --probe", default=None, metavar="PROOF.t7", flags=("--with",)
     )
     probe = option("write a Lua script that records every layer in Lua Torch", default=None, metavar="X.lua")
-    shapes = option(
-        "shape of an input that is not recorded; may be repeated", default=(), kind="shapes", metavar="2x3x64x64",
-        flags=("--shape",),
-    )  # fmt: skip
     factory = option(
         "class or function that returns the model of a .pt, to compare two models", default=None,
         metavar="PACKAGE:FACTORY", flags=("--module",),
@@ -55,17 +54,18 @@ class Prove:
 def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
     limits = options.limits
+    shapes = () if options.expect else _shapes(options.input, limits)
     if options.probe:
         from ..tools.prove.given import probe
 
-        probe(options.file, options.probe, options.at, shapes=options.shapes, force=options.force, limits=limits)
+        probe(options.file, options.probe, options.at, shapes=shapes, force=options.force, limits=limits)
         print(f"{printable(options.probe)}: run  th {printable(options.probe)} MODEL.t7 proof.t7")
         return 0
     if options.recording:
         from ..tools.prove.given import prove_with
 
         proof = prove_with(options.file, options.recording, options.at, limits=limits)
-    elif options.input or options.expect:
+    elif options.expect:
         from ..tools.prove.given import prove_pairs
 
         proof = prove_pairs(options.file, options.input, options.expect, options.at, limits=limits)
@@ -73,7 +73,7 @@ def prove(options: argparse.Namespace) -> int:
         from ..tools.prove.two import prove_two
 
         proof = prove_two(
-            options.file, options.other, options.at, shapes=options.shapes, factory=options.factory, limits=limits
+            options.file, options.other, options.at, shapes=shapes, factory=options.factory, limits=limits
         )
     else:
         proof = t7bridge.prove(options.file, options.at, limits=limits)
@@ -83,6 +83,11 @@ def prove(options: argparse.Namespace) -> int:
         draw_proof(options.file, options.draw, proof, options.at, force=options.force, limits=limits)
     print_proof(proof, as_json=options.json, everything=options.all)
     return proof.exit_code
+
+
+def _shapes(texts: Sequence[str], limits: Limits) -> list[tuple[int, ...]]:
+    """Return the shapes of inputs, which are drawn at random."""
+    return [leaf.shape for leaf in leaves(parse_inputs(texts, limits=limits))] if texts else []
 
 
 def print_proof(proof: Proof, *, as_json: bool, everything: bool) -> None:

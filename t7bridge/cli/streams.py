@@ -11,29 +11,33 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..io.inputs import add_input
-from ..text import printable, printable_json
+from ..text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
-    from ..report import Report
+    from ..report import Note
 
 QUIET: ContextVar[bool] = ContextVar("QUIET", default=False)
 """True if only errors are printed."""
+WRONG_USAGE = 2
+"""Exit code of wrong usage and of errors."""
 _COLOURS = {"error": "31", "warning": "33", "info": "36"}
 _PIPE_BYTES = 1 << 20
 _PATIENCE_SECONDS, _REDRAW_SECONDS = 2.0, 0.2
 
 
-def coloured(text: str, kind: str) -> str:
-    """Return text in the colour of its kind, if standard error is a terminal and `NO_COLOR` is not set."""
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m"
+def is_styled(stream: Any) -> bool:
+    """Return whether a stream is a terminal that shows colours."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _coloured(text: str, kind: str) -> str:
+    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if is_styled(sys.stderr) else text
 
 
 @contextmanager
@@ -62,11 +66,11 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         yield
 
 
-def print_notes(report: Report) -> None:
+def print_notes(notes: Iterable[Note]) -> None:
     """Print the notes of a report."""
-    for note in () if QUIET.get() else report.notes:
+    for note in () if QUIET.get() else notes:
         level, _, rest = str(note).partition(": ")
-        print(f"{coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
+        print(f"{_coloured(f't7bridge: {level}:', level)} {rest}", file=sys.stderr)
 
 
 def print_hint(hint: str) -> None:
@@ -75,17 +79,18 @@ def print_hint(hint: str) -> None:
         print(f"t7bridge: hint: {printable(hint)}", file=sys.stderr)
 
 
-def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a value as JSON, on one line by default; texts of a value with several lines are escaped already."""
     import json
 
-    print(printable_json(json.dumps(value)))
+    text = json.dumps(value, indent=indent)
+    print(printable_json(text) if indent is None else text, flush=indent is None)
 
 
-def wrong_usage(message: str) -> int:
-    """Print an error of usage, and return its exit code."""
-    print(f"t7bridge: error: {message}", file=sys.stderr)
-    return 2
+def failed(message: str) -> int:
+    """Print an error, and return the exit code of errors and wrong usage."""
+    print(f"{_coloured('t7bridge: error:', 'error')} {printable_lines(message)}", file=sys.stderr)
+    return WRONG_USAGE
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ..text import printable, printable_json
 from ..zoo import convert_zoo
 from ..zoo.plan import CONVERSION, OF_MODULES, allowed_options
 from .parser import arguments_of
-from .streams import print_json, wrong_usage
+from .streams import failed, print_json
 
 DONE, FAILED = 0, 1
 _SHOWN = 20
@@ -28,7 +28,7 @@ def zoo(options: argparse.Namespace) -> int:
     """Convert, show progress, and print a summary."""
     wrong = _wrong_usage(options)
     if wrong:
-        return wrong_usage(wrong)
+        return failed(wrong)
     try:
         with open_display(options.json) as display:
             report = convert_zoo(

@@ -19,7 +19,7 @@ from ..garbage import collector_paused
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..report import Report
-from .options import check_choices, takes
+from .options import takes
 from .request import Convert, note_ignored
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def convert(request: Convert) -> Report:
         from ..nn.registry import load_classes
 
         load_classes(request.classes)
-    check_choices(request)
     goal = formats.format_for(request.dst, request.to)
     template, limits = request.template, request.limits
     if request.partial and template is None:

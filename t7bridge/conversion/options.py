@@ -45,9 +45,8 @@ class Option:
         default: its default value, or `REQUIRED`.
         choices: the allowed values, if enumerable.
         kind: how the command line reads a value: `flag`, `text`, `int`, `count` (from 1), `number` (from 0), `seconds`,
-            `bytes` (4G), `tolerance`, `shape` (1x3x224x224, brackets or guess); `list`, `shapes`,
-            `limits` and `limits or files` (a number of files too) for a repeatable option; that of the field's type
-            by default.
+            `bytes` (4G), `tolerance`; `list`, `limits` and `limits or files` (a number of files too) for a repeatable
+            option; that of the field's type by default.
         metavar: name of the value in the help.
         flags: the spellings on the command line; empty for `--` and the name.
         nargs: of an operand, as in argparse.
@@ -110,7 +109,13 @@ class Option:
             )
 
 
-_KINDS = {"bool": "flag", "int": "int", "int | None": "int", "float": "tolerance", "Sequence[str]": "list"}
+_KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}
+
+
+def _kind(default: Any, type_name: str) -> str:
+    """Return the kind of an option from its default, or else its type."""
+    kinds = {bool: "flag", tuple: "list"}
+    return kinds.get(type(default)) or _KINDS.get(type_name, "text")
 
 
 def option(
@@ -121,7 +126,7 @@ def option(
     A class attribute without annotation is an option of the command line only.
 
     Args:
-        help: one line; or an option of several verbs, whose facts are those that are not given.
+        help: one line; or an option of several verbs, from which this one differs in the other arguments.
         default: its default value; without one it is required.
         kw_only: whether Python's argument has to be named.
         choices: the allowed values, if enumerable.
@@ -134,7 +139,7 @@ def option(
 
 def flag(help: str, **facts: Any) -> Any:
     """Return an option of the command line that is off by default."""
-    return Option(help, default=False, kind="flag", **facts)
+    return Option(help, default=False, **facts)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option, field))
@@ -145,7 +150,7 @@ def verb(cls: type[Request]) -> type[Request]:
     """
     types = vars(cls).get("__annotations__", {})
     options = {
-        name: evolve(each, name=name, python=name in types, kind=each.kind or _KINDS.get(types.get(name, ""), "text"))
+        name: evolve(each, name=name, python=name in types, kind=each.kind or _kind(each.default, types.get(name, "")))
         for name, each in vars(cls).items()
         if isinstance(each, Option)
     }
@@ -168,14 +173,18 @@ def options_of(request: Any) -> dict[str, Option]:
 def takes(
     request: Callable[Arguments, Request],
 ) -> Callable[[Callable[[Request], Result]], Callable[Arguments, Result]]:
-    """Make the arguments of a function those of a verb's class, of which it gets an instance.
+    """Make the arguments of a function those of a verb's class, of which it gets an instance with valid choices.
 
     Its docstring gets the help of each option that it does not explain.
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            return function(request(*args, **kwargs))
+            made: Any = request(*args, **kwargs)
+            for name, each in options_of(made).items():
+                if each.python:
+                    each.check(getattr(made, name))
+            return function(made)
 
         made: Any = update_wrapper(call, function)
         del made.__wrapped__
@@ -183,6 +192,7 @@ def takes(
         cls.__init__.__qualname__ = function.__name__  # named in Python's errors
         made.__signature__ = signature(cls).replace(return_annotation=function.__annotations__["return"])
         made.__doc__ = _documented(function.__doc__ or "", options_of(cls).values())
+        made.request = request
         return call
 
     return decorate
@@ -210,14 +220,14 @@ CLASSES = option(
     "Python file that registers classes (docs/own-layers.md); it is executed", default=None, metavar="FILE.py"
 )
 AT = option("path of the module, if there are several: root.protos.rnn", default=None, metavar="PATH")
-INPUT_SHAPE = option(
-    "compute output shapes for an input, 1x3x224x224 or [1x4,1x20:int64]; nothing is run; guess: choose one",
-    default=None, kind="shape", metavar="SHAPE",
-)  # fmt: skip
 INDEX_BASE = option("number of the first class, row or element: 1 as in Lua, or 0", default=1, choices=(0, 1))
 INPUT = option(
-    "input: 1x3x224x224, 2x7:int64, NAME=SHAPE, [1x4,1x8], or a .t7 or .npz file with one; may be repeated",
-    default=(), kind="list", metavar="[NAME=]SHAPE[:TYPE]",
+    "input: 1x3x224x224, 2x7:int64, 2x7:int64:1..99, NAME=SHAPE, [1x4,1x8] for a table, or a file; may be repeated",
+    default=(), metavar="[NAME=]INPUT",
+)  # fmt: skip
+INPUT_SHAPE = option(
+    "compute output shapes for an input: 1x3x224x224 or [1x4,1x20:int64]; nothing is run; guess: choose one",
+    default=(), flags=("--input-shape", "--input"), metavar="INPUT",
 )  # fmt: skip
 LIMITS = option(
     "resource limits; --limit may be repeated, and --limit help lists them",
@@ -225,14 +235,3 @@ LIMITS = option(
 )  # fmt: skip
 JSON = flag("print the result as JSON")
 """Options of several verbs."""
-
-
-def check_choices(request: Any) -> None:
-    """Check each option of a request that has choices.
-
-    Raises:
-        ModelError: a value is none of them.
-    """
-    for name, each in options_of(request).items():
-        if each.python:
-            each.check(getattr(request, name))

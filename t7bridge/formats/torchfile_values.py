@@ -12,10 +12,11 @@ from ..graph.arrays import byte_strides, storage_array
 from ..graph.lua import LuaFunction as GraphFunction
 from ..graph.lua import Table, TdsHash, TdsVec, Value
 from ..graph.lua import TorchObject as GraphObject
-from ..graph.show import Shown, clean, counted
+from ..graph.show import Shown, clean
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import walk
+from ..text import counted
 
 LuaFunction = namedtuple("LuaFunction", ["size", "dumped", "upvalues"])
 """A function: length of the bytecode in bytes, the bytecode, and the upvalues as in the file."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import field
 
 from ..data import define
-from .show import Shown, clean, counted, short
+from ..text import counted
+from .show import Shown, clean, short
 from .storage import Storage
 from .tensor import Tensor
 

@@ -24,7 +24,8 @@ from typing import Any
 from attrs import field
 
 from ..data import define
-from .show import Shown, clean, counted, short, sizes
+from ..text import counted
+from .show import Shown, clean, short, sizes
 from .storage import Storage
 from .tensor import Tensor
 from .unset import UNSET as UNSET

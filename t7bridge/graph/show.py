@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..text import printable
+from ..text import counted, printable
 
 LINE = 120
 """Maximum characters of a line."""
@@ -45,11 +45,6 @@ def sizes(shape: tuple[int, ...]) -> str:
 def extents(shape: tuple[int, ...]) -> str:
     """Return `1×64×56×56`; `scalar` of no dimensions."""
     return "×".join(map(str, shape)) or "scalar"
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return `1 module`, `7 modules`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def short(value: Any) -> str:

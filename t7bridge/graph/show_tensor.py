@@ -9,8 +9,9 @@ from html import escape
 from typing import Any
 
 from ..errors import T7BridgeError
+from ..text import counted
 from .arrays import elements
-from .show import clean, counted, sizes
+from .show import clean, sizes
 from .storage import Derived, Span, TextSpan
 from .tensor import Tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ except ImportError:  # no wheel for this platform: the same results, slower
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-__all__ = ["combine", "crc32", "sha256"]
+__all__ = ["combine", "crc32", "digest", "sha256"]
 
 _POLYNOMIAL = 0xEDB88320
 """The polynomial of CRC-32 (ISO 3309), lowest power first."""
@@ -59,3 +60,24 @@ def sha256(data: bytes = b"") -> _Hash:
     import hashlib  # here, as loading it takes longer than converting most files
 
     return hashlib.sha256(data)
+
+
+def digest(path: str | os.PathLike[str]) -> tuple[str, int]:
+    """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found, size = sha256(), 0
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            inner, count = digest(os.path.join(path, name))
+            found.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
+            size += count
+        return found.hexdigest(), size
+    with open(path, "rb", buffering=0) as file:
+        # A small first piece: most files are small, and a large buffer would be allocated each time.
+        while piece := file.read(1 << 20 if size else 1 << 16):
+            found.update(piece)
+            size += len(piece)
+    return found.hexdigest(), size

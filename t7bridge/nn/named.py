@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from ..data import define
 from ..graph.lua import TorchObject, Value
-from ..graph.show import counted
 from ..graph.tensor import Tensor
 from ..report import Note, Report
+from ..text import counted
 from .registry import Param, Source
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from attrs import field
 
+from ..conversion.inputs import Inputs, parse_inputs
 from ..conversion.options import AT, FORCE, INDEX_BASE, INPUT, JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import ModelError, TargetExistsError, UnsupportedError, WriteError, about_file
 from ..io.inputs import check_target, inputs_protected
 from ..io.source import PathLike
 from ..limits import Budget, Limits
-from .example_inputs import parse_inputs
-from .hub import HubReport, export_hub
+from .export_module import HubReport, write_hub
 from .load_module import load_module
 
 SUFFIXES = (".onnx", ".pt2")
@@ -59,7 +59,7 @@ class Export:
     EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
     path: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
     dst: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
-    input: str | Sequence[int] | Sequence[str] = INPUT
+    input: Inputs = INPUT
     output: Sequence[str] = option(
         "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
     )
@@ -81,16 +81,15 @@ class Export:
 def export(request: Export) -> ExportReport | HubReport:
     """Export a Lua model as ONNX (`.onnx`) or as a `.pt2` archive of torch.export, by PyTorch's own exporters.
 
-    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.hub.export_hub`. Otherwise the file is run
-    immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the given shapes. A
-    file with different results is deleted.
+    With `hub`, write a folder for model hubs instead, see `t7bridge.tools.export_module.write_hub`. Otherwise the
+    file is run immediately, by onnxruntime or by PyTorch, and compared with the live module on seeded inputs of the
+    given shapes. A file with different results is deleted.
 
     Args:
         path: the `.t7` file.
         dst: the file to write; its suffix selects the format. With `hub` the folder.
-        input: the shape of the input: `(1, 3, 224, 224)`, `"1x3x224x224"`, `"image=1x3x224x224"`, `"1x20:int64"`.
-            A list of such texts, or brackets, for a model with a table as input: `"[1x4,[1x4,hidden=1x8]]"`. Or a `.t7`
-            file with the input itself, a tensor or a table of tensors, where random numbers are unsuitable.
+        input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
+            model with a table as input.
         output: names for the outputs.
         dynamic: `("batch",)` if the first dimension of every input may have any size.
         hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `dst`.
@@ -105,14 +104,7 @@ def export(request: Export) -> ExportReport | HubReport:
     if request.hub:
         if request.input or request.output or request.dynamic:
             raise ModelError("a hub folder has no example inputs", expected="hub without input, output and dynamic")
-        return export_hub(
-            request.path,
-            request.dst,
-            at=request.at,
-            index_base=request.index_base,
-            force=request.force,
-            limits=request.limits,
-        )
+        return write_hub(request)
     if not request.input:
         raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
     target = os.fspath(request.dst)

@@ -1,26 +1,55 @@
-"""`write_module`: a Lua model as `model.py` and `model.pt`."""
+"""Folders with a model as Python source: `write_module` with its state dict, and `write_hub` for model hubs."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
-from collections.abc import Iterator
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from .. import formats
+from ..codegen.generate import generate
 from ..conversion.left_out import count_leaves, note_beside, note_data
-from ..conversion.options import AT, CLASSES, FORCE, INDEX_BASE, JSON, LIMITS, STRICT, SYNC, flag, option, takes, verb
+from ..conversion.named_tensors import name_tensors
+from ..conversion.options import (
+    AT,
+    CLASSES,
+    FORCE,
+    INDEX_BASE,
+    JSON,
+    LIMITS,
+    STRICT,
+    SYNC,
+    flag,
+    option,
+    takes,
+    verb,
+)
 from ..conversion.strictness import check_strict
 from ..conversion.tree import to_python
-from ..errors import LimitError, ModelError, WriteError
+from ..data import define
+from ..errors import LimitError, UnsupportedError, WriteError
+from ..formats.pt.writer import PtWriter
+from ..graph.lua import TorchObject
+from ..io.checksums import digest
 from ..io.inputs import inputs_protected
 from ..io.output import FileOutput
 from ..io.source import ByteSource, PathLike
 from ..limits import Budget, Limits
+from ..nn.compact import compacted
+from ..nn.places import Places
+from ..nn.registry import load_classes
 from ..nn.state_dict import state_dict
-from ..report import Report
+from ..report import Note, Report
+from ..text import printable
+from ..version import __version__
 from .load_module import one_module
+
+HUB_FILES = ("README.md", "model.py", "config.json", "model.safetensors")
+_LINES = 200
 
 
 @verb
@@ -69,32 +98,18 @@ def write_module(request: WriteModule) -> Report:
         WriteError: the folder or a file cannot be written.
         StrictError: with `strict`: the model would lose something; the error has the notes.
     """
-    from ..codegen.generate import generate
-    from ..formats.pt.writer import PtWriter
-    from ..nn.compact import compacted
-
-    if request.index_base not in (0, 1):
-        raise ModelError(
-            "the first element is number 0 or 1", expected="index_base=0 or 1", found=f"{request.index_base}"
-        )
     if request.classes is not None:
-        from ..nn.registry import load_classes
-
         load_classes(request.classes)
+    folder = os.fspath(request.directory)
     with ByteSource.from_path(request.src) as source:
         path, module = one_module(source, request.at, request.limits)
+        name = os.path.basename(source.name)
         made = generate(
-            module,
-            path,
-            index_base=request.index_base,
-            limits=request.limits,
-            source=os.path.basename(source.name),
-            weights="model.pt",
+            module, path, index_base=request.index_base, limits=request.limits, source=name, weights="model.pt"
         )
-        folder = os.fspath(request.directory)
         report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=made.notes)
         data = state_dict(module, path, request.limits).data
-        found = json_data(data, request.limits)
+        found = _json_data(data, request.limits)
         for place, note in ((True, note_beside), (False, note_data)):
             rows = [
                 (f"{path}.{name}", module.class_name, item) for name, item in data.items() if (name in found) is place
@@ -102,24 +117,124 @@ def write_module(request: WriteModule) -> Report:
             note(rows, report)
         check_strict(report, request.strict)
         names = ["model.py", "model.pt", *["config.json"] * bool(found)]
-        with ExitStack() as stack:
-            stack.enter_context(new_folder(folder))
-            # The source is renamed last: a model.py never exists without its weights.
-            paths = (os.path.join(folder, name) for name in names)
-            outputs = [stack.enter_context(FileOutput(each, force=request.force, sync=request.sync)) for each in paths]
-            text, state = outputs[:2]
-            writer = PtWriter(state)
+        with _outputs(folder, names, force=request.force, sync=request.sync) as outputs:
+            writer = PtWriter(outputs["model.pt"])
             writer.write(OrderedDict(compacted(made.tensors)))
             writer.finish()
-            text.write(made.text.encode())
-            for output in outputs[2:]:
-                output.write((json.dumps({"data": found}, indent=2) + "\n").encode())
+            outputs["model.py"].write(made.text.encode())
+            if found:
+                outputs["config.json"].write(_json({"data": found}))
         report.tensors, report.storages = writer.tensors, writer.storages
-        report.target_bytes = sum(output.position for output in outputs)
+        report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
 
-def json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
+@define(frozen=True)
+class HubReport:
+    """The result of writing a hub folder.
+
+    Attributes:
+        source: path of the Lua model.
+        target: the folder.
+        files: names of the files in it.
+        tensors: number of tensors.
+        parameters: number of their elements; tied ones count once.
+        sha256: of the source file.
+        checked: the result of `prove`, as a sentence.
+        target_bytes: size of the files.
+        notes: notes for the user.
+    """
+
+    source: str
+    target: str
+    files: list[str]
+    tensors: int
+    parameters: int
+    sha256: str
+    checked: str
+    target_bytes: int
+    notes: list[Note]
+
+
+@inputs_protected()
+def write_hub(request: Any) -> HubReport:
+    """Write a Lua model as a folder for model hubs.
+
+    `model.safetensors` has the weights, `model.py` the model as source that needs only PyTorch and safetensors
+    (`from_pretrained(folder)` returns it in evaluation mode), `config.json` metadata for programs and `README.md` the
+    same as a model card: origin, classes, parameters, and the result of `prove`. The licence is left to the user.
+
+    Args:
+        request: that of `export`.
+
+    Raises:
+        FormatError: the file is damaged, or in no supported format.
+        ModelError: the file holds no module, or several and `at` names none of them.
+        UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
+        UnsupportedError: safetensors cannot hold a tensor.
+        TargetExistsError: a file exists and `force` is not set.
+    """
+    from ..formats.safetensors import write as write_safetensors
+
+    folder, limits = os.fspath(request.dst), request.limits
+    with ByteSource.from_path(request.path) as source:
+        inside, module = one_module(source, request.at, limits)
+        name = os.path.basename(source.name)
+        made = generate(
+            module, inside, index_base=request.index_base, limits=limits, source=name, weights="model.safetensors"
+        )
+        tensors = compacted(made.tensors)
+        report = Report(source.name, folder, "t7", "safetensors", notes=list(made.notes))
+        named = name_tensors(dict(tensors), formats.FORMATS["safetensors"], report)
+        types: Counter[str] = Counter()
+        for tensor in tensors.values():
+            types[tensor.element.name] += tensor.numel
+        views = {(id(each.storage), each.offset, each.size, each.stride): each.numel for each in tensors.values()}
+        facts: dict[str, Any] = {
+            "architectures": ["Model"],
+            "model_file": "model.py",
+            "weights_file": "model.safetensors",
+            "lua_class": printable(module.class_name),
+            "dtype": max(types, key=types.__getitem__, default=""),
+            "parameters": sum(views.values()),
+            "tensors": len(tensors),
+            "index_base": request.index_base,
+            "origin": {
+                "file": printable(name),
+                "path": printable(inside),
+                "bytes": source.size,
+                "sha256": digest(request.path)[0],
+            },
+            "checked": _checked(request.path, inside, limits),
+            "converter": f"t7bridge {__version__}",
+        }
+        data = _json_data(state_dict(module, inside, limits).data, limits)
+        if data:
+            facts["data"] = data
+        with _outputs(folder, HUB_FILES, force=request.force) as outputs:
+            write_safetensors(outputs["model.safetensors"], named)
+            outputs["config.json"].write(_json(facts, default=repr))
+            outputs["model.py"].write(made.text.encode())
+            outputs["README.md"].write(("\n".join(_card(facts, module, inside, limits)) + "\n").encode())
+        size = sum(output.position for output in outputs.values())
+    return HubReport(
+        os.fspath(request.path),
+        folder,
+        list(reversed(HUB_FILES)),
+        len(tensors),
+        facts["parameters"],
+        facts["origin"]["sha256"],
+        facts["checked"],
+        size,
+        report.notes,
+    )
+
+
+def _json(value: Any, **options: Any) -> bytes:
+    return (json.dumps(value, indent=2, **options) + "\n").encode()
+
+
+def _json_data(data: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
 
     Text that is not UTF-8 has escapes, as in names of tensors.
@@ -144,8 +259,11 @@ def _json_value(value: Any, budget: Budget) -> Any:
 
 
 @contextmanager
-def new_folder(path: str) -> Iterator[None]:
-    """Create a folder for the outputs of the block; on failure, folders that were created are removed."""
+def _outputs(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
+    """Create files in a folder. They are renamed in the opposite order: a source never exists without its weights.
+
+    On failure, folders that were created are removed.
+    """
     made: list[str] = []
     missing = os.path.abspath(path)
     while not os.path.lexists(missing):
@@ -157,9 +275,52 @@ def new_folder(path: str) -> Iterator[None]:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
-        yield
+        with ExitStack() as stack:
+            outputs = (FileOutput(os.path.join(path, name), force=force, sync=sync) for name in names)
+            yield {name: stack.enter_context(output) for name, output in zip(names, outputs)}
     except BaseException:
         for folder in made:
             with suppress(OSError):
                 os.rmdir(folder)
         raise
+
+
+def _checked(path: PathLike, inside: str, limits: Limits) -> str:
+    """Return the verdict of `prove` as a sentence."""
+    from .prove.prove import prove
+
+    try:
+        return prove(path, inside, limits=limits).sentence()
+    except UnsupportedError as error:
+        return f"not checked: {error.message}"
+
+
+def _card(facts: dict[str, Any], module: TorchObject, inside: str, limits: Limits) -> Iterator[str]:
+    """Yield the lines of the model card."""
+    origin = facts["origin"]
+    yield from ("---", "library_name: pytorch", "tags:", "- lua-torch", "- t7bridge", "---", "")
+    yield f"# {_plain(os.path.splitext(origin['file'])[0])}"
+    yield from ("", f"A model of Lua Torch, converted to PyTorch by {facts['converter']}.", "")
+    yield from ("| | |", "| --- | --- |")
+    yield f"| Origin | `{_plain(origin['file'])}`, {origin['bytes']} bytes |"
+    yield f"| SHA-256 of the origin | `{origin['sha256']}` |"
+    yield f"| Module in it | `{_plain(origin['path'])}`, of class `{_plain(facts['lua_class'])}` |"
+    count = f"{facts['parameters']:,} elements in {facts['tensors']} tensors"
+    yield f"| Parameters and buffers | {count}, most of them {facts['dtype']} |"
+    yield f"| Checked | {_plain(facts['checked'])} |"
+    yield "| Licence | not known to the converter: state it here and as `license:` at the top before publishing |"
+    yield from ("", "## Use", "", "```python", "from model import from_pretrained", "")
+    yield from ('model = from_pretrained(".")', "```", "", "It needs PyTorch and safetensors, and nothing else.")
+    yield from ("", "## Classes", "", "```")
+    for number, place in enumerate(Places(module, inside, limits)):
+        if number == _LINES:
+            yield "…"
+            break
+        indent = "  " * min(place.depth, 20)
+        yield f"{indent}{_plain(place.step) or _plain(inside)}: {_plain(place.obj.class_name)}"
+    yield "```"
+
+
+def _plain(text: str) -> str:
+    """Return a text from a file without markup of Markdown or HTML."""
+    return re.sub(r"[^\w .,:;()\[\]/+-]", "_", printable(text))[:200]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import formats
-from ..errors import T7BridgeError
+from ..conversion.options import LIMITS, option, takes, verb
+from ..errors import about_file
 from ..formats.t7.layout import T7Layout
 from ..graph.lua import Value
 from ..io.source import PathLike, Readable
@@ -91,7 +92,17 @@ def save(value: Any, path: PathLike, *, force: bool = False, layout: T7Layout | 
         write_value(output, value, goal, layout)
 
 
-def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
+@verb
+class Describe:
+    """Print a file's content as canonical JSON: the same for every encoding of the same value."""
+
+    EXAMPLES = ("t7bridge describe model.t7 | python -m json.tool", "t7bridge describe - < model.pt")
+    source: Readable = option("a file of any format", kw_only=False, metavar="FILE", stdin=True)
+    limits: Limits = LIMITS
+
+
+@takes(Describe)
+def describe(request: Describe) -> Node:
     """Describe a file's content, as data that becomes JSON: the same for every encoding of the same value.
 
     A description may be nested deeper than Python's recursion limit, where `==` and the `json` module fail;
@@ -99,7 +110,6 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
 
     Args:
         source: a path, bytes, or a binary file object.
-        limits: resource limits.
 
     Returns:
         See `t7bridge.values.describe_lua`. For a `.t7` with several values `{"t": "values", "v": [...]}` of all.
@@ -107,14 +117,11 @@ def describe(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> Node:
     Raises:
         FormatError: the file is damaged, or in no supported format.
     """
-    document = formats.open(source, limits=limits)
+    document = formats.open(request.source, limits=request.limits)
     if document.spec.values == formats.LUA:
         document.warn()
         return describe_values(document.roots)
     from ..values.describe_python import describe_python
 
-    try:
-        return describe_python(document.value, limits)
-    except T7BridgeError as error:
-        error.file = error.file or document.path
-        raise
+    with about_file(document.path):
+        return describe_python(document.value, request.limits)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from .. import formats
+from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, flag, option, takes, verb
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
@@ -65,7 +66,7 @@ class Inspect:
     statistics: bool = option(
         "read the weights; print minimum, maximum, mean, deviation, zeros, NaN", default=False, flags=("--stats",)
     )
-    input_shape: Sequence[int] | str | None = INPUT_SHAPE
+    input_shape: Inputs | None = INPUT_SHAPE
     json = JSON
     limits: Limits = LIMITS
 
@@ -77,10 +78,9 @@ def inspect(request: Inspect) -> Summary:
     Args:
         source: a path, bytes, or a binary file object, of any format.
         statistics: whether to read weights, for minimum, maximum, mean, deviation, zeros, NaN and infinities of each.
-        input_shape: of the model's input with its batch dimension, `(1, 3, 224, 224)`; the model is run on PyTorch's
-            meta device to determine output shapes. A text such as `[1x4,1x20:int64]`: of a table. `"guess"`: one that
-            the layers accept. By default they are those in the file, or follow from an input that the layers accept,
-            which is marked as a guess.
+        input_shape: the model's input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; the model is run
+            on PyTorch's meta device to determine output shapes. `"guess"`: one that the layers accept. By default they
+            are those in the file, or follow from an input that the layers accept, which is marked as a guess.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -97,7 +97,7 @@ def inspect(request: Inspect) -> Summary:
         value = roots[0] if request.at is None else value_at(roots, request.at)
         result.header.update(_counts(roots))
         models, blocks = _blocks(value, request.at or "root", request.limits)
-        if request.input_shape is not None and not blocks:
+        if request.input_shape and not blocks:
             raise ModelError("shapes are computed by running one model", found="no layers")
         if blocks:
             shapes = shapes_of(models, request.input_shape, request.limits)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from attrs import field
+
+from ..conversion.convert import convert
+from ..conversion.inputs import parse_inputs
+from ..conversion.options import FORCE, INPUT, JSON, SYNC, option, takes, verb
+from ..conversion.torch_weights import torch_weights
 from ..errors import ModelError, UnsupportedError, WriteError
 from ..formats.t7.writer import T7Writer
 from ..io.output import FileOutput
@@ -21,15 +28,59 @@ PACKAGES = ("rnn",)
 """Lua packages besides nn and nngraph that a model may need if allowed."""
 
 
-def save_module(
-    module: nn.Module,
-    path: PathLike,
-    example_inputs: Any,
-    *,
-    allow: tuple[str, ...] = (),
-    force: bool = False,
-    sync: bool = False,
-) -> Report:
+@verb
+class ToLua:
+    """Options of each way to Lua."""
+
+    allow: tuple[str, ...] = option(
+        "Lua package that the model may require: rnn, for nn.SeqLSTM", default=(), metavar="NAME"
+    )
+    force: bool = FORCE
+    sync: bool = SYNC
+
+
+@verb
+class SaveModule(ToLua):
+    """Save a PyTorch module as a Lua Torch model."""
+
+    module: nn.Module = field(kw_only=False)
+    path: PathLike = field(kw_only=False)
+    example_inputs: Any = field(kw_only=False)
+
+
+@verb
+class WriteLua(ToLua):
+    """Convert a PyTorch module to a Lua Torch model: model.t7, and model.lua, the source that builds it.
+
+    With --loader: write loader.lua, which loads a state dict into an existing Lua model by name.
+    """
+
+    EXAMPLES = (
+        "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
+        "t7bridge lua --loader weights.pt -o lua/",
+    )
+    module: nn.Module | str | None = option(
+        "class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
+        kw_only=False, metavar="PACKAGE:FACTORY", nargs="?",
+    )  # fmt: skip
+    weights: PathLike | None = option(
+        "its state dict; random weights if not given", default=None, metavar="WEIGHTS.pt", nargs="?"
+    )
+    directory: PathLike = option(
+        "folder for model.t7 and model.lua", kw_only=False, flags=("-o", "--output"), metavar="DIR"
+    )
+    example_inputs: Any = option(INPUT, default=(), kw_only=False, flags=("--input",))
+    loader: bool = option(
+        "write loader.lua instead, and weights.t7 from the state dict of the .pt, if given", default=False
+    )
+    train: bool = option("leave the Lua model in training mode", default=False)
+    json = JSON
+
+    source: str = field(default="", kw_only=True)
+
+
+@takes(SaveModule)
+def save_module(request: SaveModule) -> Report:
     """Save a PyTorch module as a `.t7` that stock Lua Torch loads, runs, trains and saves again.
 
     The model consists of nn and nngraph only. It has the inputs and outputs of the module: one tensor, or a table of
@@ -39,12 +90,11 @@ def save_module(
     Args:
         module: the module; it is not changed.
         path: of the `.t7` to write.
-        example_inputs: a tensor, or a tuple of the inputs; the first dimension is treated as the batch if the module
-            lets it vary, all other extents are fixed by the example.
+        example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
+            `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
+            other extents are fixed by the example.
         allow: other Lua packages that the model may need: `rnn`, Element-Research's, for `nn.SeqLSTM`; without it
             recurrent layers are unrolled.
-        force: whether an existing file is replaced.
-        sync: whether to return only when the file is on the disk.
 
     Returns:
         The report, with notes for the user, such as the fixed length of unrolled recurrent layers.
@@ -57,35 +107,26 @@ def save_module(
     Example:
         >>> save_module(model, "model.t7", example_inputs=torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
-    model = lua_model(module, example_inputs, allow)
-    name = os.fspath(path)
-    report = Report(type(module).__name__, name, "pt", "t7", "lua", notes=list(model.notes))
-    with FileOutput(path, force=force, sync=sync) as output:
-        _write(output, model)
+    model = lua_model(request.module, request.example_inputs, request.allow)
+    report = _report(request.module, os.fspath(request.path), model)
+    with FileOutput(request.path, force=request.force, sync=request.sync) as output:
+        T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
-    report.tensors, report.storages = model.tensors, model.tensors
     return report
 
 
-def write_lua(
-    module: nn.Module,
-    directory: PathLike,
-    example_inputs: Any,
-    *,
-    allow: tuple[str, ...] = (),
-    force: bool = False,
-    sync: bool = False,
-    source: str = "",
-) -> Report:
+@takes(WriteLua)
+def write_lua(request: WriteLua) -> Report:
     """Write a PyTorch module as `model.t7` and as source that builds it, `model.lua`.
 
     Args:
-        module: see `save_module`.
+        module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called.
         directory: the folder of the two files; created if missing.
         example_inputs: see `save_module`.
+        weights: a file with the state dict of a module named by a text; random weights if not given.
         allow: see `save_module`.
-        force: whether existing files are replaced.
-        sync: whether to return only when the files are on the disk.
+        loader: write `loader.lua` and `weights.t7` instead, see `write_loader`; `weights` or `module` is the file.
+        train: whether a module named by a text is saved in training mode.
         source: the origin of the module, for the first line of the source.
 
     Raises:
@@ -93,18 +134,30 @@ def write_lua(
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
     """
-    model = lua_model(module, example_inputs, allow)
-    folder = _made(directory)
-    report = Report(source or type(module).__name__, folder, "pt", "t7", "lua", notes=list(model.notes))
-    text = model.source(source or type(module).__name__)
+    module, name = request.module, request.source
+    if request.loader:
+        weights: Any = request.weights or module
+        return write_loader(request.directory, weights, force=request.force, sync=request.sync)
+    if module is None or isinstance(module, str):
+        if module is None or not request.example_inputs:
+            raise ModelError(
+                "the module and the sizes of its inputs are required",
+                expected="PACKAGE:FACTORY --input SIZES",
+                hint=WriteLua.EXAMPLES[0],
+            )
+        name = name or module
+        module = _module_of(module, request.weights).train(request.train)
+    model = lua_model(module, request.example_inputs, request.allow)
+    folder = _folder(request.directory)
+    report = _report(module, folder, model, name)
+    text = model.source(report.source)
     with (
-        FileOutput(os.path.join(folder, "model.t7"), force=force, sync=sync) as output,
-        FileOutput(os.path.join(folder, "model.lua"), force=force, sync=sync) as code,
+        FileOutput(os.path.join(folder, "model.t7"), force=request.force, sync=request.sync) as output,
+        FileOutput(os.path.join(folder, "model.lua"), force=request.force, sync=request.sync) as code,
     ):
-        _write(output, model)
+        T7Writer(output).write_object(model.root)
         code.write(text.encode())
         report.target_bytes = output.position + code.position
-    report.tensors, report.storages = model.tensors, model.tensors
     return report
 
 
@@ -117,23 +170,43 @@ def lua_model(module: nn.Module, example_inputs: Any, allow: tuple[str, ...] = (
     """
     try:
         from ..lua.convert import convert_module
+        from ..torchmodules.export import example
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
-    inputs = tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else (example_inputs,)
+    inputs = example_inputs if isinstance(example_inputs, (list, tuple, str)) else (example_inputs,)
     if not inputs:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
+    if all(isinstance(each, (str, int)) for each in inputs):
+        made = example(module, parse_inputs(inputs), first=0)
+        inputs = made if isinstance(made, list) else [made]
     unknown = sorted(set(allow) - set(PACKAGES))
     if unknown:
         raise ModelError("unknown Lua package", expected=" or ".join(PACKAGES), found=", ".join(unknown))
-    return convert_module(module, inputs, allow)
+    return convert_module(module, tuple(inputs), allow)
+
+
+def _module_of(factory: str, weights: PathLike | None) -> nn.Module:
+    """Return the module that a factory makes, with its weights."""
+    try:
+        from ..lua.factory import fill, make_module
+    except ImportError as error:
+        raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
+    module = make_module(factory)
+    if weights:
+        fill(module, torch_weights(os.fspath(weights)), os.fspath(weights))
+    return module
+
+
+def _report(module: object, target: str, model: LuaModel, source: str = "") -> Report:
+    report = Report(source or type(module).__name__, target, "pt", "t7", "lua", notes=list(model.notes))
+    report.tensors = report.storages = model.tensors
+    return report
 
 
 def loader_source() -> str:
     """Return `loader.lua`: Lua source that loads a state dict into an existing nn or nngraph model, by name."""
-    from importlib.resources import files
-
     return (files("t7bridge.lua") / "loader.lua").read_text(encoding="utf-8")
 
 
@@ -153,9 +226,7 @@ def write_loader(
         TargetExistsError: a file exists and `force` is not set.
         WriteError: the folder or a file cannot be written.
     """
-    from ..conversion.convert import convert
-
-    folder = _made(directory)
+    folder = _folder(directory)
     report = Report(os.fspath(weights) if weights else "", folder, "", "t7", "loader")
     with FileOutput(os.path.join(folder, "loader.lua"), force=force, sync=sync) as code:
         code.write(loader_source().encode())
@@ -164,14 +235,10 @@ def write_loader(
     return report
 
 
-def _made(directory: PathLike) -> str:
+def _folder(directory: PathLike) -> str:
     folder = os.fspath(directory)
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise WriteError(f"the folder cannot be created: {error.strerror}", file=folder) from error
     return folder
-
-
-def _write(output: FileOutput, model: LuaModel) -> None:
-    T7Writer(output).write_object(model.root)

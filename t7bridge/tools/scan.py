@@ -8,6 +8,7 @@ from typing import Any
 from attrs import asdict, evolve, field
 
 from .. import formats
+from ..conversion.options import JSON, LIMITS, option, takes, verb
 from ..data import define
 from ..errors import CorruptError, T7BridgeError, UnknownFormatError
 from ..formats.pt.distributed import METADATA_MEMBER, DistributedReader
@@ -21,7 +22,7 @@ from ..formats.t7.reader import T7Reader
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import Limits
 
 _MOST_NILS = 1_000
 _SHOWN_LETTERS = 200
@@ -91,7 +92,18 @@ class ScanReport:
         return {**asdict(self), "clean": self.clean}
 
 
-def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
+@verb
+class Scan:
+    """Report what a pickle would import or execute, and Lua functions and foreign classes. Nothing is executed."""
+
+    EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth", "t7bridge scan checkpoint/")
+    path: PathLike = option("a file of any format, or a folder", kw_only=False, metavar="FILE", nargs="+")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(Scan)
+def scan(request: Scan) -> ScanReport:
     """Report what a file would import or execute in a reader that trusts it, without doing so.
 
     Of a `.pt`: the globals that are not part of PyTorch's data, in nested files too, and programs that reach beyond
@@ -101,7 +113,6 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
 
     Args:
         path: a file; or a folder, whose files are all read: the findings have its path before their own.
-        limits: resource limits.
 
     Returns:
         The findings. A damaged file raises no error: the report has an `error`, and the findings before it.
@@ -109,12 +120,12 @@ def scan(path: PathLike, *, limits: Limits = DEFAULT_LIMITS) -> ScanReport:
     Raises:
         T7BridgeError: the file cannot be opened.
     """
-    if os.path.isdir(path):
-        return _scan_folder(os.fspath(path), limits)
-    with ByteSource.from_path(path) as source:
+    if os.path.isdir(request.path):
+        return _scan_folder(os.fspath(request.path), request.limits)
+    with ByteSource.from_path(request.path) as source:
         report = ScanReport(source.name)
         try:
-            _scan_source(source, limits, report)
+            _scan_source(source, request.limits, report)
         except T7BridgeError as error:
             report.error = str(error)
     return report

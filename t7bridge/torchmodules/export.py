@@ -72,6 +72,8 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, seed: in
             raise ModelError("an input has no known type", found=each.dtype, expected="float32, int64 or the like")
         if each.value is not None:
             return each.value.torch().to(dtype).contiguous()
+        if each.bounds is not None:
+            return torch.randint(each.bounds[0], each.bounds[1] + 1, each.shape, generator=generator).to(dtype)
         if dtype.is_floating_point and not indices:
             return torch.randn(each.shape, generator=generator, dtype=torch.float64).to(dtype)
         return torch.randint(first, most + first, each.shape, generator=generator).to(dtype)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import os
 import re
 import shutil
@@ -30,7 +29,6 @@ WHOLE_OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 """File systems on which an object appears whole or not at all, so that no temporary name is needed."""
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "created", "CRC")
 _AT_ONCE = 32
-_CHUNK_BYTES, _FIRST_BYTES = 1 << 20, 1 << 16
 _HEAD_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _KEEP_SECONDS, _SHARE = 10.0, 20
 
@@ -95,27 +93,6 @@ def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
         if parent in (path, "") or parent.endswith(":/"):
             return False
         path = parent
-
-
-def digest(path: str) -> tuple[str, int]:
-    """Return SHA-256 in hexadecimal and size in bytes of a file; of a folder, of its files by name.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found, size = hashlib.sha256(), 0
-    if os.path.isdir(path):
-        for name in sorted(os.listdir(path)):
-            inner, count = digest(os.path.join(path, name))
-            found.update(f"{name}\0{inner}\n".encode("utf-8", "surrogateescape"))
-            size += count
-        return found.hexdigest(), size
-    with open(path, "rb", buffering=0) as file:
-        # A small first piece: most files are small, and a large buffer would be allocated each time.
-        while piece := file.read(_CHUNK_BYTES if size else _FIRST_BYTES):
-            found.update(piece)
-            size += len(piece)
-    return found.hexdigest(), size
 
 
 # Stores

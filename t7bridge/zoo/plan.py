@@ -19,9 +19,10 @@ from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..formats import FORMATS, LUA, SUFFIXES, formats_with
 from ..formats.signatures import HEAD_BYTES, identify
+from ..io.checksums import digest
 from ..limits import DEFAULT_LIMITS, Limits
 from .journal import DONE, FAILED, FOREIGN, GONE, NAME, PLANNED, Record
-from .places import Folder, digest, heads, identity, is_inside, join, list_source, local_path, roots_of
+from .places import Folder, heads, identity, is_inside, join, list_source, local_path, roots_of
 
 CLAIMS = (".t7", ".t7b", ".pt", ".pth", ".safetensors")
 """Suffixes that declare a file to be a model: such a file that is something else is a failure."""

@@ -38,10 +38,11 @@ from ..errors import (
 )
 from ..formats import FORMATS, NAMED
 from ..io import copy as transfer
+from ..io.checksums import digest
 from ..io.disk import flush_to_disk
 from ..report import Note
 from .journal import DONE, FOREIGN, Record, as_requests, from_requests
-from .places import as_local_input, as_local_output, digest, is_in_memory, join, local_path, scratch_output
+from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
 ENGINES = ("local", "dask")

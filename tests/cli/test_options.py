@@ -17,33 +17,31 @@ from t7bridge.cli.parser import arguments_of, parser_for
 from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
 from t7bridge.conversion.request import Convert, note_ignored
 from t7bridge.report import Report
-from t7bridge.tools.match import write_match
 from t7bridge.tools.prove.given import probe as write_probe
 from t7bridge.tools.prove.given import prove_pairs, prove_with
 from t7bridge.tools.prove.two import prove_two
-from t7bridge.tools.save_module import write_loader
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "convert": t7bridge.convert,
     "diff": t7bridge.diff,
     "draw": t7bridge.draw,
+    "describe": t7bridge.describe,
     "export": t7bridge.export,
     "inspect": t7bridge.inspect,
+    "lua": t7bridge.write_lua,
+    "match": t7bridge.match,
     "module": t7bridge.write_module,
+    "scan": t7bridge.scan,
     "verify": t7bridge.verify,
     "zoo": t7bridge.convert_zoo,
 }
 """Functions that take the class of their verb."""
 SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
     "completion": (),
-    "describe": (t7bridge.describe,),
-    "lua": (t7bridge.write_lua, write_loader),
-    "match": (t7bridge.match, write_match, prove_two),
     "prove": (t7bridge.prove, write_probe, prove_with, prove_pairs, prove_two),
-    "scan": (t7bridge.scan,),
 }
 """Functions with arguments of their own that the other verbs call."""
-PYTHON_ONLY = {"zoo": {"limit", "on_start", "on_file", "on_progress"}}
+PYTHON_ONLY = {"lua": {"source"}, "zoo": {"limit", "on_start", "on_file", "on_progress"}}
 
 
 def test_every_verb_is_here() -> None:
@@ -60,7 +58,7 @@ def check_parser(verb: str) -> None:
         spellings = () if each.is_operand else each.spellings()
         assert (tuple(action.option_strings), action.help) == (spellings, each.help), name
         if each.default is not REQUIRED:
-            assert action.default == (list(each.default) if each.kind in ("list", "shapes") else each.default), name
+            assert action.default == (list(each.default) if each.kind == "list" else each.default), name
 
 
 def check_completion(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:

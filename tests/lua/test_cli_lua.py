@@ -47,6 +47,16 @@ def test_verb(tmp_path, capsys):
     assert main([*args, "--force"]) == 0
 
 
+def test_inputs(tmp_path):
+    """Several inputs are a table in brackets or one option each; a file and a range of whole numbers are inputs too."""
+    torch.save(torch.ones(2, 3), tmp_path / "x.pt")
+    for number, words in enumerate([["[2x3,2x3]"], ["2x3", "b=2x3"], [f"{tmp_path}/x.pt", "2x3:float32:1..9"]]):
+        inputs = [word for text in words for word in ("--input", text)]
+        assert main(["lua", "torch.nn:CosineSimilarity", *inputs, "-o", str(tmp_path / str(number))]) == 0
+        (text,) = {(tmp_path / str(each) / "model.lua").read_text() for each in (0, number)}
+        assert "CosineDistance" in text or "CMulTable" in text
+
+
 @pytest.mark.parametrize(
     ("factory", "sizes"),
     [("nothing", "2x3"), ("no_such_package:Net", "2x3"), ("torch.nn:ReLU", "2by3"), ("math:sqrt(4)", "2x3")],

@@ -9,9 +9,9 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
+from t7bridge.conversion.inputs import leaves, parse_inputs
 from t7bridge.errors import ModelError
 from t7bridge.nn.example import Examples
-from t7bridge.tools.example_inputs import leaves, parse_inputs
 
 
 def names(tree: Examples) -> Any:
@@ -36,16 +36,24 @@ def test_trees(given, wanted):
     assert names(parse_inputs(given)) == wanted
 
 
-def test_shapes_and_types():
-    """Sizes and types are those that were written."""
-    found = list(leaves(parse_inputs("[2x3,[4:int64]]")))
-    assert [(each.shape, each.dtype) for each in found] == [((2, 3), ""), ((4,), "int64")]
+def test_shapes_types_and_ranges():
+    """Sizes, types and ranges are those that were written."""
+    found = list(leaves(parse_inputs("[2x3,[4:int64,5:int64:1..9,6:-2..2]]")))
+    assert [(each.shape, each.dtype, each.bounds) for each in found] == [
+        ((2, 3), "", None),
+        ((4,), "int64", None),
+        ((5,), "int64", (1, 9)),
+        ((6,), "", (-2, 2)),
+    ]
+    for text in ("1,3,8,8", "1×3×8×8", "1x3x8x8"):
+        assert [each.shape for each in leaves(parse_inputs(text))] == [(1, 3, 8, 8)]
 
 
 @pytest.mark.parametrize(
     "given",
     [
         *("[2x3", "2x3]", "[2x3]]", "[2x3][4]", "[2x3 4]", "[,2]", "[2,]", "[]", "[[],[]]", "[a]", "[0x2]", "2xx3", ""),
+        *("2:int64:9..1", "2:1..", "a=b=2"),
         *("[" * 50 + "2" + "]" * 50, "[2x3,a=1,a=1]", "9" * 5000, "[/etc/passwd]"),
     ],
 )
@@ -66,6 +74,19 @@ def test_files(tmp_path):
     first = next(iter(leaves(tree)))
     assert first.value is not None
     np.testing.assert_array_equal(first.value.numpy(), record["input"][1].numpy())
+
+
+def test_files_of_any_format(tmp_path):
+    """A file of any format is an input, with a name of its own too; names of arrays are names of inputs."""
+    a, b = np.zeros((2, 3), "f4"), np.ones(4, "i8")
+    np.savez(tmp_path / "a.npz", a)
+    np.savez(tmp_path / "ab.npz", first=a, second=b)
+    t7bridge.save([a, b], tmp_path / "ab.pt")
+    assert [each.shape for each in leaves(parse_inputs(str(tmp_path / "a.npz")))] == [(2, 3)]
+    assert names(parse_inputs([f"image={tmp_path / 'a.npz'}", "5"])) == ["image", "input2"]
+    assert names(parse_inputs(str(tmp_path / "ab.npz"))) == ["first", "second"]
+    found = list(leaves(parse_inputs(str(tmp_path / "ab.pt"))))
+    assert [(each.shape, each.dtype) for each in found] == [((2, 3), "float32"), ((4,), "int64")]
 
 
 def test_files_without_tensors(tmp_path):

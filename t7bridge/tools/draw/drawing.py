@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from ... import formats
+from ...conversion.inputs import Inputs
 from ...conversion.options import AT, FORCE, INPUT_SHAPE, LIMITS, flag, option, takes, verb
 from ...data import define
 from ...errors import ModelError, about_file
@@ -322,7 +323,7 @@ class Draw:
     )  # fmt: skip
     at: str | None = option(AT, default=None, kw_only=False)
     weights: bool = option("read the weights and show histograms in the page", default=False)
-    input_shape: Sequence[int] | str | None = INPUT_SHAPE
+    input_shape: Inputs | None = INPUT_SHAPE
     force: bool = FORCE
     json = flag("print the graph as JSON (docs/graph-json.md)")
     limits: Limits = LIMITS
@@ -342,9 +343,9 @@ def draw(request: Draw) -> Drawing:
             `.dot` for Graphviz; `.json`, the graph as data. By default nothing is written.
         at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
         weights: whether weights are read, for histograms in the page and statistics in the data.
-        input_shape: of the model's input with its batch dimension; the model is run on PyTorch's meta device to
-            determine the shapes; a text such as `[1x4,1x20:int64]` for a table. By default shapes are those in the
-            file, or follow from an input that the layers accept, which is marked as a guess.
+        input_shape: the model's input, in any form of `t7bridge.conversion.inputs`; the model is run on PyTorch's meta
+            device to determine the shapes. By default shapes are those in the file, or follow from an input that the
+            layers accept, which is marked as a guess.
 
     Returns:
         The drawing, which notebooks show.
@@ -445,7 +446,7 @@ def _drawn(
     limits: Limits,
     at: str | None = None,
     weights: bool = False,
-    wanted: Sequence[int] | str | None = None,
+    wanted: Inputs | None = None,
 ) -> Drawing:
     """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
     if at is None:

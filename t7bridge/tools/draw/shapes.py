@@ -7,18 +7,20 @@ without a rule have unknown outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from attrs import field
 
+from ...conversion.inputs import Inputs, parse_inputs
 from ...data import define
 from ...errors import ModelError, UnsupportedError
 from ...graph.lua import TorchObject
-from ...graph.show import counted, extents
+from ...graph.show import extents
 from ...limits import Limits
-from ...nn.example import Example, Examples, parse_shapes
+from ...nn.example import Example, Examples
 from ...nn.output_shapes import Arguments, Mismatch, Shape, Value, fold, joined, one_hot, same, temporal, unknown
 from ...nn.registry import like_of, output_rule
+from ...text import counted
 from .blocks import Block, Flow, shape_text
 
 _SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
@@ -52,9 +54,7 @@ class Shapes:
     source: str = ""
 
 
-def shapes_of(
-    models: list[tuple[str, TorchObject, list[Block]]], wanted: Sequence[int] | str | None, limits: Limits
-) -> Shapes:
+def shapes_of(models: list[tuple[str, TorchObject, list[Block]]], wanted: Inputs | None, limits: Limits) -> Shapes:
     """Determine the shapes of models, and set them in their blocks.
 
     Args:
@@ -66,7 +66,7 @@ def shapes_of(
         ModelError: there is `wanted`, and there is not one model, or it does not accept such an input.
         UnsupportedError: there is `wanted`, and PyTorch is not installed.
     """
-    if wanted is not None:
+    if wanted:
         if len(models) != 1:
             raise ModelError(
                 "shapes are computed by running one model",
@@ -116,7 +116,7 @@ def infer(blocks: list[Block]) -> Shapes:
     return Shapes(_text(x), shape_text(root.shape) or _text(trial.output), source)
 
 
-def _run(module: TorchObject, path: str, wanted: Sequence[int] | str, blocks: list[Block], limits: Limits) -> Shapes:
+def _run(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
     """Run a model for one input and set the resulting shapes in its blocks.
 
     Args:
@@ -135,12 +135,12 @@ def _run(module: TorchObject, path: str, wanted: Sequence[int] | str, blocks: li
         from ...torchmodules.shapes import inputs_text, output_shapes
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    guess = wanted == "guess"
+    guess = wanted in ("guess", ("guess",))
     tried: list[Examples]
     if guess:
         tried = [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
-        tried = [parse_shapes(wanted) if isinstance(wanted, str) else Example("", tuple(wanted))]
+        tried = [parse_inputs(wanted, limits=limits)]
     reason = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in tried:
         try:

@@ -7,6 +7,6 @@ knows the order of recurrent gates, `matching` combines these with the user's ma
 from .align import longest_rising
 from .gates import gate_orders
 from .matching import match
-from .result import Ambiguity, Match, Pair, write_match
+from .result import Ambiguity, Match, Pair, WriteMatch, write_match
 
-__all__ = ["Ambiguity", "Match", "Pair", "gate_orders", "longest_rising", "match", "write_match"]
+__all__ = ["Ambiguity", "Match", "Pair", "WriteMatch", "gate_orders", "longest_rising", "match", "write_match"]

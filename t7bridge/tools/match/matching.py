@@ -22,16 +22,17 @@ from typing import Any
 
 from attrs import evolve
 
+from ...conversion.options import AT, JSON, LIMITS, flag, option, options_of, takes, verb
 from ...data import define
 from ...errors import FormatError, ModelError
 from ...graph.tensor import Tensor
 from ...io.inputs import add_input
-from ...limits import DEFAULT_LIMITS, Limits
+from ...limits import Limits
 from ...report import Note, Report
 from .align import AlignedPart, Conclusions, find
 from .gates import ORDERS, Gates, gate_count, reorder
 from .parts import BATCHES, Part, classify, fits, in_runs, kind_of, names_between, parts_of, sibling
-from .result import Ambiguity, Match, Pair
+from .result import Ambiguity, Match, Pair, WriteMatch
 from .sides import Side, side_of
 
 NOTHING = "-"
@@ -43,15 +44,46 @@ _MAX_BYTES = 1 << 26
 _GATES = set("ifgorzn")
 
 
-def match(
-    source: Any,
-    target: Any,
-    mapping: KeyPairs | None = None,
-    *,
-    at: str | None = None,
-    target_at: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Match:
+@verb
+class MatchKeys:
+    """Map the keys of one state dict to another model's, by structure, order and shape.
+
+    Ambiguous keys are listed, never guessed. --map FILE resolves them: one pair a line, source first, `#` for comments;
+    two keys, or two module names that end in a dot; `-` for a key without counterpart.
+    """
+
+    EXAMPLES = (
+        "t7bridge match model.t7 target.pt -o weights.pt",
+        "t7bridge match model.t7 target.pt --map pairs.txt",
+        "t7bridge match weights.pt model.t7 -o filled.t7",
+    )
+    source: Any = option("the weights: a .t7, or a .pt with a state dict", kw_only=False, metavar="SRC", stdin=True)
+    target: Any = option("the model to fill: a .pt with its state dict, or a .t7", kw_only=False, metavar="TARGET")
+    out = option(
+        ".pt: the weights under TARGET's keys; .t7: TARGET, a .t7, with these weights",
+        default=None, flags=("-o",), metavar="OUT",
+    )  # fmt: skip
+    force, compact, strict, sync, partial = options_of(WriteMatch).values()
+    mapping: KeyPairs | None = option(
+        "known pairs: `source.key target.key`, one a line",
+        default=None,
+        kw_only=False,
+        metavar="FILE",
+        flags=("--map",),
+    )
+    at: str | None = AT
+    target_at: str | None = option("path of the state dict in TARGET, if it has several", default=None, metavar="PATH")
+    factory = option(
+        "class or function that returns the model of a .pt, to compare two models", default=None,
+        metavar="PACKAGE:FACTORY", flags=("--module",),
+    )  # fmt: skip
+    prove = flag("run both models and compare; without --module, prove only the .t7")
+    json = JSON
+    limits: Limits = LIMITS
+
+
+@takes(MatchKeys)
+def match(request: MatchKeys) -> Match:
     """Map the keys of one state dict to another's, by structure, order and shape.
 
     Names delimit containers, and identify a tensor in its module (`weight`, `bias`); names of modules are not compared,
@@ -64,7 +96,6 @@ def match(
             see `t7bridge.tools.match.matching`.
         at: the path inside the source if it holds several models: `root.protos.rnn`.
         target_at: the path inside the target.
-        limits: resource limits.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -74,8 +105,9 @@ def match(
         >>> found = match("model.t7", "mine.pt")  # doctest: +SKIP
         >>> save(found.state_dict(), "out.pt")  # doctest: +SKIP
     """
-    one, other = side_of(source, "the source", at, limits), side_of(target, "the target", target_at, limits)
-    return _Matching(one, other).run(_read_mapping(mapping))
+    one = side_of(request.source, "the source", request.at, request.limits)
+    other = side_of(request.target, "the target", request.target_at, request.limits)
+    return _Matching(one, other).run(_read_mapping(request.mapping))
 
 
 class _Matching:

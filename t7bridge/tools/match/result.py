@@ -10,15 +10,19 @@ from typing import Any
 
 from attrs import field
 
+from ...conversion.options import FORCE, STRICT, SYNC, option, takes, verb
 from ...conversion.strictness import check_strict
 from ...conversion.template import fill_template
 from ...data import define
 from ...errors import ModelError
 from ...formats import LUA, format_for
+from ...formats.pt.writer import PtWriter
+from ...formats.t7.writer import T7Writer
 from ...graph.tensor import Tensor
 from ...io.inputs import inputs_protected
 from ...io.output import FileOutput
 from ...io.source import ByteSource, PathLike
+from ...nn.compact import compacted
 from ...nn.layouts import reblocked, reshape
 from ...report import Report
 from .gates import Gates
@@ -171,17 +175,22 @@ def _zero(tensor: Tensor) -> Tensor:
     return Tensor.from_numpy(np.zeros(tensor.shape, np.dtype(tensor.element.code)))
 
 
+@verb
+class WriteMatch:
+    """Write the result of a match."""
+
+    found: Match = field(kw_only=False)
+    path: PathLike = field(kw_only=False)
+    force: bool = FORCE
+    compact: bool = option("write only the used part of each storage", default=False, group=".pt output")
+    strict: bool = STRICT
+    sync: bool = SYNC
+    partial: bool = option("drop keys that TARGET lacks, and keep those only TARGET has", default=False)
+
+
+@takes(WriteMatch)
 @inputs_protected()
-def write_match(
-    found: Match,
-    path: PathLike,
-    *,
-    partial: bool = False,
-    compact: bool = False,
-    force: bool = False,
-    strict: bool = False,
-    sync: bool = False,
-) -> None:
+def write_match(request: WriteMatch) -> None:
     """Write a `.pt` with exactly the target's keys, in its order and with its shapes; complete the report.
 
     If the target is a model in a `.t7`, a `.t7` can be written: the target's file with the weights of the source.
@@ -190,26 +199,19 @@ def write_match(
         found: the match.
         path: of the file to write.
         partial: see `Match.state_dict`.
-        compact: whether to write only the used part of each storage.
-        force: whether an existing file is replaced.
-        strict: whether to fail instead of warning in the report.
-        sync: whether to return only when the file is on the disk, so that it survives a power cut; one that replaces
-            another always is by then.
 
     Raises:
         ModelError: the match is incomplete; or the path is not a `.pt`, nor a `.t7` for a target that is one.
         TargetExistsError: the file exists and `force` is not set, or it is one of the inputs.
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
-    from ...formats.pt.writer import PtWriter
-    from ...nn.compact import compacted
-
+    found, path = request.found, request.path
     for side in (found.source_side, found.target_side):
         if side.document is not None:
             ByteSource.open(side.document.source)
     goal = format_for(path)
     if goal.values == LUA and found.target_side.module is not None and found.target_side.document is not None:
-        _write_model(found, path, partial, force, strict, sync)
+        _write_model(request)
         return
     if goal.name != "pt":
         raise ModelError(
@@ -217,11 +219,11 @@ def write_match(
             file=str(path),
             found=f"a target that is {found.target_side.format or 'in memory'}",
         )
-    state = found.state_dict(partial)
-    if compact:
+    state = found.state_dict(request.partial)
+    if request.compact:
         state = compacted(state)
-    check_strict(found.report, strict)
-    with FileOutput(path, force=force, sync=sync) as output:
+    check_strict(found.report, request.strict)
+    with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = PtWriter(output)
         writer.write(state)
         writer.finish()
@@ -229,18 +231,18 @@ def write_match(
     found.report.tensors, found.report.storages = writer.tensors, writer.storages
 
 
-def _write_model(found: Match, path: PathLike, partial: bool, force: bool, strict: bool, sync: bool) -> None:
+def _write_model(request: WriteMatch) -> None:
     """Write the target's `.t7` with the weights of the source in its model."""
-    from ...formats.t7.writer import T7Writer
-
+    found, path = request.found, request.path
     side, report = found.target_side, found.report
     assert side.document is not None
-    state = {key: value for key, value in found.state_dict(partial).items() if key.rpartition(".")[2] != BATCHES}
+    state = found.state_dict(request.partial)
+    state = OrderedDict(item for item in state.items() if item[0].rpartition(".")[2] != BATCHES)
     report.notes += fill_template([side.module], state)
     report.target_format, report.mode = "t7", "template"
-    check_strict(report, strict)
+    check_strict(report, request.strict)
     content = side.document.content
-    with FileOutput(path, force=force, sync=sync) as output:
+    with FileOutput(path, force=request.force, sync=request.sync) as output:
         writer = T7Writer(output, content.layout)
         for root in content.roots:
             writer.write_object(root)

@@ -1,0 +1,164 @@
+"""Example inputs of models, as every `--input` and every `input=` takes them.
+
+1x3x224x224               one tensor, its batch first
+1x20:int64                of a type
+1x20:int64:1..5000        of whole numbers in a range, both ends included
+image=1x3x224x224         with a name
+[1x4,[1x4,hidden=1x8]]    a table of tensors, or of tables
+in.npz  batch=in.t7       the tensor, or the tensors, in a file of any format
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from .. import formats
+from ..errors import ModelError
+from ..graph.lua import Table
+from ..graph.tensor import Tensor
+from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.example import Example, Examples
+
+Inputs = str | Sequence[int] | Sequence[str | os.PathLike[str]]
+"""Inputs as users state them: one shape, as integers or text; or texts, one for each input."""
+
+_SHAPE = re.compile(
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[x×,]\d+)*)"
+    r"(?::(?P<dtype>[A-Za-z]\w*))?(?::(?P<low>-?\d{1,18})\.\.(?P<high>-?\d{1,18}))?\Z",
+    re.ASCII,
+)
+_NAME = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
+_TOKEN = re.compile(r"\s*([\[\],]|[^\[\],]+)")
+_DEEPEST = 32
+"""Levels of tables in tables: far more than any model takes."""
+_MOST = 100_000
+"""Maximum number of tensors in one table of a file."""
+_REPEATED = 1 << 22
+"""Maximum number of elements of a tensor of a file whose storage has fewer."""
+EXPECTED = "1x3x224x224, image=1x3x224x224, 1x20:int64, [1x4,1x4] for a table, or a file such as in.t7"
+
+
+def parse_inputs(given: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples:
+    """Return the example inputs of a model: one, or a list for a table, each with a name.
+
+    Args:
+        given: one input, or a sequence with one text for each element of the table that the model takes; see above.
+
+    Raises:
+        ModelError: a text is not an input, two inputs have one name, or a file holds no tensor.
+        FormatError: a file is damaged.
+    """
+    if not isinstance(given, str) and all(isinstance(size, int) for size in given):
+        given = "x".join(map(str, given))
+    texts = [given] if isinstance(given, str) else [os.fspath(text) for text in given]  # type: ignore[arg-type]
+    if not texts:
+        raise ModelError("no input is given", expected=EXPECTED)
+    found = [_input(text, limits) for text in texts]
+    tree = _named(found[0] if len(found) == 1 else found, "input")
+    names = [leaf.name for leaf in leaves(tree)]
+    if not names:
+        raise ModelError("the input is an empty table", expected=EXPECTED)
+    if len(set(names)) < len(names):
+        raise ModelError("two inputs have one name", found=max(names, key=names.count)[:60])
+    return tree
+
+
+def leaves(tree: Examples) -> Iterator[Example]:
+    """Yield the tensors of an input, in order."""
+    if isinstance(tree, Example):
+        yield tree
+    else:
+        for each in tree:
+            yield from leaves(each)
+
+
+def _input(text: str, limits: Limits) -> Examples:
+    if text.lstrip().startswith("["):
+        return _table(text)
+    if _SHAPE.match(text.strip()):
+        return _leaf(text)
+    named = _NAME.match(text)
+    for name, path in (("", text), *([(named[1], named[2])] if named else [])):
+        if os.path.exists(path):
+            return _from_file(name, path, limits)
+    if os.path.sep in text:
+        return _from_file("", text, limits)
+    return _leaf(text)
+
+
+def _leaf(text: str) -> Example:
+    match = _SHAPE.match(text.strip())
+    shape = tuple(map(int, re.split("[x×,]", match["shape"]))) if match and len(match["shape"]) < 400 else ()
+    if match is None or not shape or not all(shape) or math.prod(shape) > 1 << 40:
+        raise ModelError("an input is not a shape", found=repr(text[:60]), expected=EXPECTED)
+    bounds = (int(match["low"]), int(match["high"])) if match["low"] else None
+    if bounds and bounds[0] > bounds[1]:
+        raise ModelError("the range of an input is empty", found=repr(text[:60]), expected="the smaller number first")
+    return Example(match["name"] or "", shape, match["dtype"] or "", bounds)
+
+
+def _table(text: str) -> Examples:
+    """Return the table that brackets enclose."""
+    levels: list[list[Examples]] = [[]]
+    wants = True  # an element or a closing bracket, and not a comma
+    end = 0
+    for token in _TOKEN.finditer(text):
+        end, part = token.end(), token[1].strip()
+        if part == "[" and wants and len(levels) <= _DEEPEST and not (len(levels) == 1 and levels[0]):
+            levels.append([])
+        elif part == "]" and len(levels) > 1 and (not wants or not levels[-1]):
+            made = levels.pop()
+            levels[-1].append(made)
+            wants = False
+        elif part == "," and not wants and len(levels) > 1:
+            wants = True
+        elif part and part not in "[]," and wants and len(levels) > 1:
+            levels[-1].append(_leaf(part))
+            wants = False
+        elif part:
+            break
+    else:
+        if len(levels) == 1 and end == len(text.rstrip()):
+            return levels[0][0]
+    raise ModelError("the brackets of an input do not fit", found=repr(text[:60]), expected=EXPECTED)
+
+
+def _from_file(name: str, path: str, limits: Limits) -> Examples:
+    """Return the tensor in a file of any format, or its tensors: those of a table, or of names in their order."""
+    document = formats.open(path, limits=limits)
+    value = document.first if document.spec.values == formats.LUA else document.value
+    found = _from_value("", value, path)
+    if document.spec.values == formats.NAMED and isinstance(found, list) and len(found) == 1:
+        found = found[0]
+    return evolve(found, name=name) if name and isinstance(found, Example) else found
+
+
+def _from_value(name: str, value: Any, path: str, depth: int = 0) -> Examples:
+    items: Sequence[Any] | None = None
+    names: Sequence[Any] = ()
+    if isinstance(value, Table):
+        items = value.sequence()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif isinstance(value, dict):
+        items, names = list(value.values()), list(value)
+    if items and depth < _DEEPEST and len(items) <= _MOST:
+        known = [each if isinstance(each, str) and each.isidentifier() else "" for each in names] or [""] * len(items)
+        return [_from_value(own, each, path, depth + 1) for own, each in zip(known, items)]
+    # A tensor that repeats its elements, by strides of 0, may be larger than its file.
+    if isinstance(value, Tensor) and value.storage and 0 < value.numel <= max(value.storage.count, _REPEATED):
+        return Example(name, tuple(value.shape), value.element.name, value=value)
+    raise ModelError("the file holds neither a tensor nor a table of tensors", file=path)
+
+
+def _named(tree: Examples, name: str) -> Examples:
+    if isinstance(tree, Example):
+        return evolve(tree, name=tree.name or name)
+    middle = "_" if name[-1].isdigit() else ""
+    return [_named(each, f"{name}{middle}{number}") for number, each in enumerate(tree, 1)]
