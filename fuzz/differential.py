@@ -37,11 +37,10 @@ from typing import Any
 from fuzz_mutate import mutate, overwrite
 from fuzz_workers import in_workers
 
+from t7bridge import PtReader, Tensor
 from t7bridge.errors import T7BridgeError
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.python import PythonGlobal, PythonObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.source import ByteSource
 from t7bridge.limits import DEFAULT_LIMITS
 
@@ -292,8 +291,8 @@ def _torch_leaf(value: Any) -> list[Any] | None:
 
 
 def _value_leaf(value: Any) -> list[Any] | None:
+    from t7bridge import Storage
     from t7bridge.graph import python
-    from t7bridge.graph.storage import Storage
 
     if isinstance(value, (python.QuantizedTensor, python.SparseTensor)):
         values = value.tensor if isinstance(value, python.QuantizedTensor) else value.values

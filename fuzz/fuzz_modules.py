@@ -31,11 +31,10 @@ from helpers import TESTFILES, read
 from hostile_fields import values
 from runtime_helpers import as_torch, difference
 
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import live_module, materialize
 

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from t7bridge import PtReader, T7Layout, T7Reader
 from t7bridge.errors import LimitError, T7BridgeError, UnsupportedError, WriteError
 from t7bridge.formats.pt.pickle.globals import PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.storages import StorageTable
 from t7bridge.formats.pt.writer import PtWriter
-from t7bridge.formats.t7.layout import T7Layout
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.walk import storages
 from t7bridge.io.output import Output

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +27,22 @@ def signals_as_in_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
+def subtests(subtests: pytest.Subtests) -> Iterator[pytest.Subtests]:
+    """Pytest's own subtests; a loop over no cases asserts nothing, so it fails."""
+    begun = 0
+    test = subtests.test
+
+    def counted(*args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+        nonlocal begun
+        begun += 1
+        return test(*args, **kwargs)
+
+    subtests.test = counted  # type: ignore[method-assign]
+    yield subtests
+    assert begun, "a loop over no cases asserts nothing"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from t7bridge.formats.t7.layout import T7Layout
-from t7bridge.formats.t7.reader import T7Reader
+from t7bridge import T7Layout, T7Reader
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.values.describe_lua import describe_value, json_pieces
 

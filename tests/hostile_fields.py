@@ -16,15 +16,13 @@ import pytest
 import torch
 from helpers import TESTFILES, corpus, read
 
+from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import T7BridgeError
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge.layers import registered_layers
 from t7bridge.nn.fields import Fields
 from t7bridge.nn.places import Places, is_scratch
-from t7bridge.nn.registry import registered_layers
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import materialize
 

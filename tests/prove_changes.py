@@ -14,10 +14,7 @@ import torch
 from attrs import define
 from helpers import TESTFILES
 
-from t7bridge.formats.t7.reader import T7Reader
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Storage, T7Reader, Table, Tensor, TorchObject
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value

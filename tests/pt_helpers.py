@@ -12,12 +12,12 @@ from typing import Any
 
 from helpers import TESTFILES
 
+from t7bridge import Limits, PtReader
 from t7bridge.formats.pt.pickle.globals import PtMeaning
 from t7bridge.formats.pt.pickle.unpickler import Unpickler
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.storages import StorageTable
 from t7bridge.io.source import ByteSource
-from t7bridge.limits import DEFAULT_LIMITS, Limits
+from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.values.describe_python import describe_python
 
 PT = TESTFILES / "pt"

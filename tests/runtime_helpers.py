@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from helpers import read
 
-from t7bridge.graph.lua import Table
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Table, Tensor
 from t7bridge.nn.fields import items_of
 
 RTOL, ATOL = 1e-4, 1e-5

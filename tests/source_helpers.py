@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from t7bridge import TorchObject
 from t7bridge.codegen.generate import Generated, generate
-from t7bridge.graph.lua import TorchObject
 from t7bridge.torchmodules.build import materialize
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
-from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, index_key
+from t7bridge.graph.lua import index_key
 from t7bridge.graph.python import DefaultDict, Device, PythonGlobal, TorchConstant, TorchSize
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 LUA_ELEMENTS = [element for element in ELEMENT_TYPES.values() if element.lua]
 PT_ELEMENTS = [element for element in ELEMENT_TYPES.values() if element.name not in PACKED]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
-from looping import for_each
 
 from t7bridge.data import define
 
@@ -232,13 +231,14 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@for_each("path", FILES, ids=name_of)
-def test_imports_point_down(path):
+def test_imports_point_down(subtests):
     """A file imports only its own room and the rooms below it."""
-    room, imported = room_of(path), own_imports(path)
-    if room not in TOP:
-        assert room in ALLOWED, f"{room} is a new room: say here what it may import"
-        assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            room, imported = room_of(path), own_imports(path)
+            if room not in TOP:
+                assert room in ALLOWED, f"{room} is a new room: say here what it may import"
+                assert imported <= ALLOWED[room] | {room}, f"{room} imports {imported - ALLOWED[room] - {room}}"
 
 
 # Methods of values that are loaded when they are called: how a value prints, its elements as an array or as torch's.
@@ -269,27 +269,29 @@ def test_no_circles():
     assert circles == CIRCLES
 
 
-@for_each("path", FILES, ids=name_of)
-def test_torch_and_torchfile_have_one_place_each(path):
+def test_torch_and_torchfile_have_one_place_each(subtests):
     """Only torchmodules and what makes torch's values imports torch, and only formats/torchfile imports torchfile."""
-    imported = foreign_imports(path)
-    if room_of(path) != "torchmodules" and name_of(path) not in TORCH_VALUES | TORCH_MODULES:
-        assert "torch" not in imported
-    elif name_of(path) in TORCH_VALUES:
-        assert "torch" not in foreign_imports(path, at_start=True)
-    if not name_of(path).startswith("formats/torchfile"):
-        assert "torchfile" not in imported
-    assert "pickle" not in imported, "nothing in a pickle is ever called"
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            imported = foreign_imports(path)
+            if room_of(path) != "torchmodules" and name_of(path) not in TORCH_VALUES | TORCH_MODULES:
+                assert "torch" not in imported
+            elif name_of(path) in TORCH_VALUES:
+                assert "torch" not in foreign_imports(path, at_start=True)
+            if not name_of(path).startswith("formats/torchfile"):
+                assert "torchfile" not in imported
+            assert "pickle" not in imported, "nothing in a pickle is ever called"
 
 
-@for_each("path", FILES, ids=name_of)
-def test_optional_libraries_have_one_place_each(path):
+def test_optional_libraries_have_one_place_each(subtests):
     """Each library that is not installed everywhere is imported by one module, and there when it is wanted."""
-    for library, home in OPTIONAL.items():
-        if name_of(path) not in home.split():
-            assert library not in foreign_imports(path)
-        else:
-            assert library not in foreign_imports(path, at_start=True)
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            for library, home in OPTIONAL.items():
+                if name_of(path) not in home.split():
+                    assert library not in foreign_imports(path)
+                else:
+                    assert library not in foreign_imports(path, at_start=True)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "torchmodules" / "layers").glob("*.py")), ids=name_of)
@@ -299,12 +301,13 @@ def test_layers_stand_alone(path):
     assert foreign_imports(path) <= {"__future__", "collections", "dataclasses", "math", "torch", "typing"}
 
 
-@for_each("path", FILES, ids=name_of)
-def test_numpy_is_imported_when_it_is_wanted(path):
+def test_numpy_is_imported_when_it_is_wanted(subtests):
     """Only the modules that work on arrays import numpy when they are imported themselves."""
-    if name_of(path) in NUMPY_MODULES or room_of(path) in NUMPY_MODULES:
-        return
-    assert "numpy" not in foreign_imports(path, at_start=True)
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            if name_of(path) in NUMPY_MODULES or room_of(path) in NUMPY_MODULES:
+                continue
+            assert "numpy" not in foreign_imports(path, at_start=True)
 
 
 @pytest.mark.parametrize(
@@ -317,14 +320,15 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     assert found.stdout == "set()\n"
 
 
-@for_each("path", FILES, ids=name_of)
-def test_library_neither_prints_nor_exits(path):
+def test_library_neither_prints_nor_exits(subtests):
     """Only cli prints and exits."""
-    if room_of(path) in ("cli", "__main__"):
-        return
-    called = facts(path).called
-    assert not called & {"print", "exit", "quit", "input", "eval", "exec", "breakpoint"}
-    assert "sys.exit" not in path.read_text()
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            if room_of(path) in ("cli", "__main__"):
+                continue
+            called = facts(path).called
+            assert not called & {"print", "exit", "quit", "input", "eval", "exec", "breakpoint"}
+            assert "sys.exit" not in path.read_text()
 
 
 def test_every_test_says_what_must_hold():
@@ -340,13 +344,14 @@ def test_every_test_says_what_must_hold():
     assert told > 1000
 
 
-@for_each("path", FILES, ids=name_of)
-def test_data_classes_are_made_in_one_way(path):
+def test_data_classes_are_made_in_one_way(subtests):
     """`define` is that of `data`, whose classes load faster."""
-    names = {
-        alias.name
-        for node, _, _ in facts(path).imports
-        if isinstance(node, ast.ImportFrom) and node.module in ("attrs", "attr")
-        for alias in node.names
-    }
-    assert path == PACKAGE / "data.py" or not names & {"define", "frozen", "mutable"}
+    for path in FILES:
+        with subtests.test(name_of(path)):
+            names = {
+                alias.name
+                for node, _, _ in facts(path).imports
+                if isinstance(node, ast.ImportFrom) and node.module in ("attrs", "attr")
+                for alias in node.names
+            }
+            assert path == PACKAGE / "data.py" or not names & {"define", "frozen", "mutable"}

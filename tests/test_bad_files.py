@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT, TESTFILES
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
 from t7bridge import cli, errors
@@ -52,43 +52,45 @@ def actions(path: Path, folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@for_each("name", ROWS)
-def test_refused_in_python(name, tmp_path):
+def test_refused_in_python(subtests, tmp_path):
     """Loading, describing and converting raise the error of the README, name the file, and leave nothing behind."""
-    by, kind, words = ROWS[name]
-    for action, run in actions(BAD / name, tmp_path).items():
-        if by != "all" and action.split()[0] not in by:
-            run()
-            continue
-        start = time.process_time()
-        with pytest.raises(errors.T7BridgeError) as caught:
-            run()
-        assert time.process_time() - start < SECONDS, action
-        assert type(caught.value) is getattr(errors, kind), action
-        assert words in str(caught.value), action
-        assert caught.value.file.startswith(str(BAD / name)), action
-        assert list(tmp_path.iterdir()) == [], action
+    for name in ROWS:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            by, kind, words = ROWS[name]
+            for action, run in actions(BAD / name, folder).items():
+                if by != "all" and action.split()[0] not in by:
+                    run()
+                    continue
+                start = time.process_time()
+                with pytest.raises(errors.T7BridgeError) as caught:
+                    run()
+                assert time.process_time() - start < SECONDS, action
+                assert type(caught.value) is getattr(errors, kind), action
+                assert words in str(caught.value), action
+                assert caught.value.file.startswith(str(BAD / name)), action
+                assert list(folder.iterdir()) == [], action
 
 
 @pytest.mark.slow
-@for_each("name", ROWS)
-def test_refused_on_the_command_line(name, tmp_path, capsys):
+def test_refused_on_the_command_line(subtests, tmp_path, capsys):
     """The command line prints the reason on one line, ends with 1, and leaves nothing behind."""
-    by, _, words = ROWS[name]
-    path = str(BAD / name)
-    for verb in ("describe", "inspect", "convert"):
-        if by != "all" and verb not in by:
-            continue
-        code = cli.main([verb, path, *([str(tmp_path / "x.pt")] if verb == "convert" else [])])
-        out, err = capsys.readouterr()
-        assert code == 2
-        assert out == ""
-        assert err.startswith("t7bridge: error: ")
-        assert len(err.splitlines()) == 1
-        assert words in err
-        assert path in err
-    assert not any(path.suffix != ".pt" for path in tmp_path.iterdir())
-    assert by != "all" or not list(tmp_path.iterdir())
+    for name in ROWS:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            by, _, words = ROWS[name]
+            path = str(BAD / name)
+            for verb in ("describe", "inspect", "convert"):
+                if by != "all" and verb not in by:
+                    continue
+                code = cli.main([verb, path, *([str(folder / "x.pt")] if verb == "convert" else [])])
+                out, err = capsys.readouterr()
+                assert code == 2
+                assert out == ""
+                assert err.startswith("t7bridge: error: ")
+                assert len(err.splitlines()) == 1
+                assert words in err
+                assert path in err
+            assert not any(path.suffix != ".pt" for path in folder.iterdir())
+            assert by != "all" or not list(folder.iterdir())
 
 
 @pytest.mark.slow

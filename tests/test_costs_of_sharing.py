@@ -16,12 +16,9 @@ import pytest
 from attrs import evolve
 
 import t7bridge
-from t7bridge import cli
+from t7bridge import T7Layout, Table, Tensor, TorchObject, cli
 from t7bridge.errors import LimitError
-from t7bridge.formats.t7.layout import T7Layout
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 from t7bridge.nn.example import Example
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import PATIENCE, TESTFILES
-from looping import for_each
+from looping import new_folder
 from test_bad_files import BAD, ROWS
 
 from t7bridge import cli
@@ -102,20 +102,23 @@ def test_every_verb_is_here() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@for_each("verb", COMMANDS)
-def test_the_process_is_as_it_was(verb: str, files: dict[str, Path], tmp_path: Path, capfd: Any) -> None:
+def test_the_process_is_as_it_was(
+    subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path, capfd: Any
+) -> None:
     """A verb leaves signals, collector, recursion limit, random numbers and all else alone, in success and failure."""
-    (tmp_path / "bad").write_bytes((BAD / "view_beyond.t7").read_bytes())
-    drawn = {"torch random": None} if verb == "lua" else {}  # the user's own factory draws the first weights
-    before = state() | drawn
-    assert cli.main(command(verb, files[verb], tmp_path / "out")) == 0, capfd.readouterr().err
-    assert state() | drawn == before
-    if verb not in NO_FILE:
-        assert cli.main(command(verb, tmp_path / "bad", tmp_path / "other")) == REFUSED.get(verb, 2)
-        assert state() | drawn == before
-    with contextlib.suppress(SystemExit):
-        cli.main([verb, "--no-such-option"])
-    assert state() | drawn == before
+    for verb in COMMANDS:
+        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
+            (folder / "bad").write_bytes((BAD / "view_beyond.t7").read_bytes())
+            drawn = {"torch random": None} if verb == "lua" else {}  # the user's own factory draws the first weights
+            before = state() | drawn
+            assert cli.main(command(verb, files[verb], folder / "out")) == 0, capfd.readouterr().err
+            assert state() | drawn == before
+            if verb not in NO_FILE:
+                assert cli.main(command(verb, folder / "bad", folder / "other")) == REFUSED.get(verb, 2)
+                assert state() | drawn == before
+            with contextlib.suppress(SystemExit):
+                cli.main([verb, "--no-such-option"])
+            assert state() | drawn == before
 
 
 # Files that are refused
@@ -131,79 +134,86 @@ def _two_sided(verb: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@for_each("verb", [verb for verb in COMMANDS if verb not in NO_FILE])
-def test_bad_files_are_refused(verb: str, tmp_path: Path, capsys: Any) -> None:
+def test_bad_files_are_refused(subtests: pytest.Subtests, tmp_path: Path, capsys: Any) -> None:
     """Each file of `testfiles/bad` ends every verb with one error that names it, no traceback and no output."""
-    for number, (name, (by, _, words)) in enumerate(sorted(ROWS.items())):
-        for arguments in _two_sided(verb)[: None if number % 10 == 0 else 1]:
-            out = tmp_path / str(number)
-            given = [each.replace("FILE", str(BAD / name)).replace("OUT", str(out)) for each in arguments]
-            code = cli.main([verb, *given])
-            shown = capsys.readouterr()
-            where = (verb, name, given, shown.err[-300:])
-            assert "Traceback" not in shown.err, where
-            assert "internal error" not in shown.err, where
-            assert code in (0, 1, 2), where
-            if by == "all" and verb == "zoo":
-                assert code == 1 or "skipped" in shown.out, where
-            elif by == "all":
-                assert code == REFUSED.get(verb, 2), where
-                assert str(BAD / name) in shown.err + shown.out, where
-                assert not list(tmp_path.glob(f"{number}*")), where
-                if verb != "scan":
-                    assert shown.err.startswith(f"t7bridge: error: {BAD / name}"), where
-                    assert shown.out == "", where
-                if verb in READERS or (name.endswith(".t7") and verb not in WEIGHTS | {"scan"}):
-                    assert words in shown.err, where
+    for verb in [verb for verb in COMMANDS if verb not in NO_FILE]:
+        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
+            for number, (name, (by, _, words)) in enumerate(sorted(ROWS.items())):
+                for arguments in _two_sided(verb)[: None if number % 10 == 0 else 1]:
+                    out = folder / str(number)
+                    given = [each.replace("FILE", str(BAD / name)).replace("OUT", str(out)) for each in arguments]
+                    code = cli.main([verb, *given])
+                    shown = capsys.readouterr()
+                    where = (verb, name, given, shown.err[-300:])
+                    assert "Traceback" not in shown.err, where
+                    assert "internal error" not in shown.err, where
+                    assert code in (0, 1, 2), where
+                    if by == "all" and verb == "zoo":
+                        assert code == 1 or "skipped" in shown.out, where
+                    elif by == "all":
+                        assert code == REFUSED.get(verb, 2), where
+                        assert str(BAD / name) in shown.err + shown.out, where
+                        assert not list(folder.glob(f"{number}*")), where
+                        if verb != "scan":
+                            assert shown.err.startswith(f"t7bridge: error: {BAD / name}"), where
+                            assert shown.out == "", where
+                        if verb in READERS or (name.endswith(".t7") and verb not in WEIGHTS | {"scan"}):
+                            assert words in shown.err, where
 
 
 @pytest.mark.filterwarnings("ignore")
-@for_each("verb", [verb for verb in COMMANDS if verb not in NO_FILE])
-def test_paths_with_nul_and_missing_files(verb: str, files: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
+def test_paths_with_nul_and_missing_files(
+    subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
     """NUL in any path, a file that is not there, a folder in its place: one error, no traceback and no output."""
-    given = [command(verb, "a\0b", tmp_path / "out"), command(verb, tmp_path / "missing", tmp_path / "out")]
-    given.append(command(verb, tmp_path, tmp_path / "out"))
-    if "OUT" in str(COMMANDS[verb]):
-        given.append(command(verb, files[verb], f"{tmp_path}/x\0"))
-    for arguments in given:
-        code = cli.main(arguments)
-        shown = capsys.readouterr()
-        assert code in ((0, 1, 2) if verb == "zoo" else (REFUSED.get(verb, 2), 2)), (arguments, code)
-        assert "\0" not in shown.out + shown.err
-        assert "internal error" not in shown.err
-        assert "Traceback" not in shown.err
-        assert (verb == "zoo" and code == 0) or "t7bridge: " in shown.err, arguments
-        assert verb == "zoo" or not list(tmp_path.iterdir()), arguments
+    for verb in [verb for verb in COMMANDS if verb not in NO_FILE]:
+        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
+            given = [command(verb, "a\0b", folder / "out"), command(verb, folder / "missing", folder / "out")]
+            given.append(command(verb, folder, folder / "out"))
+            if "OUT" in str(COMMANDS[verb]):
+                given.append(command(verb, files[verb], f"{folder}/x\0"))
+            for arguments in given:
+                code = cli.main(arguments)
+                shown = capsys.readouterr()
+                assert code in ((0, 1, 2) if verb == "zoo" else (REFUSED.get(verb, 2), 2)), (arguments, code)
+                assert "\0" not in shown.out + shown.err
+                assert "internal error" not in shown.err
+                assert "Traceback" not in shown.err
+                assert (verb == "zoo" and code == 0) or "t7bridge: " in shown.err, arguments
+                assert verb == "zoo" or not list(folder.iterdir()), arguments
 
 
 # Pipes
 
 
 @pytest.mark.slow
-@for_each("verb", COMMANDS)
-def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_path: Path) -> None:
+def test_the_reader_of_a_pipe_is_gone(subtests: pytest.Subtests, files: dict[str, Path], tmp_path: Path) -> None:
     """`| head -1` and `>&-` end without a traceback; files that a verb writes are there and whole."""
-    for number, closed in enumerate((False, True)):
-        out = tmp_path / str(number)
-        line = [sys.executable, "-m", "t7bridge", *command(verb, files[verb], out)]
-        reader, writer = os.pipe()
-        os.close(reader)
-        shell = ["/bin/sh", "-c", '"$@" >&-', "sh"] if closed else []
-        done = subprocess.run([*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
-        os.close(writer)
-        assert "Traceback" not in done.stderr
-        assert "Exception" not in done.stderr
-        writes = "OUT" in str(COMMANDS[verb])
-        assert done.returncode in ((0,) if writes and closed else (0, 1) if writes else (1, 2)), (closed, done)
-        if writes:
-            assert list(tmp_path.glob(f"{number}*")), done.stderr
-        if closed and not writes:
-            assert done.stderr == "t7bridge: error: standard output: is closed\n"
+    for verb in COMMANDS:
+        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
+            for number, closed in enumerate((False, True)):
+                out = folder / str(number)
+                line = [sys.executable, "-m", "t7bridge", *command(verb, files[verb], out)]
+                reader, writer = os.pipe()
+                os.close(reader)
+                shell = ["/bin/sh", "-c", '"$@" >&-', "sh"] if closed else []
+                done = subprocess.run(
+                    [*shell, *line], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+                )
+                os.close(writer)
+                assert "Traceback" not in done.stderr
+                assert "Exception" not in done.stderr
+                writes = "OUT" in str(COMMANDS[verb])
+                assert done.returncode in ((0,) if writes and closed else (0, 1) if writes else (1, 2)), (closed, done)
+                if writes:
+                    assert list(folder.glob(f"{number}*")), done.stderr
+                if closed and not writes:
+                    assert done.stderr == "t7bridge: error: standard output: is closed\n"
 
 
-@for_each(
-    "given",
-    [
+def test_errors_name_the_file(subtests: pytest.Subtests, tmp_path: Path, capsys: Any) -> None:
+    """A sound file that holds nothing of what a verb wants is named in the error, also where many files are given."""
+    for given in [
         ["convert", "FILE", "OUT.npz"],
         ["convert", "FILE", "OUT.safetensors"],
         ["convert", "FILE", "OUT.pt", "--pt-format", "torchscript"],
@@ -217,13 +227,12 @@ def test_the_reader_of_a_pipe_is_gone(verb: str, files: dict[str, Path], tmp_pat
         ["inspect", "FILE", "--at", "root.nothing", "--all"],
         ["inspect", "FILE", "--input-shape", "2x5"],
         ["lua", "torch.nn:Linear(5, 3)", "FILE", "-o", "OUT", "--input", "1x5"],
-    ],
-    ids=lambda given: f"{given[0]} {given[-1]}"[:40],
-)
-def test_errors_name_the_file(given: list[str], tmp_path: Path, capsys: Any) -> None:
-    """A sound file that holds nothing of what a verb wants is named in the error, also where many files are given."""
-    torch.save({"epoch": None, "names": ["a"]}, tmp_path / "x.pt")
-    arguments = [each.replace("FILE", str(tmp_path / "x.pt")).replace("OUT", str(tmp_path / "out")) for each in given]
-    assert cli.main(arguments) == 2
-    assert f"t7bridge: error: {tmp_path / 'x.pt'}: " in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+    ]:
+        with subtests.test(f"{given[0]} {given[-1]}"[:40]), new_folder(tmp_path) as folder:
+            torch.save({"epoch": None, "names": ["a"]}, folder / "x.pt")
+            arguments = [
+                each.replace("FILE", str(folder / "x.pt")).replace("OUT", str(folder / "out")) for each in given
+            ]
+            assert cli.main(arguments) == 2
+            assert f"t7bridge: error: {folder / 'x.pt'}: " in capsys.readouterr().err
+            assert [path.name for path in folder.iterdir()] == ["x.pt"]

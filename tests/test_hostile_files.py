@@ -16,12 +16,9 @@ import pytest
 from helpers import LITTLE8, TESTFILES, Parts
 
 import t7bridge
-from t7bridge import Limits, cli, torchfile
+from t7bridge import Limits, T7Layout, Table, Tensor, TorchObject, cli, torchfile
 from t7bridge.errors import CorruptError, IncompleteFileWarning, LimitError
-from t7bridge.formats.t7.layout import T7Layout
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 from t7bridge.text import printable, printable_json
 from t7bridge.values.compare import differences

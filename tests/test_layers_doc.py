@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers import ROOT
 
-from t7bridge.nn.registry import registered_layers
+from t7bridge.layers import registered_layers
 
 GENERATOR = ROOT / "docs" / "generate_layers.py"
 DOCUMENT = ROOT / "docs" / "layers.md"

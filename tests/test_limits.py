@@ -12,9 +12,8 @@ from helpers import ASCII, BIG8, LITTLE8, Parts, corpus
 from pt_helpers import text, zipped
 
 import t7bridge
-from t7bridge import Limits, cli
+from t7bridge import Limits, T7Reader, cli
 from t7bridge.errors import LimitError
-from t7bridge.formats.t7.reader import T7Reader
 
 TENSOR = (
     b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\1tQ"

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from helpers import ROOT
-from looping import for_each
 
 import t7bridge
 from t7bridge.report import CODES
@@ -27,14 +26,15 @@ def calls(path: Path) -> list[ast.Call]:
     return found
 
 
-@for_each("path", FILES, ids=str)
-def test_every_note_has_a_code(path):
+def test_every_note_has_a_code(subtests):
     """No note is made without a code, and all codes used are in the table."""
-    for call in calls(path):
-        given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
-        assert given, f"line {call.lineno}"
-        if isinstance(given[0], ast.Constant):
-            assert given[0].value in CODES, f"line {call.lineno}"
+    for path in FILES:
+        with subtests.test(path=path):
+            for call in calls(path):
+                given = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+                assert given, f"line {call.lineno}"
+                if isinstance(given[0], ast.Constant):
+                    assert given[0].value in CODES, f"line {call.lineno}"
 
 
 def test_fields_instead_of_messages(tmp_path):

@@ -148,7 +148,7 @@ def test_one_model_and_its_criterion_need_no_path(tmp_path) -> None:
     """Of a model and its criterion the model is chosen; for two models the message names `--at`."""
     import torch
 
-    from t7bridge.graph.lua import Table
+    from t7bridge import Table
 
     model, criterion = t7bridge.load(ABS), t7bridge.load(TESTFILES / "nn" / "MSECriterion.t7")
     t7bridge.save(Table.of({"model": model, "criterion": criterion}), tmp_path / "one.t7")

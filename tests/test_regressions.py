@@ -8,10 +8,8 @@ import pytest
 from helpers import BIG8, LITTLE4, LITTLE8, Parts, description, lines, read, stated, written
 from pt_helpers import described, text, zipped
 
+from t7bridge import PtReader, Storage, T7Reader
 from t7bridge.errors import CorruptError, FormatError, TruncatedError
-from t7bridge.formats.pt.reader import PtReader
-from t7bridge.formats.t7.reader import T7Reader
-from t7bridge.graph.storage import Storage
 
 
 def matrix(layout, **lie) -> bytes:

@@ -7,8 +7,8 @@ import re
 from attrs import fields
 from helpers import ROOT
 
+from t7bridge import Limits
 from t7bridge.cli import VERBS
-from t7bridge.limits import Limits
 
 PAGE = (ROOT / "SECURITY.md").read_text()
 

@@ -13,9 +13,8 @@ import pytest
 from helpers import TESTFILES, corpus, written
 
 import t7bridge.torchfile as ours
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import UnsupportedError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -12,11 +12,11 @@ import pytest
 from helpers import ROOT
 
 import t7bridge
+from t7bridge import Report
 from t7bridge.cli import VERBS, completion, parser
 from t7bridge.cli.parser import arguments_of, parser_for
 from t7bridge.conversion.options import REQUIRED, Option, option, options_of, takes, verb
 from t7bridge.conversion.request import Convert, note_ignored
-from t7bridge.report import Report
 from t7bridge.tools.prove.given import probe as write_probe
 from t7bridge.tools.prove.given import prove_pairs, prove_with
 from t7bridge.tools.prove.two import prove_two

@@ -13,10 +13,10 @@ import torch
 from helpers import TESTFILES, corpus, read
 from source_helpers import run_source
 
+from t7bridge import TorchObject
 from t7bridge.codegen import copied
 from t7bridge.codegen.generate import generate
 from t7bridge.codegen.torch_classes import TORCH
-from t7bridge.graph.lua import TorchObject
 from t7bridge.nn.graphs import RESERVED
 from t7bridge.nn.state_dict import find_modules
 

@@ -10,18 +10,16 @@ import pytest
 import torch
 from helpers import TESTFILES, read
 from hostile_fields import RAN, STRINGS, cases, changed, outcome, tensor
-from looping import for_each
+from looping import new_folder
 from source_helpers import run_source
 
+from t7bridge import Table, TorchObject, load_module, write_module
 from t7bridge.codegen import page
 from t7bridge.codegen.code import Attr, BinaryOperation, Lit, Name, Subscript, apply, literal, method
 from t7bridge.codegen.flow import SourceBuilder
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.nn.state_dict import find_modules
-from t7bridge.tools.export_module import write_module
-from t7bridge.tools.load_module import load_module
 
 HOSTILE = TESTFILES / "hostile"
 REFUSED = {
@@ -50,29 +48,31 @@ def linear(inputs: int, outputs: int) -> TorchObject:
 # Files that were found
 
 
-@for_each("name", sorted(REFUSED))
-def test_what_cannot_be_constructed_is_refused(name, tmp_path):
+def test_what_cannot_be_constructed_is_refused(subtests, tmp_path):
     """The error has the reason and the path, and neither a file nor a folder is left."""
-    with pytest.raises(ModelError, match=REFUSED[name]) as caught:
-        write_module(HOSTILE / name, tmp_path / "made" / "here")
-    assert caught.value.path.startswith("root")
-    assert list(tmp_path.iterdir()) == []
+    for name in sorted(REFUSED):
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            with pytest.raises(ModelError, match=REFUSED[name]) as caught:
+                write_module(HOSTILE / name, folder / "made" / "here")
+            assert caught.value.path.startswith("root")
+            assert list(folder.iterdir()) == []
 
 
-@for_each("name", ["module_select_code.t7", "module_select_key_code.t7", "module_selectindex.t7"])
-def test_strings_and_numbers_stay_what_they_are(name, tmp_path):
+def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
     """A name or a number of a file is a literal of the page, and the page loads."""
-    start = time.process_time()
-    ((_, module),) = find_modules(read(HOSTILE / name))
-    made, model = run_source(module, tmp_path)
-    assert time.process_time() - start < SECONDS
-    index = module.get("index")
-    if index is not None:
-        found = [node.value for node in ast.walk(ast.parse(made.text)) if isinstance(node, ast.Constant)]
-        assert index.decode() in found
-        with pytest.raises((KeyError, TypeError, IndexError)):
-            model([torch.ones(2)])
-    assert len(made.text) < 10_000
+    for name in ["module_select_code.t7", "module_select_key_code.t7", "module_selectindex.t7"]:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            start = time.process_time()
+            ((_, module),) = find_modules(read(HOSTILE / name))
+            made, model = run_source(module, folder)
+            assert time.process_time() - start < SECONDS
+            index = module.get("index")
+            if index is not None:
+                found = [node.value for node in ast.walk(ast.parse(made.text)) if isinstance(node, ast.Constant)]
+                assert index.decode() in found
+                with pytest.raises((KeyError, TypeError, IndexError)):
+                    model([torch.ones(2)])
+            assert len(made.text) < 10_000
 
 
 @pytest.mark.slow
@@ -156,16 +156,17 @@ NAMES = [
 ]
 
 
-@for_each("names", NAMES, ids=repr)
-def test_names_of_nodes(names, tmp_path):
+def test_names_of_nodes(subtests, tmp_path):
     """For any names of nodes, every layer is present once, in its place, and the page computes the same."""
-    _, model = run_source(graph(*names), tmp_path)
-    assert len(list(model.parameters())) == 2 * len(names)
-    given = torch.ones(1, 2)
-    wanted = given
-    for number in range(len(names)):
-        wanted = wanted @ torch.full((2, 2), number + 2.0) + 1
-    assert torch.equal(model(given), wanted)
+    for names in NAMES:
+        with subtests.test(repr(names)), new_folder(tmp_path) as folder:
+            _, model = run_source(graph(*names), folder)
+            assert len(list(model.parameters())) == 2 * len(names)
+            given = torch.ones(1, 2)
+            wanted = given
+            for number in range(len(names)):
+                wanted = wanted @ torch.full((2, 2), number + 2.0) + 1
+            assert torch.equal(model(given), wanted)
 
 
 # Files that ask for much
@@ -195,35 +196,37 @@ def bombs() -> dict[str, TorchObject]:
 
 
 @pytest.mark.slow
-@for_each("name", ["deep", "double", "lists", "wide", "selects", "chain", "sum"])
-def test_work_is_bounded(name):
+def test_work_is_bounded(subtests):
     """Generating takes time in proportion to the file, or is refused by a limit."""
-    model = bombs()[name]
-    start = time.process_time()
-    if name in ("chain", "selects"):
-        assert len(generate(model).text) < 200_000
-    else:
-        with pytest.raises((LimitError, UnsupportedError)):
-            generate(model)
-    assert time.process_time() - start < SECONDS
+    for name in ["deep", "double", "lists", "wide", "selects", "chain", "sum"]:
+        with subtests.test(name=name):
+            model = bombs()[name]
+            start = time.process_time()
+            if name in ("chain", "selects"):
+                assert len(generate(model).text) < 200_000
+            else:
+                with pytest.raises((LimitError, UnsupportedError)):
+                    generate(model)
+            assert time.process_time() - start < SECONDS
 
 
 # Different layers stay different
 
 
-@for_each("name", ["nn.Mul", "nn.PReLU", "nn.Linear", "nn.Add"])
-def test_layers_of_one_element_are_not_merged(name, tmp_path):
+def test_layers_of_one_element_are_not_merged(subtests, tmp_path):
     """Layers that differ in a tensor of one element only keep each their own."""
-    layers = []
-    for number in range(2):
-        shape = (1, 1) if name == "nn.Linear" else (1,)
-        layer = obj(name, weight=tensor(shape), bias=tensor((1,)), nOutputPlane=0.0, scalar=True)
-        layer["weight"].storage.array[:] = 3.0 + number
-        layer["bias"].storage.array[:] = 5.0 + number
-        layers.append(layer)
-    _, model = run_source(container("nn.ConcatTable", *layers), tmp_path)
-    first, second = model(torch.full((2, 1), -2.0))
-    assert not torch.equal(first, second)
+    for name in ["nn.Mul", "nn.PReLU", "nn.Linear", "nn.Add"]:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            layers = []
+            for number in range(2):
+                shape = (1, 1) if name == "nn.Linear" else (1,)
+                layer = obj(name, weight=tensor(shape), bias=tensor((1,)), nOutputPlane=0.0, scalar=True)
+                layer["weight"].storage.array[:] = 3.0 + number
+                layer["bias"].storage.array[:] = 5.0 + number
+                layers.append(layer)
+            _, model = run_source(container("nn.ConcatTable", *layers), folder)
+            first, second = model(torch.full((2, 1), -2.0))
+            assert not torch.equal(first, second)
 
 
 def test_tensors_that_do_not_fit_are_refused():
@@ -256,8 +259,8 @@ TAMPERED = {
 }
 
 
-@for_each("name", sorted(TAMPERED))
-def test_a_page_with_anything_else_in_it_is_refused(name, monkeypatch):
+@pytest.mark.parametrize("name", sorted(TAMPERED))
+def test_a_page_with_anything_else_in_it_is_refused(monkeypatch, name):
     """The check of the finished page refuses what this package does not write, wherever it came from."""
     before, after = TAMPERED[name]
     seen = []
@@ -302,31 +305,34 @@ def test_expressions_mean_what_their_trees_do():
         assert eval(node.text, {"a": 7.0, "b": -3.0}) == pytest.approx(value), node.text
 
 
-@for_each("value", ['"', "'", "\\", "\\'", '\\"', "'\"", "\n", "\u2028", "\x00", "\ud800", "é", "{x}", '"""', "a\\"])
-def test_strings_are_literals(value):
+def test_strings_are_literals(subtests):
     """A string reads as itself, on one line, in printable characters."""
-    text = literal(value)
-    assert ast.literal_eval(text) == value
-    assert text.isprintable()
+    for value in ['"', "'", "\\", "\\'", '\\"', "'\"", "\n", "\u2028", "\x00", "\ud800", "é", "{x}", '"""', "a\\"]:
+        with subtests.test(value=value):
+            text = literal(value)
+            assert ast.literal_eval(text) == value
+            assert text.isprintable()
 
 
-@for_each("value", [float("nan"), float("inf"), float("-inf"), 1e300, -0.0, 10**30, True, None, (1,), ((), ("a", 2.5))])
-def test_numbers_are_literals(value):
+def test_numbers_are_literals(subtests):
     """A number or tuple reads as itself."""
-    assert repr(eval(literal(value))) == repr(value)
+    for value in [float("nan"), float("inf"), float("-inf"), 1e300, -0.0, 10**30, True, None, (1,), ((), ("a", 2.5))]:
+        with subtests.test(value=value):
+            assert repr(eval(literal(value))) == repr(value)
 
 
-@for_each("value", [object(), b"bytes", [1], {"a": 1}, 1j, 10**500, "x".join])
-def test_what_is_no_literal_is_refused(value):
+def test_what_is_no_literal_is_refused(subtests):
     """Nothing else becomes source."""
-    with pytest.raises(T7BridgeError):
-        literal(value)
+    for value in [object(), b"bytes", [1], {"a": 1}, 1j, 10**500, "x".join]:
+        with subtests.test(value=value), pytest.raises(T7BridgeError):
+            literal(value)
 
 
-@for_each("name", ["a b", "class", "", "1a", "\ufb01", "a.b", "x;y", "a\n"])
-def test_names_are_identifiers(name):
+def test_names_are_identifiers(subtests):
     """An invalid name is refused, wherever it is in the tree."""
-    for make in (Name, lambda each: Attr(Name("x"), each), lambda each: apply("f", **{each: 1})):
-        with pytest.raises(ModelError):
-            make(name)
-    assert Subscript(Name("x"), Lit(name)).text.startswith("x[")
+    for name in ["a b", "class", "", "1a", "\ufb01", "a.b", "x;y", "a\n"]:
+        with subtests.test(name=name):
+            for make in (Name, lambda each: Attr(Name("x"), each), lambda each: apply("f", **{each: 1})):
+                with pytest.raises(ModelError):
+                    make(name)
+            assert Subscript(Name("x"), Lit(name)).text.startswith("x[")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of, read
-from looping import for_each
+from looping import new_folder
 from runtime_helpers import as_torch, difference, recorded, run
 from source_helpers import run_source
 
-from t7bridge.graph.lua import TorchObject
+from t7bridge import TorchObject
 from t7bridge.nn.state_dict import find_modules
 from t7bridge.torchmodules.build import live_module
 
@@ -54,12 +54,13 @@ def module_in(path: Any) -> TorchObject:
 
 
 @pytest.mark.slow
-@for_each("path", [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL], ids=name_of)
-def test_output_is_that_of_lua(path, tmp_path):
+def test_output_is_that_of_lua(subtests, tmp_path):
     """A generated model returns what Lua's module returned."""
-    _, model = run_source(module_in(path), tmp_path)
-    case = recorded(path, "io")
-    assert not difference(run(model, case), case["output"])
+    for path in [path for path in CASES + LEGACY if name_of(path) not in UNEQUAL]:
+        with subtests.test(name_of(path)), new_folder(tmp_path) as folder:
+            _, model = run_source(module_in(path), folder)
+            case = recorded(path, "io")
+            assert not difference(run(model, case), case["output"])
 
 
 @pytest.mark.parametrize("path", [path for path in CASES + LEGACY if name_of(path) in UNEQUAL], ids=name_of)
@@ -71,16 +72,17 @@ def test_exceptions_are_still_needed(path, tmp_path):
 
 
 @pytest.mark.slow
-@for_each(("file", "name"), lambda: [row for row in named(*FILES) if " ".join(row) not in BATCHES_ONLY])
-def test_further_cases(file, name, tmp_path):
+def test_further_cases(subtests, tmp_path):
     """Other options and sizes, and networks with the shapes of well-known ones, with names that do not collide."""
-    case = recorded_cases(file)[name]
-    made, model = run_source(case["module"], tmp_path, name)
-    model.train(bool(case.get("train")))
-    case = {key: as_torch(value) for key, value in case.items()}
-    with torch.no_grad():
-        assert not difference(run(model, case), case["output"])
-    assert "t7bridge" not in made.text.partition("from __future__")[2]
+    for file, name in [row for row in named(*FILES) if " ".join(row) not in BATCHES_ONLY]:
+        with subtests.test(f"{file}, {name}"), new_folder(tmp_path) as folder:
+            case = recorded_cases(file)[name]
+            made, model = run_source(case["module"], folder, name)
+            model.train(bool(case.get("train")))
+            case = {key: as_torch(value) for key, value in case.items()}
+            with torch.no_grad():
+                assert not difference(run(model, case), case["output"])
+            assert "t7bridge" not in made.text.partition("from __future__")[2]
 
 
 @pytest.mark.parametrize("name", sorted(BATCHES_ONLY))
@@ -93,33 +95,35 @@ def test_one_example_is_refused_where_a_batch_is_meant(name, tmp_path):
 
 
 @pytest.mark.slow
-@for_each(("file", "name"), lambda: named("architectures.t7", "nested.t7"))
-def test_live_modules(file, name):
+def test_live_modules(subtests):
     """The live modules of the same networks agree with Lua, too."""
-    case = recorded_cases(file)[name]
-    module = live_module(case["module"], name)
-    case = {key: as_torch(value) for key, value in case.items()}
-    with torch.no_grad():
-        assert not difference(run(module, case), case["output"])
+    for file, name in named("architectures.t7", "nested.t7"):
+        with subtests.test(f"{file}, {name}"):
+            case = recorded_cases(file)[name]
+            module = live_module(case["module"], name)
+            case = {key: as_torch(value) for key, value in case.items()}
+            with torch.no_grad():
+                assert not difference(run(module, case), case["output"])
 
 
 @pytest.mark.slow
-@for_each("name", lambda: sorted(recorded_cases("architectures.t7")))
-def test_trains_as_the_live_module_does(name, tmp_path):
+def test_trains_as_the_live_module_does(subtests, tmp_path):
     """Gradients of all parameters are those of the live module, in evaluation mode."""
-    case = recorded_cases("architectures.t7")[name]
-    made, model = run_source(case["module"], tmp_path, name)
-    live = live_module(case["module"], name)
-    for module in (model, live):
-        total(module(as_torch(case["input"]))).backward()
-    wanted = dict(live.named_parameters(remove_duplicate=False))
-    found = dict(model.named_parameters(remove_duplicate=False))
-    compared = 0
-    for key, names in made.keys.items():
-        if key in wanted and wanted[key].grad is not None:
-            assert not difference(found[names[0]].grad, wanted[key].grad, 1e-3, 1e-5), key
-            compared += 1
-    assert compared
+    for name in sorted(recorded_cases("architectures.t7")):
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            case = recorded_cases("architectures.t7")[name]
+            made, model = run_source(case["module"], folder, name)
+            live = live_module(case["module"], name)
+            for module in (model, live):
+                total(module(as_torch(case["input"]))).backward()
+            wanted = dict(live.named_parameters(remove_duplicate=False))
+            found = dict(model.named_parameters(remove_duplicate=False))
+            compared = 0
+            for key, names in made.keys.items():
+                if key in wanted and wanted[key].grad is not None:
+                    assert not difference(found[names[0]].grad, wanted[key].grad, 1e-3, 1e-5), key
+                    compared += 1
+            assert compared
 
 
 def total(value: Any) -> torch.Tensor:

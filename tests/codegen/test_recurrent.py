@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
-from looping import for_each
+from looping import new_folder
 from runtime_helpers import as_torch, calls, difference, do
 from source_helpers import run_source
 
@@ -46,10 +46,11 @@ def disagreement(name: str, folder: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@for_each("name", lambda: [name for name in cases() if name not in UNEQUAL])
-def test_outputs_are_those_of_lua(name, tmp_path):
+def test_outputs_are_those_of_lua(subtests, tmp_path):
     """Every call returns what Lua's module returned."""
-    assert not disagreement(name, tmp_path)
+    for name in [name for name in cases() if name not in UNEQUAL]:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            assert not disagreement(name, folder)
 
 
 @pytest.mark.slow

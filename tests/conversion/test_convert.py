@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
+from t7bridge import register_class
 from t7bridge.errors import FormatError, ModelError, TargetExistsError, UnsupportedError, WriteError
-from t7bridge.formats.t7.payloads import register_class, unregister_class
+from t7bridge.formats.t7.payloads import unregister_class
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 T7_FILES = sorted(path for path in ROOT.glob("*/*.t7") if path.parent.name not in ("bad", "hostile"))
@@ -93,67 +94,72 @@ def lua_tensors(path: Path) -> list[dict[str, Any]] | None:
 
 
 @pytest.mark.slow
-@for_each("path", T7_FILES, ids=by_name)
-def test_t7_to_pt_and_back(path: Path, tmp_path: Path) -> None:
+def test_t7_to_pt_and_back(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """PyTorch's safe loader sees the tensors, strides, offsets and sharing that Lua saw; back come the same bytes."""
-    there, back = tmp_path / "x.pt", tmp_path / "y.t7"
-    t7bridge.convert(path, there, mode="tree")
+    for path in T7_FILES:
+        with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
+            there, back = folder / "x.pt", folder / "y.t7"
+            t7bridge.convert(path, there, mode="tree")
 
-    value = torch.load(there, weights_only=True)
-    lua = lua_tensors(path)
-    if lua is not None:
-        wanted = sorted(
-            (
-                NAMES[node["class"][6:-6]],
-                node["size"],
-                node["stride"],
-                node["offset"],
-                node["storage"]["crc32"],
-            )
-            for node in lua
-            if node["storage"] and node["size"]
-        )
-        mine = [t for t in torch_tensors(value) if t.dim() and t.untyped_storage().nbytes() and 0 not in t.shape]
-        got = sorted(
-            (
-                str(t.dtype).removeprefix("torch."),
-                list(t.shape),
-                list(t.stride()),
-                t.storage_offset(),
-                zlib.crc32(bytes(t.untyped_storage().tolist())),
-            )
-            for t in mine
-        )
-        assert wanted == got
-        memories = {node["storage"]["id"] for node in lua if node["storage"] and node["size"]}
-        assert len(memories) == len({t.untyped_storage().data_ptr() for t in mine})
+            value = torch.load(there, weights_only=True)
+            lua = lua_tensors(path)
+            if lua is not None:
+                wanted = sorted(
+                    (
+                        NAMES[node["class"][6:-6]],
+                        node["size"],
+                        node["stride"],
+                        node["offset"],
+                        node["storage"]["crc32"],
+                    )
+                    for node in lua
+                    if node["storage"] and node["size"]
+                )
+                mine = [
+                    t for t in torch_tensors(value) if t.dim() and t.untyped_storage().nbytes() and 0 not in t.shape
+                ]
+                got = sorted(
+                    (
+                        str(t.dtype).removeprefix("torch."),
+                        list(t.shape),
+                        list(t.stride()),
+                        t.storage_offset(),
+                        zlib.crc32(bytes(t.untyped_storage().tolist())),
+                    )
+                    for t in mine
+                )
+                assert wanted == got
+                memories = {node["storage"]["id"] for node in lua if node["storage"] and node["size"]}
+                assert len(memories) == len({t.untyped_storage().data_ptr() for t in mine})
 
-    t7bridge.convert(there, back)
-    assert path.read_bytes() == back.read_bytes()
+            t7bridge.convert(there, back)
+            assert path.read_bytes() == back.read_bytes()
 
 
 @pytest.mark.slow
-@for_each("path", T7_FILES, ids=by_name)
-def test_t7_to_t7(path: Path, tmp_path: Path) -> None:
+def test_t7_to_t7(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """Without options a copy has the same bytes."""
-    t7bridge.convert(path, tmp_path / "copy.t7")
+    for path in T7_FILES:
+        with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
+            t7bridge.convert(path, folder / "copy.t7")
 
-    assert path.read_bytes() == (tmp_path / "copy.t7").read_bytes()
+            assert path.read_bytes() == (folder / "copy.t7").read_bytes()
 
 
 @pytest.mark.slow
-@for_each("path", sorted(ROOT.glob("nn/*.grad.t7")), ids=by_name)
-def test_auto_keeps_every_parameter(path: Path, tmp_path: Path) -> None:
+def test_auto_keeps_every_parameter(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """PyTorch's safe loader sees a tensor as large as each that Lua has in `module:parameters()`."""
-    t7bridge.convert(path.with_name(path.name.replace(".grad.t7", ".t7")), tmp_path / "x.pt")
+    for path in sorted(ROOT.glob("nn/*.grad.t7")):
+        with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
+            t7bridge.convert(path.with_name(path.name.replace(".grad.t7", ".t7")), folder / "x.pt")
 
-    found = Counter(tensor.numel() for tensor in torch_tensors(torch.load(tmp_path / "x.pt", weights_only=True)))
-    lua = t7bridge.load(path).get("gradParameters")
-    gradients = [] if lua is None else lua.values() if callable(lua.values) else lua.values
-    wanted = Counter(math.prod(gradient.shape) for gradient in gradients)
-    if path.name.startswith("MapTable"):  # its clones share their weights, and Lua lists the gradient of each
-        wanted = Counter(list(wanted))
-    assert wanted <= found
+            found = Counter(tensor.numel() for tensor in torch_tensors(torch.load(folder / "x.pt", weights_only=True)))
+            lua = t7bridge.load(path).get("gradParameters")
+            gradients = [] if lua is None else lua.values() if callable(lua.values) else lua.values
+            wanted = Counter(math.prod(gradient.shape) for gradient in gradients)
+            if path.name.startswith("MapTable"):  # its clones share their weights, and Lua lists the gradient of each
+                wanted = Counter(list(wanted))
+            assert wanted <= found
 
 
 def test_auto_checkpoint(tmp_path: Path) -> None:

@@ -17,21 +17,17 @@ import numpy as np
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of, peak_mib
-from looping import for_each
+from looping import new_folder
 from pt_helpers import golden, saved, storage_id, text, torch_describe, zipped
 from pt_helpers import tensor as view
 
 import t7bridge
 import t7bridge.conversion
 import t7bridge.formats
+from t7bridge import Limits, PtReader, T7Layout, Table, Tensor
 from t7bridge.errors import ForbiddenGlobalError, FormatError, T7BridgeError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.t7.file import PT_RECORD_START, read_t7
-from t7bridge.formats.t7.layout import T7Layout
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table
-from t7bridge.graph.tensor import Tensor
-from t7bridge.limits import Limits
 
 # torch.load unpacks numpy's, quantized and storage classes by ways that it calls deprecated itself.
 pytestmark = [
@@ -87,15 +83,16 @@ def restored(folder: Path, **load: Any) -> Any:
 # Whole files
 
 
-@for_each("encoding", ENCODINGS)
 @pytest.mark.parametrize("path", WITH_GOLDEN, ids=name_of)
-def test_to_lua_and_back(path: Path, encoding: str, tmp_path: Path) -> None:
+def test_to_lua_and_back(subtests: pytest.Subtests, path: Path, tmp_path: Path) -> None:
     """PyTorch sees in the file that came back what it saw in the original, and so does the description."""
-    back = there_and_back(path, tmp_path, **ENCODINGS[encoding])
+    for encoding in ENCODINGS:
+        with subtests.test(encoding=encoding), new_folder(tmp_path) as folder:
+            back = there_and_back(path, folder, **ENCODINGS[encoding])
 
-    wanted = golden(path)
-    assert torch_describe(torch.load(back, weights_only=False)) == wanted
-    assert t7bridge.describe(back) == wanted
+            wanted = golden(path)
+            assert torch_describe(torch.load(back, weights_only=False)) == wanted
+            assert t7bridge.describe(back) == wanted
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -111,37 +108,39 @@ def test_what_has_no_golden_is_read_alike(path: Path, encoding: str, tmp_path: P
 
 
 @pytest.mark.slow
-@for_each("path", PT_FILES, ids=name_of)
-def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(path: Path, tmp_path: Path) -> None:
+def test_the_way_through_lua_loses_nothing_that_a_copy_keeps(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """A file that was in Lua between has the bytes of one that was copied, and both come out the same again."""
-    t7bridge.convert(path, tmp_path / "copy.pt", mode="tree")
-    t7bridge.convert(path, tmp_path / "again.pt", mode="tree")
-    back = there_and_back(path, tmp_path)
-    (tmp_path / "twice").mkdir()
-    there_and_back(path, tmp_path / "twice")
+    for path in PT_FILES:
+        with subtests.test(name_of(path)), new_folder(tmp_path) as folder:
+            t7bridge.convert(path, folder / "copy.pt", mode="tree")
+            t7bridge.convert(path, folder / "again.pt", mode="tree")
+            back = there_and_back(path, folder)
+            (folder / "twice").mkdir()
+            there_and_back(path, folder / "twice")
 
-    assert (tmp_path / "copy.pt").read_bytes() == (tmp_path / "again.pt").read_bytes()
-    assert back.read_bytes() == (tmp_path / "copy.pt").read_bytes()
-    assert (tmp_path / "a.t7").read_bytes() == (tmp_path / "twice/a.t7").read_bytes()
+            assert (folder / "copy.pt").read_bytes() == (folder / "again.pt").read_bytes()
+            assert back.read_bytes() == (folder / "copy.pt").read_bytes()
+            assert (folder / "a.t7").read_bytes() == (folder / "twice/a.t7").read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pt_format", ["zip", "legacy"])
-@for_each("path", PT_FILES, ids=name_of)
-def test_copies_are_loaded_by_pytorch(path: Path, pt_format: str, tmp_path: Path) -> None:
+def test_copies_are_loaded_by_pytorch(subtests: pytest.Subtests, pt_format: str, tmp_path: Path) -> None:
     """A copy in either format of PyTorch holds what the original holds, or the error has the reason."""
-    if pt_format == "legacy" and path.name in ONLY_TODAY:
-        with pytest.raises(UnsupportedError, match=r"0\.2 to 1\.5"):
-            t7bridge.convert(path, tmp_path / "x.pt", pt_format=pt_format)
-        assert not (tmp_path / "x.pt").exists()
-        return
-    t7bridge.convert(path, tmp_path / "x.pt", mode="tree", pt_format=pt_format)
+    for path in PT_FILES:
+        with subtests.test(name_of(path)), new_folder(tmp_path) as folder:
+            if pt_format == "legacy" and path.name in ONLY_TODAY:
+                with pytest.raises(UnsupportedError, match=r"0\.2 to 1\.5"):
+                    t7bridge.convert(path, folder / "x.pt", pt_format=pt_format)
+                assert not (folder / "x.pt").exists()
+                continue
+            t7bridge.convert(path, folder / "x.pt", mode="tree", pt_format=pt_format)
 
-    value = torch.load(tmp_path / "x.pt", weights_only=False)
-    assert PtReader(tmp_path / "x.pt").kind == pt_format
-    assert t7bridge.describe(tmp_path / "x.pt") == t7bridge.describe(path)
-    if path in WITH_GOLDEN:
-        assert torch_describe(value) == golden(path)
+            value = torch.load(folder / "x.pt", weights_only=False)
+            assert PtReader(folder / "x.pt").kind == pt_format
+            assert t7bridge.describe(folder / "x.pt") == t7bridge.describe(path)
+            if path in WITH_GOLDEN:
+                assert torch_describe(value) == golden(path)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -779,9 +778,10 @@ def test_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "complex64"])
 def test_memory(name: str, tmp_path: Path) -> None:
     """Converting 200 MiB to Lua and back takes little memory, of a type that is converted on the way, too."""
+    from t7bridge import Storage
     from t7bridge.formats.pt.writer import PtWriter
     from t7bridge.graph.dtypes import ELEMENT_TYPES
-    from t7bridge.graph.storage import Span, Storage
+    from t7bridge.graph.storage import Span
     from t7bridge.io.source import ByteSource
 
     size = 200 << 20

@@ -14,10 +14,10 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
+from t7bridge import Storage, state_dict
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph import lua, python
-from t7bridge.graph.storage import Storage
-from t7bridge.nn.state_dict import find_modules, state_dict
+from t7bridge.nn.state_dict import find_modules
 from t7bridge.report import CODES
 
 TARGETS = ("pt", "t7", "safetensors", "h5", "npz")

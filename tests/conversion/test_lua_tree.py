@@ -12,11 +12,10 @@ import torch
 from helpers import description, read, written
 from pt_helpers import saved
 
+from t7bridge import PtReader, Storage, Table, Tensor, TorchObject
 from t7bridge.conversion.lua_tree import LuaTree, to_lua
 from t7bridge.errors import CorruptError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.python import (
     DefaultDict,
     Device,
@@ -30,8 +29,6 @@ from t7bridge.graph.python import (
     TorchSize,
     UntypedStorage,
 )
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

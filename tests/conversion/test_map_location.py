@@ -11,9 +11,9 @@ from helpers import TESTFILES
 from pt_helpers import members_of, saved, zipped
 
 import t7bridge
+from t7bridge import PtReader
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 
 DEVICES = ["cuda:0", "ipu:3", "privateuseone:0", "cpu"]
 

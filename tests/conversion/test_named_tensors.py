@@ -11,10 +11,9 @@ import torchfile
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge import Tensor
+from t7bridge import Storage, Tensor
 from t7bridge.conversion.into_named import differences
 from t7bridge.errors import LimitError, ModelError, UnsupportedError
-from t7bridge.graph.storage import Storage
 from t7bridge.limits import DEFAULT_LIMITS
 
 FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5", "npz": ".npz"}

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
 
@@ -60,18 +60,19 @@ ODD_NAMES = {
 }  # fmt: skip
 
 
-@for_each("case", ODD_NAMES)
 @pytest.mark.parametrize("suffix", LIBRARIES)
-def test_every_tensor_has_a_name(tmp_path, case, suffix):
+def test_every_tensor_has_a_name(subtests, tmp_path, suffix):
     """Each tensor is in the file under a name of its own, whatever its key is."""
-    value = {key: torch.full((2,), float(number)) for number, key in enumerate(ODD_NAMES[case])}
-    if case == "groups":
-        value[1] = {"x": torch.full((2,), 20.0), "y": {"z": torch.full((2,), 21.0)}}
-    want = sorted(float(tensor[0]) for tensor in leaves(value))
-    middle, _, back = through(tmp_path, value, suffix)
-    assert sorted(float(array[0]) for array in LIBRARIES[suffix](middle).values()) == want
-    assert sorted(float(tensor[0]) for tensor in leaves(back)) == want
-    t7bridge.verify(tmp_path / "a.pt", middle)
+    for case in ODD_NAMES:
+        with subtests.test(case=case), new_folder(tmp_path) as folder:
+            value = {key: torch.full((2,), float(number)) for number, key in enumerate(ODD_NAMES[case])}
+            if case == "groups":
+                value[1] = {"x": torch.full((2,), 20.0), "y": {"z": torch.full((2,), 21.0)}}
+            want = sorted(float(tensor[0]) for tensor in leaves(value))
+            middle, _, back = through(folder, value, suffix)
+            assert sorted(float(array[0]) for array in LIBRARIES[suffix](middle).values()) == want
+            assert sorted(float(tensor[0]) for tensor in leaves(back)) == want
+            t7bridge.verify(folder / "a.pt", middle)
 
 
 @pytest.mark.parametrize("suffix", LIBRARIES)
@@ -139,16 +140,17 @@ def test_storages_become_tensors(tmp_path, suffix):
     assert "storage" in {note.code for note in report.notes}
 
 
-@for_each("protocol", [2, 3, 4, 5])
-def test_safetensors_that_begin_like_a_pickle(tmp_path, protocol):
+def test_safetensors_that_begin_like_a_pickle(subtests, tmp_path):
     """The length of a header may be the two bytes of a pickle: 640 those of protocol 2, 896 those of 3."""
-    length = protocol * 256 + 128
-    header = {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
-    text = json.dumps(header).ljust(length).encode()
-    path = tmp_path / "a.bin"
-    path.write_bytes(length.to_bytes(8, "little") + text + np.ones(2, "f4").tobytes())
-    assert safetensors_torch.load_file(path)["w"].tolist() == [1.0, 1.0]
-    assert t7bridge.load(path)["w"].tolist() == [1.0, 1.0]
+    for protocol in [2, 3, 4, 5]:
+        with subtests.test(protocol=protocol), new_folder(tmp_path) as folder:
+            length = protocol * 256 + 128
+            header = {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+            text = json.dumps(header).ljust(length).encode()
+            path = folder / "a.bin"
+            path.write_bytes(length.to_bytes(8, "little") + text + np.ones(2, "f4").tobytes())
+            assert safetensors_torch.load_file(path)["w"].tolist() == [1.0, 1.0]
+            assert t7bridge.load(path)["w"].tolist() == [1.0, 1.0]
 
 
 def test_names_that_zip_cannot_have(tmp_path):

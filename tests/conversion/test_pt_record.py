@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
 from t7bridge.conversion.lua_tree import to_lua
 from t7bridge.conversion.pt_record import decode_pt_record, restore_value, structure_hash, write_pt_record
 from t7bridge.errors import CorruptError, FormatError, RecordError
 from t7bridge.formats.t7.file import PT_RECORD_START
-from t7bridge.formats.t7.layout import T7Layout
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import Table
 from t7bridge.graph.python import TensorExtras
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 from t7bridge.values.describe_python import describe_python
 

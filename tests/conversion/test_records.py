@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fuzz_records import READERS, compare, difference, forged_input, leaves, seeds
 from helpers import TESTFILES
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
 from t7bridge.errors import StrictError, T7BridgeError
@@ -29,20 +29,21 @@ SOURCES = [
 
 
 @pytest.mark.parametrize("target", ["t7", "pt", "npz"])
-@for_each("path", FORGED, ids=lambda path: path.name)
-def test_forged_records(path: Path, target: str, tmp_path: Path) -> None:
+def test_forged_records(subtests: pytest.Subtests, target: str, tmp_path: Path) -> None:
     """What PyTorch, numpy, h5py and a short reader of Lua's files see in the source, they see in the output."""
-    if path.suffix[1:] == target:
-        return
-    report = t7bridge.convert(path, output := tmp_path / f"x.{target}")
-    named = not {path.suffix, output.suffix} <= {".pt", ".t7"}
-    (shown,) = READERS[path.suffix[1:]](path.read_bytes())
-    made = READERS[target](output.read_bytes())
+    for path in FORGED:
+        with subtests.test(path.name), new_folder(tmp_path) as folder:
+            if path.suffix[1:] == target:
+                continue
+            report = t7bridge.convert(path, output := folder / f"x.{target}")
+            named = not {path.suffix, output.suffix} <= {".pt", ".t7"}
+            (shown,) = READERS[path.suffix[1:]](path.read_bytes())
+            made = READERS[target](output.read_bytes())
 
-    assert difference(leaves(shown, named), leaves(made[0], named), named) == ""
-    used = {path.suffix, output.suffix} == {".pt", ".t7"} or path.suffix in (".h5", ".npz")
-    assert any(note.code in ("record", "unshared") for note in report.notes) or not used or target == "npz"
-    assert t7bridge.verify(path, output).differences == []
+            assert difference(leaves(shown, named), leaves(made[0], named), named) == ""
+            used = {path.suffix, output.suffix} == {".pt", ".t7"} or path.suffix in (".h5", ".npz")
+            assert any(note.code in ("record", "unshared") for note in report.notes) or not used or target == "npz"
+            assert t7bridge.verify(path, output).differences == []
 
 
 @pytest.mark.parametrize("name", ["record_numbers.pt", "record_digits.pt", "record_narrow.t7"])
@@ -116,17 +117,20 @@ def test_fuzzed_records(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-@for_each("path", random.Random(4).sample(SOURCES, 60), ids=lambda path: path.name)
-def test_verify_after_convert(path: Path, target: str, tmp_path: Path) -> None:
+def test_verify_after_convert(subtests: pytest.Subtests, target: str, tmp_path: Path) -> None:
     """Right after `convert` both files are the same, unless it warned that something is left out."""
-    output = tmp_path / f"x.{target}"
-    try:
-        report = t7bridge.convert(path, output)
-    except T7BridgeError:
-        return
-    left_out = [note for note in report.notes if note.code in ("left-out", "trailing") and note.level == "warning"]
-    for found in (t7bridge.verify(path, output), t7bridge.verify(output, path)):
-        assert found.same == (not left_out), found.differences
+    for path in random.Random(4).sample(SOURCES, 60):
+        with subtests.test(path.name), new_folder(tmp_path) as folder:
+            output = folder / f"x.{target}"
+            try:
+                report = t7bridge.convert(path, output)
+            except T7BridgeError:
+                continue
+            left_out = [
+                note for note in report.notes if note.code in ("left-out", "trailing") and note.level == "warning"
+            ]
+            for found in (t7bridge.verify(path, output), t7bridge.verify(output, path)):
+                assert found.same == (not left_out), found.differences
 
 
 def test_verify_names_what_a_format_cannot_hold(tmp_path: Path) -> None:

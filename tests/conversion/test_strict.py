@@ -10,9 +10,8 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge import Table, Tensor, TorchObject, cli
+from t7bridge import Storage, Table, Tensor, TorchObject, cli
 from t7bridge.errors import StrictError
-from t7bridge.graph.storage import Storage
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")

@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import TESTFILES, corpus, description, name_of, read, written
-from looping import for_each
+from looping import new_folder
 
-from t7bridge import convert
+from t7bridge import PtReader, Report, Storage, Table, Tensor, TorchObject, convert, state_dict
 from t7bridge.conversion.template import MAX_LISTED, fill_template, state_dict_in
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.dtypes import FLOAT64
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Span, Storage
-from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.state_dict import find_modules, state_dict
-from t7bridge.report import Report
+from t7bridge.graph.storage import Span
+from t7bridge.nn.state_dict import find_modules
 
 torch = pytest.importorskip("torch", reason="tunes the weights in PyTorch")
 
@@ -84,15 +80,16 @@ def saved(value: Any, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@for_each("path", [path for path in MODELS if path.name not in NO_MODULE], ids=name_of)
-def test_unchanged_weights_give_the_same_bytes(path, tmp_path):
+def test_unchanged_weights_give_the_same_bytes(subtests, tmp_path):
     """The result of `auto` mode, with the file as template, restores the same bytes; also running_std."""
-    convert(path, tmp_path / "x.pt")
-    report = convert(tmp_path / "x.pt", tmp_path / "y.t7", template=path)
+    for path in [path for path in MODELS if path.name not in NO_MODULE]:
+        with subtests.test(name_of(path)), new_folder(tmp_path) as folder:
+            convert(path, folder / "x.pt")
+            report = convert(folder / "x.pt", folder / "y.t7", template=path)
 
-    assert path.read_bytes() == (tmp_path / "y.t7").read_bytes()
-    assert report.mode == "template"
-    assert not [note for note in report.notes if note.level == "warning"]
+            assert path.read_bytes() == (folder / "y.t7").read_bytes()
+            assert report.mode == "template"
+            assert not [note for note in report.notes if note.level == "warning"]
 
 
 @pytest.mark.parametrize("name", sorted(NO_MODULE))

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t7bridge import LuaFunction, T7Layout, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.conversion.t7_record import decode_record, encode_record, read_skeleton, take_skeleton
 from t7bridge.conversion.tree import to_python
 from t7bridge.errors import CorruptError
-from t7bridge.formats.t7.layout import T7Layout
-from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
-from t7bridge.graph.tensor import Tensor
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from helpers import TESTFILES
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Storage, Tensor
 
 KINDS: dict[str, dict[str, Any]] = {
     "t7": {"suffix": "t7"},
@@ -111,20 +110,22 @@ def corpus_files() -> list[Path]:
     return sorted(path for path in found if not path.name.startswith("object_custom_write"))
 
 
-@for_each("pair", PAIRS, ids=str)
 @pytest.mark.parametrize("name", FEW)
-def test_tensors_come_through(name, pair, tmp_path):
+def test_tensors_come_through(subtests, name, tmp_path):
     """Names, shapes, element types, values and sharing are those of the source."""
-    check(TESTFILES / name, *pair, tmp_path)
+    for pair in PAIRS:
+        with subtests.test(pair=pair), new_folder(tmp_path) as folder:
+            check(TESTFILES / name, *pair, folder)
 
 
 @pytest.mark.slow
-@for_each("path", corpus_files(), ids=str)
-def test_the_whole_corpus(path, tmp_path):
+def test_the_whole_corpus(subtests, tmp_path):
     """Each file of the corpus goes round through one pair after another, or has nothing that named formats hold."""
-    start = len(path.name) % len(PAIRS)
-    for number in range(6):
-        first, second = PAIRS[(start + 7 * number) % len(PAIRS)]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check(path, first, second, folder)
+    for path in corpus_files():
+        with subtests.test(path=path), new_folder(tmp_path) as case_folder:
+            start = len(path.name) % len(PAIRS)
+            for number in range(6):
+                first, second = PAIRS[(start + 7 * number) % len(PAIRS)]
+                folder = case_folder / str(number)
+                folder.mkdir()
+                check(path, first, second, folder)

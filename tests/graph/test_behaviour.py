@@ -14,12 +14,10 @@ import torch
 from helpers import corpus, read
 
 import t7bridge
+from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.errors import ModelError, UnsupportedError
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.graph.python import PythonGlobal, PythonObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 HOSTILE = "a\x1b[2J\u202e\n\u2028" * 100
 

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import TESTFILES
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
 from t7bridge.graph.unset import UNSET
@@ -28,22 +28,25 @@ def copies(value):
     return {"deepcopy": copy.deepcopy(value), "pickle": pickle.loads(pickle.dumps(value))}
 
 
-@for_each("name", FILES)
-def test_copies_are_independent_of_the_file(name, tmp_path):
+def test_copies_are_independent_of_the_file(subtests, tmp_path):
     """A copy is the same value when the original is gone and its file too, element types are themselves."""
-    path = tmp_path / name.rpartition("/")[2]
-    shutil.copy(TESTFILES / name, path)
-    value = t7bridge.load(path)
-    repr(value)
-    made = copies(value)
-    del value
-    os.remove(path)
-    others = [t7bridge.open(TESTFILES / "format/tensor_float.t7") for _ in range(8)]  # take the descriptor's number
-    original = t7bridge.load(TESTFILES / name)
-    for how, again in made.items():
-        assert not list(differences(original, again)), how
-    for other in others:
-        other.close()
+    for name in FILES:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            path = folder / name.rpartition("/")[2]
+            shutil.copy(TESTFILES / name, path)
+            value = t7bridge.load(path)
+            repr(value)
+            made = copies(value)
+            del value
+            os.remove(path)
+            others = [
+                t7bridge.open(TESTFILES / "format/tensor_float.t7") for _ in range(8)
+            ]  # take the descriptor's number
+            original = t7bridge.load(TESTFILES / name)
+            for how, again in made.items():
+                assert not list(differences(original, again)), how
+            for other in others:
+                other.close()
 
 
 def test_pickles_in_another_process(tmp_path):
@@ -94,17 +97,18 @@ def test_open_files_are_not_copied():
         pickle.dumps(document.source)
 
 
-@for_each("form", ["", ".big", ".ascii", ".long4"])
-def test_arrays_of_files_are_read_only(form):
+def test_arrays_of_files_are_read_only(subtests):
     """Arrays of a file are read-only, as written values would be lost: numpy refuses, whatever the encoding."""
-    value = t7bridge.load(TESTFILES / f"format/tensor_double{form}.t7")
-    for array in (value.numpy(), np.asarray(value), value.storage.array, value[0].numpy()):
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 7
-    again = copy.deepcopy(value)
-    again.numpy()[...] = 7
-    assert np.unique(again).tolist() == [7.0]
-    assert value.torch().fill_(3).sum() == 3 * value.numel
+    for form in ["", ".big", ".ascii", ".long4"]:
+        with subtests.test(form=form):
+            value = t7bridge.load(TESTFILES / f"format/tensor_double{form}.t7")
+            for array in (value.numpy(), np.asarray(value), value.storage.array, value[0].numpy()):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 7
+            again = copy.deepcopy(value)
+            again.numpy()[...] = 7
+            assert np.unique(again).tolist() == [7.0]
+            assert value.torch().fill_(3).sum() == 3 * value.numel
 
 
 def test_storages_are_arrays():

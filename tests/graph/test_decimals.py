@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-from looping import for_each
 
 from t7bridge.graph.decimals import format_floats, format_integers, parse_floats, parse_integers
 
@@ -51,17 +50,18 @@ def bits(values: np.ndarray) -> list[int]:
     return list(values.view("u8").tolist())
 
 
-@for_each("name", SAMPLES)
 @pytest.mark.parametrize("digits", [6, 9, 17])
-def test_format_as_printf(name, digits):
+def test_format_as_printf(subtests, digits):
     """Formatting in bulk equals C's printf for each number."""
-    values = SAMPLES[name]
-    if digits < 17:
-        values = values[np.abs(values) < 3e38].astype("f4")
-    text = format_floats(values, digits)
-    if text is not None:
-        assert text.decode().split(" ") == [f"{value:.{digits}g}" for value in values.astype("f8").tolist()]
-    assert text is not None or name in ("moments", "large")
+    for name in SAMPLES:
+        with subtests.test(name=name):
+            values = SAMPLES[name]
+            if digits < 17:
+                values = values[np.abs(values) < 3e38].astype("f4")
+            text = format_floats(values, digits)
+            if text is not None:
+                assert text.decode().split(" ") == [f"{value:.{digits}g}" for value in values.astype("f8").tolist()]
+            assert text is not None or name in ("moments", "large")
 
 
 def test_format_old_doubles_with_six_digits():
@@ -78,26 +78,28 @@ def test_format_what_is_no_number():
     assert format_floats(values, 17) == " ".join(f"{value:.17g}" for value in values.tolist()).encode()
 
 
-@for_each("kind", ["i1", "u1", "i2", "i4", "i8"])
-def test_format_integers(kind):
+def test_format_integers(subtests):
     """Integers of every type are their digits, the smallest and the largest too."""
-    limits = np.iinfo(kind)
-    values = np.concatenate(
-        [RNG.integers(max(limits.min, -9999), min(limits.max, 99999), 1000), [0, 1, limits.min, limits.max]]
-    )
-    values = values.astype(kind)
-    assert format_integers(values) == " ".join(map(str, values.tolist())).encode()
-    assert format_integers(values[:-2]) == " ".join(map(str, values[:-2].tolist())).encode()
+    for kind in ["i1", "u1", "i2", "i4", "i8"]:
+        with subtests.test(kind=kind):
+            limits = np.iinfo(kind)
+            values = np.concatenate(
+                [RNG.integers(max(limits.min, -9999), min(limits.max, 99999), 1000), [0, 1, limits.min, limits.max]]
+            )
+            values = values.astype(kind)
+            assert format_integers(values) == " ".join(map(str, values.tolist())).encode()
+            assert format_integers(values[:-2]) == " ".join(map(str, values[:-2].tolist())).encode()
 
 
-@for_each("name", SAMPLES)
 @pytest.mark.parametrize("digits", [6, 9, 17])
-def test_parse_as_python(name, digits):
+def test_parse_as_python(subtests, digits):
     """Parsing in bulk equals Python's for each word, to the last bit."""
-    words = [f"{value:.{digits}g}" for value in SAMPLES[name].tolist()]
-    found = parse_floats(" ".join(words).encode())
-    assert found is not None
-    assert bits(found) == bits(np.array([float(word) for word in words]))
+    for name in SAMPLES:
+        with subtests.test(name=name):
+            words = [f"{value:.{digits}g}" for value in SAMPLES[name].tolist()]
+            found = parse_floats(" ".join(words).encode())
+            assert found is not None
+            assert bits(found) == bits(np.array([float(word) for word in words]))
 
 
 def test_parse_refuses_what_is_no_number():

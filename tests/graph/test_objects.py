@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers import read, written
 
-from t7bridge.graph.lua import Table, TorchObject, index_key
+from t7bridge import Table, TorchObject
+from t7bridge.graph.lua import index_key
 
 
 def test_look_up():

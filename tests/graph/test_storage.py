@@ -8,9 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
+from t7bridge import Storage
 from t7bridge.errors import CorruptError, ModelError, TruncatedError, WriteError
 from t7bridge.graph.dtypes import BY_LUA_WORD, ELEMENT_TYPES, INT64, UINT8
-from t7bridge.graph.storage import CHUNK_BYTES, Derived, Span, Storage, TextSpan, storage_for_class
+from t7bridge.graph.storage import CHUNK_BYTES, Derived, Span, TextSpan, storage_for_class
 from t7bridge.io.output import FileOutput
 from t7bridge.io.source import ByteSource
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from t7bridge import Storage, Tensor
 from t7bridge.errors import ModelError
 from t7bridge.graph.dtypes import FLOAT32, FLOAT64
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor, view_fault
+from t7bridge.graph.tensor import view_fault
 
 
 def counting(count: int = 24) -> Storage:

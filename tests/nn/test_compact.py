@@ -12,14 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import t7bridge
+from t7bridge import PtReader, Storage, Table, Tensor, TorchObject, convert, state_dict
 from t7bridge.cli import main
-from t7bridge.conversion.convert import convert
-from t7bridge.formats.pt.reader import PtReader
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Span, Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge.graph.storage import Span
 from t7bridge.nn.compact import compact_in, compacted
-from t7bridge.nn.state_dict import state_dict
 
 FLAT = TESTFILES / "models/autoencoder_flat.t7"
 

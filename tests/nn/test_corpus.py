@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from helpers import TESTFILES, corpus, name_of, read
-from looping import for_each
 
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Tensor, state_dict
 from t7bridge.nn.fields import items_of
 from t7bridge.nn.places import find_modules
-from t7bridge.nn.state_dict import StateDict, state_dict
+from t7bridge.nn.state_dict import StateDict
 
 NO_MODULE = {
     "legacy/function_type6.t7": "a table with a function",
@@ -47,23 +46,25 @@ def learned(result: StateDict) -> list[Tensor]:
     ]
 
 
-@for_each("path", MODELS, ids=name_of)
-def test_every_case_has_a_state_dict(path):
+def test_every_case_has_a_state_dict(subtests):
     """Every class of the corpus has an entry, so nothing is warned of, and every tensor lies in its storage."""
-    result = dict_of(path)
-    for tensor in result.tensors.values():
-        tensor.check()
-    warned = [str(note) for note in result.notes if note.level == "warning"]
-    assert bool(warned) == (name_of(path) in WARNED), warned
+    for path in MODELS:
+        with subtests.test(name_of(path)):
+            result = dict_of(path)
+            for tensor in result.tensors.values():
+                tensor.check()
+            warned = [str(note) for note in result.notes if note.level == "warning"]
+            assert bool(warned) == (name_of(path) in WARNED), warned
 
 
-@for_each("path", GRADS, ids=name_of)
-def test_parameters_are_those_of_lua(path):
+def test_parameters_are_those_of_lua(subtests):
     """The number and sizes of parameters are those of `module:parameters()`."""
-    gradients = items_of(read(str(path.with_suffix(".grad.t7"))).get("gradParameters")) or []
-    parameters = learned(dict_of(path)) * COPIES.get(name_of(path), 1)
-    assert len(parameters) == len(gradients)
-    assert sorted(tensor.numel for tensor in parameters) == sorted(tensor.numel for tensor in gradients)
+    for path in GRADS:
+        with subtests.test(name_of(path)):
+            gradients = items_of(read(str(path.with_suffix(".grad.t7"))).get("gradParameters")) or []
+            parameters = learned(dict_of(path)) * COPIES.get(name_of(path), 1)
+            assert len(parameters) == len(gradients)
+            assert sorted(tensor.numel for tensor in parameters) == sorted(tensor.numel for tensor in gradients)
 
 
 @pytest.mark.parametrize("name", SPLIT)

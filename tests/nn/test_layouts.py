@@ -6,28 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from looping import for_each
 
+from t7bridge import Storage, Tensor, TorchObject
 from t7bridge.errors import ModelError
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.lua import TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge.layers import FIRST, REST, BlockOrder, Merge, Narrow, Permute, Reshape
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.layouts import (
-    FIRST,
-    REST,
-    BlockOrder,
-    DeviationToVariance,
-    Merge,
-    Narrow,
-    Permute,
-    Reshape,
-    apply_layout,
-    reshape,
-    undo_layout,
-    view,
-)
+from t7bridge.nn.layouts import DeviationToVariance, apply_layout, reshape, undo_layout, view
 
 NO_FIELDS = Fields(TorchObject("nn.Test"))
 
@@ -44,20 +29,21 @@ def tensor_of(*size: int, order: tuple[int, ...] | None = None) -> Tensor:
 SHAPES = [(24,), (2, 12), (4, 6), (2, 3, 4), (1, 24), (24, 1), (2, 1, 3, 1, 4), (6, 4), (3, 8), (8, 3)]
 
 
-@for_each("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_view_agrees_with_numpy(shape, order):
+def test_view_agrees_with_numpy(subtests, order):
     """`view` has numpy's elements, and is a view in exactly those cases in which numpy needs no copy."""
-    source = tensor_of(2, 3, 4, order=order)
-    array = source.numpy()
-    shown = view(source, shape)
-    expected = array.reshape(shape)
-    assert (shown is not None) == np.shares_memory(array, expected)
-    if shown is not None:
-        shown.check()
-        assert shown.storage is source.storage
-        np.testing.assert_array_equal(shown.numpy(), expected)
-    np.testing.assert_array_equal(reshape(source, shape).numpy(), expected)
+    for shape in SHAPES:
+        with subtests.test(shape=shape):
+            source = tensor_of(2, 3, 4, order=order)
+            array = source.numpy()
+            shown = view(source, shape)
+            expected = array.reshape(shape)
+            assert (shown is not None) == np.shares_memory(array, expected)
+            if shown is not None:
+                shown.check()
+                assert shown.storage is source.storage
+                np.testing.assert_array_equal(shown.numpy(), expected)
+            np.testing.assert_array_equal(reshape(source, shape).numpy(), expected)
 
 
 def test_view_of_repeated_elements():

@@ -7,9 +7,7 @@ import torch
 from helpers import TESTFILES, read
 
 import t7bridge
-from t7bridge.conversion.convert import convert
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Table, Tensor, TorchObject, convert
 
 CHECKPOINT = TESTFILES / "models/training_checkpoint.t7"
 

@@ -12,9 +12,8 @@ import torch
 from helpers import PATIENCE
 
 import t7bridge
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, UnsupportedLayerError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.nn.registry import load_classes
 
 PROGRAM = """

@@ -7,13 +7,24 @@ import pytest
 import torch
 from helpers import TESTFILES, read
 
+from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import ModelError, UnsupportedLayerError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.layouts import Permute
-from t7bridge.nn.mapping import BASE, Lua, dim, has, number, of_torch, pair
-from t7bridge.nn.registry import layer_of, modules, param, register_layer, registered_layers, unregister_layer
-from t7bridge.nn.state_dict import state_dict
+from t7bridge.layers import (
+    BASE,
+    Lua,
+    Permute,
+    dim,
+    has,
+    layer_of,
+    modules,
+    number,
+    of_torch,
+    pair,
+    param,
+    register_layer,
+    registered_layers,
+    unregister_layer,
+)
 from t7bridge.torchmodules.build import live_module
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import TESTFILES, corpus, name_of, read, written
-from looping import for_each
 
 import t7bridge
+from t7bridge import Tensor
 from t7bridge.errors import ModelError
-from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.output_shapes import Arguments
+from t7bridge.layers import Arguments
 from t7bridge.nn.plan import build_plan
 from t7bridge.nn.registry import output_rule, tensor_shapes
 from t7bridge.nn.torch_nn import TORCH
@@ -19,20 +18,21 @@ from t7bridge.torchmodules.build import construct
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
 
-@for_each("path", [path for path in CASES if path.name != "Serial.t7"], ids=name_of)
-def test_declared_shapes_agree_with_pytorch(path):
+def test_declared_shapes_agree_with_pytorch(subtests):
     """The shapes that an entry declares are those of the tensors that PyTorch's own constructor makes."""
-    stack = [build_plan(read(path)).root]
-    while stack:
-        spec = stack.pop()
-        stack += spec.children.values()
-        wanted = tensor_shapes(spec.target, spec.args, spec.kwargs)
-        if not wanted:
-            continue
-        made = construct(spec)
-        own = {**dict(made.named_parameters(recurse=False)), **dict(made.named_buffers(recurse=False))}
-        for name, tensor in own.items():
-            assert tuple(tensor.shape) == wanted.get(name, tuple(tensor.shape)), (spec.target, name)
+    for path in [path for path in CASES if path.name != "Serial.t7"]:
+        with subtests.test(name_of(path)):
+            stack = [build_plan(read(path)).root]
+            while stack:
+                spec = stack.pop()
+                stack += spec.children.values()
+                wanted = tensor_shapes(spec.target, spec.args, spec.kwargs)
+                if not wanted:
+                    continue
+                made = construct(spec)
+                own = {**dict(made.named_parameters(recurse=False)), **dict(made.named_buffers(recurse=False))}
+                for name, tensor in own.items():
+                    assert tuple(tensor.shape) == wanted.get(name, tuple(tensor.shape)), (spec.target, name)
 
 
 # The arguments and an input of each class of torch.nn whose output has another shape than its input.
@@ -80,15 +80,16 @@ SAME = {
 }
 
 
-@for_each("name", TORCH)
-def test_declared_outputs_agree_with_pytorch(name):
+def test_declared_outputs_agree_with_pytorch(subtests):
     """The rule of a class gives the shape that PyTorch's own module returns; one without a rule is named here."""
-    kwargs, given = OUTPUTS.get(name) or SAME.get(name, ({}, (2, 3, 4, 5)))
-    rule = output_rule(f"torch.nn.{name}")
-    assert (rule is None) == (given is None)
-    if rule is not None:
-        value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)
-        assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
+    for name in TORCH:
+        with subtests.test(name=name):
+            kwargs, given = OUTPUTS.get(name) or SAME.get(name, ({}, (2, 3, 4, 5)))
+            rule = output_rule(f"torch.nn.{name}")
+            assert (rule is None) == (given is None)
+            if rule is not None:
+                value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)
+                assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
 
 
 def damaged(name: str, field: str, size: int) -> bytes:

@@ -14,23 +14,25 @@ from helpers import TESTFILES
 import t7bridge
 import t7bridge.codegen
 import t7bridge.nn.layers
+from t7bridge import Table, TorchObject
 from t7bridge.codegen.idioms import WRITERS
 from t7bridge.codegen.lists import FLOWS
 from t7bridge.errors import ModelError
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.graph.walk import walk
-from t7bridge.nn.fields import Fields
-from t7bridge.nn.mapping import LAYERS, Call, Choice, Lua, Row, becomes, of_runtime
-from t7bridge.nn.registry import (
-    ParamsOf,
+from t7bridge.layers import (
+    Call,
+    Lua,
+    Row,
     Traits,
-    declared_traits,
+    becomes,
     layer_of,
     register_layer,
     registered_layers,
-    traits_of,
     unregister_layer,
 )
+from t7bridge.nn.fields import Fields
+from t7bridge.nn.mapping import LAYERS, Choice, of_runtime
+from t7bridge.nn.registry import ParamsOf, declared_traits, traits_of
 
 CODEGEN = Path(t7bridge.codegen.__file__).parent
 

@@ -9,10 +9,8 @@ import pytest
 from helpers import TESTFILES, read
 from match_nets import Generator
 
-from t7bridge.graph.lua import TorchObject
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Tensor, TorchObject, state_dict
 from t7bridge.nn.fields import Fields, items_of
-from t7bridge.nn.state_dict import state_dict
 
 torch = pytest.importorskip("torch", reason="compares with the layers of torch.nn")
 nn = torch.nn

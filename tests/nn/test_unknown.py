@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from t7bridge import Limits, Table, TdsHash, TdsVec, Tensor, TorchObject, state_dict
 from t7bridge.errors import LimitError, ModelError
-from t7bridge.graph.lua import Table, TdsHash, TdsVec, TorchObject
-from t7bridge.graph.tensor import Tensor
-from t7bridge.limits import Limits
 from t7bridge.nn.fields import Fields
-from t7bridge.nn.state_dict import find_modules, is_module, state_dict
+from t7bridge.nn.state_dict import find_modules, is_module
 
 
 def tensor(*size: int) -> Tensor:

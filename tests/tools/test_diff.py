@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
+from t7bridge import Tensor
 from t7bridge.cli import main
-from t7bridge.graph.tensor import Tensor
 from t7bridge.tools.diff import DiffReport
 from t7bridge.values.compare import Difference, TensorDifference
 from t7bridge.values.deviation import _blocks
@@ -202,10 +202,11 @@ SAMPLE = sorted(FILES.glob("format/*.t7"))[::7] + sorted(FILES.glob("pt/*.pt"))[
 OTHERS = ("stream", "object_custom_write")
 
 
-@for_each("path", [path for path in SAMPLE if not path.name.startswith(OTHERS)], ids=lambda path: path.name)
-def test_every_file_is_like_itself(path: Path, tmp_path: Path) -> None:
+def test_every_file_is_like_itself(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """No file differs from its copy, whatever is in it."""
-    assert t7bridge.diff(path, shutil.copy(path, tmp_path)).same
+    for path in [path for path in SAMPLE if not path.name.startswith(OTHERS)]:
+        with subtests.test(path.name), new_folder(tmp_path) as folder:
+            assert t7bridge.diff(path, shutil.copy(path, folder)).same
 
 
 @pytest.mark.parametrize(
@@ -243,14 +244,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert stopped.value.code == 2
 
 
-@for_each("suffix", [".pt", ".safetensors", ".npz", ".h5"])
-def test_several_values_in_one_file(suffix: str, tmp_path: Path) -> None:
+def test_several_values_in_one_file(subtests: pytest.Subtests, tmp_path: Path) -> None:
     """A `.t7` of several values compares with its conversion, in which they are a list."""
-    with open(tmp_path / "two.t7", "wb") as file:
-        writer = t7bridge.T7Writer(file)
-        writer.write_object(t7bridge.Table.of({"w": Tensor.from_numpy(np.arange(3.0))}))
-        writer.write_object(t7bridge.Table.of({"b": Tensor.from_numpy(np.arange(4.0))}))
-    t7bridge.convert(tmp_path / "two.t7", tmp_path / f"o{suffix}", record=False)
-    assert t7bridge.diff(tmp_path / "two.t7", tmp_path / f"o{suffix}").same
-    assert t7bridge.verify(tmp_path / "two.t7", tmp_path / f"o{suffix}").same
-    assert t7bridge.diff(tmp_path / f"o{suffix}", tmp_path / "two.t7").tensors == 2
+    for suffix in [".pt", ".safetensors", ".npz", ".h5"]:
+        with subtests.test(suffix=suffix), new_folder(tmp_path) as folder:
+            with open(folder / "two.t7", "wb") as file:
+                writer = t7bridge.T7Writer(file)
+                writer.write_object(t7bridge.Table.of({"w": Tensor.from_numpy(np.arange(3.0))}))
+                writer.write_object(t7bridge.Table.of({"b": Tensor.from_numpy(np.arange(4.0))}))
+            t7bridge.convert(folder / "two.t7", folder / f"o{suffix}", record=False)
+            assert t7bridge.diff(folder / "two.t7", folder / f"o{suffix}").same
+            assert t7bridge.verify(folder / "two.t7", folder / f"o{suffix}").same
+            assert t7bridge.diff(folder / f"o{suffix}", folder / "two.t7").tensors == 2

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT
-from looping import for_each
 
 import t7bridge
+from t7bridge import Table
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.graph.lua import Table
 
 FILES = ROOT / "testfiles"
 
@@ -156,13 +155,14 @@ def test_parts_and_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.weight" in capsys.readouterr().out
 
 
-@for_each("name", ["gmodule_two_in_two_out", "siamese_shared", "char_lstm_nngraph"])
-def test_shapes_of_tables(name):
+def test_shapes_of_tables(subtests):
     """A table of inputs, in brackets, has the output shapes that Lua Torch computed for such inputs."""
-    case = t7bridge.load(FILES / "models" / f"{name}.io.t7")
-    shapes = ["x".join(map(str, tensor.shape)) for tensor in case.input.as_list()]
-    summary = t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape=f"[{','.join(shapes)}]")
-    wanted = case.output.as_list() if isinstance(case.output, t7bridge.Table) else [case.output]
-    assert summary.header["output"] == ", ".join("×".join(map(str, tensor.shape)) for tensor in wanted)
-    with pytest.raises(t7bridge.errors.ModelError, match=r"The input was \[2x3, 1x2:int64\]"):
-        t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape="[2x3,1x2:int64]")
+    for name in ["gmodule_two_in_two_out", "siamese_shared", "char_lstm_nngraph"]:
+        with subtests.test(name=name):
+            case = t7bridge.load(FILES / "models" / f"{name}.io.t7")
+            shapes = ["x".join(map(str, tensor.shape)) for tensor in case.input.as_list()]
+            summary = t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape=f"[{','.join(shapes)}]")
+            wanted = case.output.as_list() if isinstance(case.output, t7bridge.Table) else [case.output]
+            assert summary.header["output"] == ", ".join("×".join(map(str, tensor.shape)) for tensor in wanted)
+            with pytest.raises(t7bridge.errors.ModelError, match=r"The input was \[2x3, 1x2:int64\]"):
+                t7bridge.inspect(FILES / "models" / f"{name}.t7", input_shape="[2x3,1x2:int64]")

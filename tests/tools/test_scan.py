@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from helpers import TESTFILES, corpus
-from looping import for_each
 from pt_helpers import saved, text, zipped
 
 import t7bridge
-from t7bridge import LuaFunction, Table, TorchObject, cli
+from t7bridge import LuaFunction, Table, TorchObject, cli, scan
 from t7bridge.errors import T7BridgeError
-from t7bridge.tools.scan import scan
 
 
 def pt(pickle: bytes, path: Path) -> Path:
@@ -33,19 +31,21 @@ def test_sound_files_have_no_findings(tmp_path):
     assert t7bridge.scan(tmp_path / "x.pt").clean
 
 
-@for_each("path", sorted((TESTFILES / "scan/runs").iterdir()))
-def test_what_loaders_execute_is_named_or_refused(path):
+def test_what_loaders_execute_is_named_or_refused(subtests):
     """A loader executes something in each of these, or reads other values from it."""
-    report = scan(path)
-    assert not report.clean
-    assert "internal error" not in report.error
+    for path in sorted((TESTFILES / "scan/runs").iterdir()):
+        with subtests.test(path=path):
+            report = scan(path)
+            assert not report.clean
+            assert "internal error" not in report.error
 
 
-@for_each("path", sorted((TESTFILES / "scan/harmless").iterdir()))
-def test_ordinary_files_are_clean(path):
+def test_ordinary_files_are_clean(subtests):
     """Values of Python, numpy and PyTorch of every protocol, and programs that only compute."""
-    report = scan(path)
-    assert report.clean, report
+    for path in sorted((TESTFILES / "scan/harmless").iterdir()):
+        with subtests.test(path=path):
+            report = scan(path)
+            assert report.clean, report
 
 
 @pytest.mark.parametrize("name", ["called_class", "called_append", "called_reconstructor", "called_setstate"])
@@ -178,7 +178,8 @@ def test_long_names_take_linear_time(name, tmp_path):
     assert len(found.name) <= 200
 
 
-@for_each("name", ["char_lstm_nngraph", "gmodule_two_in_two_out", "unet_nngraph"])
-def test_graphs_of_nngraph_are_no_findings(name):
+def test_graphs_of_nngraph_are_no_findings(subtests):
     """The nodes, edges and graphs of an nngraph model are known classes; nothing is found in it."""
-    assert scan(TESTFILES / "models" / f"{name}.t7").clean
+    for name in ["char_lstm_nngraph", "gmodule_two_in_two_out", "unet_nngraph"]:
+        with subtests.test(name=name):
+            assert scan(TESTFILES / "models" / f"{name}.t7").clean

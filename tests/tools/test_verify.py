@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
 from t7bridge.errors import FormatError
@@ -23,27 +23,29 @@ def by_name(path: Path) -> str:
 
 
 @pytest.mark.slow
-@for_each("path", T7 + sorted(ROOT.glob("models/*.t7")), ids=by_name)
 @pytest.mark.parametrize(
     "options", [{}, {"mode": "tree"}, {"mode": "tree", "record": False}], ids=["auto", "tree", "bare"]
 )
-def test_t7_against_its_pt(path: Path, options: dict[str, object], tmp_path: Path) -> None:
+def test_t7_against_its_pt(subtests: pytest.Subtests, options: dict[str, object], tmp_path: Path) -> None:
     """A `.pt` made from a `.t7` holds the same, with and without the record, in both orders."""
-    t7bridge.convert(path, tmp_path / "x.pt", **options)  # type: ignore[arg-type]
+    for path in T7 + sorted(ROOT.glob("models/*.t7")):
+        with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
+            t7bridge.convert(path, folder / "x.pt", **options)  # type: ignore[arg-type]
 
-    assert t7bridge.verify(path, tmp_path / "x.pt", independent=False).differences == []
-    assert t7bridge.verify(tmp_path / "x.pt", path).differences == []
+            assert t7bridge.verify(path, folder / "x.pt", independent=False).differences == []
+            assert t7bridge.verify(folder / "x.pt", path).differences == []
 
 
 @pytest.mark.slow
-@for_each("path", PT, ids=by_name)
 @pytest.mark.parametrize("record", [True, False])
-def test_pt_against_its_t7(path: Path, record: bool, tmp_path: Path) -> None:
+def test_pt_against_its_t7(subtests: pytest.Subtests, record: bool, tmp_path: Path) -> None:
     """A `.t7` made from a `.pt` holds the same, with and without the record, in both orders."""
-    t7bridge.convert(path, tmp_path / "x.t7", record=record)
+    for path in PT:
+        with subtests.test(by_name(path)), new_folder(tmp_path) as folder:
+            t7bridge.convert(path, folder / "x.t7", record=record)
 
-    assert t7bridge.verify(path, tmp_path / "x.t7", independent=False).differences == []
-    assert t7bridge.verify(tmp_path / "x.t7", path, independent=False).differences == []
+            assert t7bridge.verify(path, folder / "x.t7", independent=False).differences == []
+            assert t7bridge.verify(folder / "x.t7", path, independent=False).differences == []
 
 
 def test_pytorch_agrees() -> None:

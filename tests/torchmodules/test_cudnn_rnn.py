@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.errors import UnsupportedLayerError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 
 GATES = {"LSTM": 4, "BLSTM": 4, "GRU": 3, "BGRU": 3, "RNNReLU": 1, "RNNTanh": 1}

@@ -11,8 +11,8 @@ import torch
 from helpers import ROOT, TESTFILES, corpus, read, written
 
 import t7bridge
+from t7bridge import Table, TorchObject
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError, UnsupportedLayerError
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.nn.places import find_modules
 from t7bridge.nn.plan import build_plan
 from t7bridge.torchmodules.build import live_module

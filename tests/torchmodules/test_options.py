@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
-from looping import for_each
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
 from t7bridge.torchmodules.build import live_module
@@ -49,19 +48,21 @@ def gradients(name: str) -> str:
     return gradient_difference(module, as_torch(case["input"]), {key: as_torch(value) for key, value in case.items()})
 
 
-@for_each("name", names)
-def test_output_is_that_of_lua(name):
+def test_output_is_that_of_lua(subtests):
     """The live module returns what Lua's returned."""
-    case = {key: as_torch(value) for key, value in cases()[name].items()}
-    with torch.no_grad():
-        assert not difference(run(live_module(case["module"], name), case), case["output"])
+    for name in names():
+        with subtests.test(name=name):
+            case = {key: as_torch(value) for key, value in cases()[name].items()}
+            with torch.no_grad():
+                assert not difference(run(live_module(case["module"], name), case), case["output"])
 
 
 @pytest.mark.slow
-@for_each("name", lambda: [name for name in names("gradOutput") if name not in UNEQUAL_GRADIENTS])
-def test_gradients_are_those_of_lua(name):
+def test_gradients_are_those_of_lua(subtests):
     """Backward returns Lua's gradients, of inputs and parameters."""
-    assert not gradients(name)
+    for name in [name for name in names("gradOutput") if name not in UNEQUAL_GRADIENTS]:
+        with subtests.test(name=name):
+            assert not gradients(name)
 
 
 @pytest.mark.parametrize("name", UNEQUAL_GRADIENTS)

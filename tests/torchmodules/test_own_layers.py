@@ -10,10 +10,9 @@ import torch
 from helpers import ROOT, written
 
 import t7bridge
+from t7bridge import Table, Tensor, TorchObject, state_dict
 from t7bridge.codegen.generate import generate
 from t7bridge.errors import ModelError, UnsupportedLayerError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 from t7bridge.layers import (
     Row,
     Traits,
@@ -28,7 +27,6 @@ from t7bridge.layers import (
     unregister_layer,
 )
 from t7bridge.nn.registry import traits_of
-from t7bridge.nn.state_dict import state_dict
 
 
 class Scale(torch.nn.Module):

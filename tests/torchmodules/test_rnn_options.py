@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
-from looping import for_each
 from runtime_helpers import as_torch, calls, difference, do, leaves
 
+from t7bridge import state_dict
+from t7bridge.layers import layer_of
 from t7bridge.nn.fields import Fields, items_of
 from t7bridge.nn.layouts import apply_layout
-from t7bridge.nn.registry import layer_of
-from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules.build import live_module
 from t7bridge.torchmodules.layers.gradient import _choose
 
@@ -115,10 +114,11 @@ def test_there_are_many_cases():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@for_each("name", lambda: [name for name in cases() if name not in UNEQUAL])
-def test_calls_give_what_lua_gave(name):
+def test_calls_give_what_lua_gave(subtests):
     """Consecutive calls return Lua's results, and gradients are Lua's."""
-    assert not disagreement(name)
+    for name in [name for name in cases() if name not in UNEQUAL]:
+        with subtests.test(name=name):
+            assert not disagreement(name)
 
 
 @pytest.mark.parametrize("name", UNEQUAL)

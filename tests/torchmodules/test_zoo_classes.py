@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import TESTFILES, read
-from looping import for_each
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
-from t7bridge.nn.state_dict import state_dict
+from t7bridge import state_dict
 from t7bridge.torchmodules.build import live_module
 
 
@@ -65,12 +64,13 @@ def gradients(name: str) -> str:
     return gradient_difference(live(name), case["input"], case)
 
 
-@for_each("name", lambda: sorted(cases()))
-def test_output_is_that_of_lua(name):
+def test_output_is_that_of_lua(subtests):
     """The live module returns what Lua's returned."""
-    case = recorded(name)
-    with torch.no_grad():
-        assert not difference(run(live(name), case), case["output"])
+    for name in sorted(cases()):
+        with subtests.test(name=name):
+            case = recorded(name)
+            with torch.no_grad():
+                assert not difference(run(live(name), case), case["output"])
 
 
 def with_gradients() -> list[str]:
@@ -79,10 +79,11 @@ def with_gradients() -> list[str]:
 
 
 @pytest.mark.slow
-@for_each("name", with_gradients)
-def test_gradients_are_those_of_lua(name):
+def test_gradients_are_those_of_lua(subtests):
     """Backward returns Lua's gradients."""
-    assert not gradients(name)
+    for name in with_gradients():
+        with subtests.test(name=name):
+            assert not gradients(name)
 
 
 @pytest.mark.parametrize("name", sorted(UNEQUAL_GRADIENTS))
@@ -91,12 +92,13 @@ def test_exceptions_are_still_needed(name):
     assert gradients(name)
 
 
-@for_each("name", lambda: sorted(cases()))
-def test_keys_are_those_of_the_state_dict(name):
+def test_keys_are_those_of_the_state_dict(subtests):
     """The live module has the keys and shapes that `convert` writes, and nothing of the file is left out unseen."""
-    module = cases()[name]["module"]
-    state = state_dict(module, name)
-    assert {key: tuple(value.shape) for key, value in live(name).state_dict().items()} == {
-        key: value.shape for key, value in state.tensors.items()
-    }
-    assert not [note.message for note in state.notes if note.level == "warning"]
+    for name in sorted(cases()):
+        with subtests.test(name=name):
+            module = cases()[name]["module"]
+            state = state_dict(module, name)
+            assert {key: tuple(value.shape) for key, value in live(name).state_dict().items()} == {
+                key: value.shape for key, value in state.tensors.items()
+            }
+            assert not [note.message for note in state.notes if note.level == "warning"]

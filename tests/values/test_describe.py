@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from helpers import description
 
-from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge import LuaFunction, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.graph.walk import step_name, storages, tensors, walk
 from t7bridge.values.describe_lua import describe_value, json_pieces
 

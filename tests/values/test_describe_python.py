@@ -6,12 +6,10 @@ import json
 
 import pytest
 
+from t7bridge import Limits, Storage, Tensor
 from t7bridge.errors import LimitError
 from t7bridge.graph.dtypes import FLOAT32
 from t7bridge.graph.python import NumpyDtype, NumpyScalar, PythonGlobal, PythonObject, TorchConstant
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
-from t7bridge.limits import Limits
 from t7bridge.values.describe_lua import json_pieces
 from t7bridge.values.describe_python import describe_python
 

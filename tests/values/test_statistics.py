@@ -7,9 +7,8 @@ import time
 import numpy as np
 import pytest
 
+from t7bridge import Storage, Tensor
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.values.statistics import statistics_of
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from looping import for_each
 
+from t7bridge import Storage
 from t7bridge.errors import CorruptError
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.storage import Derived, Span, Storage, TextSpan
+from t7bridge.graph.storage import Derived, Span, TextSpan
 from t7bridge.io.source import ByteSource
 from t7bridge.values.widened import is_exact, narrow, resolved, widen, wider_types
 
@@ -66,41 +66,44 @@ def test_every_16_bit_pattern(name: str) -> None:
 
 
 @pytest.mark.slow
-@for_each("name", OTHERS)
 @pytest.mark.parametrize("kind", ["span", "big", "array", "derived"])
-def test_there_and_back(name: str, kind: str) -> None:
+def test_there_and_back(subtests: pytest.Subtests, kind: str) -> None:
     """The bytes come back wherever the elements were, in one piece or in several."""
-    element = ELEMENT_TYPES[name]
-    count = 300_001 if element.itemsize < 8 else 140_001
-    random = np.random.default_rng(1)
-    data = random.integers(0, 256, count * element.itemsize, "u1")
-    if name == "bool":
-        data &= 1
-    if name == "uint64":
-        data[7::8] &= 0x7F
-    storage = stored(name, data.tobytes())
-    if kind == "big":
-        half = max(1, element.itemsize // 2) if name.startswith("complex") else element.itemsize
-        swapped = data.reshape(-1, half)[:, ::-1]
-        if name == "complex32":  # a reader gives these in little-endian order
-            swapped = data.reshape(-1, half)
-        storage = stored(name, swapped.tobytes(), "little" if name == "complex32" else "big")
-    elif kind == "array":
-        storage = Storage(element, count, storage.array)
-    elif kind == "derived":
-        storage = Storage(element, count, Derived(storage, lambda array: array))
+    for name in OTHERS:
+        with subtests.test(name=name):
+            element = ELEMENT_TYPES[name]
+            count = 300_001 if element.itemsize < 8 else 140_001
+            random = np.random.default_rng(1)
+            data = random.integers(0, 256, count * element.itemsize, "u1")
+            if name == "bool":
+                data &= 1
+            if name == "uint64":
+                data[7::8] &= 0x7F
+            storage = stored(name, data.tobytes())
+            if kind == "big":
+                half = max(1, element.itemsize // 2) if name.startswith("complex") else element.itemsize
+                swapped = data.reshape(-1, half)[:, ::-1]
+                if name == "complex32":  # a reader gives these in little-endian order
+                    swapped = data.reshape(-1, half)
+                storage = stored(name, swapped.tobytes(), "little" if name == "complex32" else "big")
+            elif kind == "array":
+                storage = Storage(element, count, storage.array)
+            elif kind == "derived":
+                storage = Storage(element, count, Derived(storage, lambda array: array))
 
-    wide, ratio, exact = widen(storage)
+            wide, ratio, exact = widen(storage)
 
-    assert exact
-    assert wide.element in wider_types(element)
-    assert wide.count == ratio * count
-    assert wide.nbytes == len(content(wide))
-    assert content(narrow(wide, element)) == data.tobytes()
-    back = Storage(
-        wide.element, wide.count, Span(ByteSource.from_bytes(content(wide, "big")), 0, wide.element.itemsize, "big")
-    )
-    assert content(narrow(back, element)) == data.tobytes()
+            assert exact
+            assert wide.element in wider_types(element)
+            assert wide.count == ratio * count
+            assert wide.nbytes == len(content(wide))
+            assert content(narrow(wide, element)) == data.tobytes()
+            back = Storage(
+                wide.element,
+                wide.count,
+                Span(ByteSource.from_bytes(content(wide, "big")), 0, wide.element.itemsize, "big"),
+            )
+            assert content(narrow(back, element)) == data.tobytes()
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from helpers import corpus, name_of
-from looping import for_each
 
 from t7bridge import T7BridgeError
 from t7bridge.errors import ModelError
@@ -116,11 +115,11 @@ def test_names_stay_in_the_folder(inside: str, safe: str) -> None:
     assert safe_name(inside) == safe
 
 
-@for_each("path", corpus("format/*.t7", "legacy/*.t7", "pt/*.pt"), ids=name_of)
-def test_found_by_content(path: Path) -> None:
+def test_found_by_content(subtests: pytest.Subtests) -> None:
     """Every file of the corpus is known by its first bytes."""
-    with path.open("rb") as file:
-        assert kind_of(file.read(512)) == path.suffix[1:]
+    for path in corpus("format/*.t7", "legacy/*.t7", "pt/*.pt"):
+        with subtests.test(name_of(path)), path.open("rb") as file:
+            assert kind_of(file.read(512)) == path.suffix[1:]
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ import torch
 from helpers import corpus, name_of
 from pt_helpers import PT, described, golden, members_of, saved, torch_describe, zipped
 
+from t7bridge import Limits, PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, TruncatedError, UnknownFormatError, UnsupportedError
 from t7bridge.formats.pt.layout import RECORD_MEMBER
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.pt.zip.archive_reader import ZipArchive
 from t7bridge.io.source import ByteSource
-from t7bridge.limits import Limits
 from t7bridge.values.describe_python import describe_python
 
 ZIPS = [path for path in corpus("pt/*.pt") if path.read_bytes()[:2] == b"PK"]

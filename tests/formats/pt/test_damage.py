@@ -8,7 +8,6 @@ import zipfile
 
 import pytest
 from helpers import corpus, name_of
-from looping import for_each
 from pt_helpers import described, members_of, zipped
 
 from t7bridge.errors import FormatError, T7BridgeError
@@ -52,24 +51,27 @@ def test_offsets_beyond_any_file(tmp_path):
             described(path)
 
 
-@for_each("path", corpus("pt/*.pt"), ids=name_of)
-def test_changed_bytes(path):
+def test_changed_bytes(subtests):
     """Bytes changed, cut out or put in."""
-    data, random_ = path.read_bytes(), random.Random(path.name)
-    for _ in range(40):
-        changed = bytearray(data)
-        for _ in range(random_.randint(1, 5)):
-            place = random_.randrange(len(changed))
-            kind = random_.random()
-            if kind < 0.5:
-                changed[place] = random_.randrange(256)
-            elif kind < 0.7:
-                changed[place : place + 4] = random_.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff\xff\xff\xff"])
-            elif kind < 0.85:
-                del changed[place : place + random_.randint(1, 20)]
-            else:
-                changed[place:place] = changed[place : place + random_.randint(1, 60)]
-        outcome(bytes(changed))
+    for path in corpus("pt/*.pt"):
+        with subtests.test(name_of(path)):
+            data, random_ = path.read_bytes(), random.Random(path.name)
+            for _ in range(40):
+                changed = bytearray(data)
+                for _ in range(random_.randint(1, 5)):
+                    place = random_.randrange(len(changed))
+                    kind = random_.random()
+                    if kind < 0.5:
+                        changed[place] = random_.randrange(256)
+                    elif kind < 0.7:
+                        changed[place : place + 4] = random_.choice(
+                            [b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff\xff\xff\xff"]
+                        )
+                    elif kind < 0.85:
+                        del changed[place : place + random_.randint(1, 20)]
+                    else:
+                        changed[place:place] = changed[place : place + random_.randint(1, 60)]
+                outcome(bytes(changed))
 
 
 @pytest.mark.parametrize("path", ZIPS, ids=name_of)

@@ -16,10 +16,10 @@ from helpers import TESTFILES
 from pt_helpers import saved
 
 import t7bridge
+from t7bridge import Tensor
 from t7bridge.errors import CorruptError, T7BridgeError
 from t7bridge.formats.pt.distributed import DistributedReader, _whole
 from t7bridge.graph.storage import Assembled
-from t7bridge.graph.tensor import Tensor
 from t7bridge.limits import Budget
 
 FOLDERS = TESTFILES / "distributed"

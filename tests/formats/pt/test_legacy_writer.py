@@ -15,12 +15,11 @@ import torch
 from helpers import TESTFILES, corpus, name_of
 from pt_helpers import saved, written_by
 
+from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.legacy_writer import LegacyPtWriter
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.storage import Span, Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge.graph.storage import Span
 from t7bridge.io.source import ByteSource
 
 written = partial(written_by, LegacyPtWriter)

@@ -15,17 +15,15 @@ import pytest
 import torch
 from pt_helpers import described, saved, torch_describe, unpickled
 
+from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
 from t7bridge.formats.pt.pickle.rare_reductions import lower
 from t7bridge.formats.pt.pickle.reductions import Global, Reduction
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.graph.dtypes import ELEMENT_TYPES
 from t7bridge.graph.order import in_order
 from t7bridge.graph.python import Device, PythonGlobal, PythonObject, TensorExtras, TorchConstant, UntypedStorage
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.values.describe_python import describe_python
 
 pytestmark = [

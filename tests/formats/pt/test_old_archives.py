@@ -22,8 +22,8 @@ from pt_helpers import (
 )
 from torch import nn
 
+from t7bridge import PtReader
 from t7bridge.errors import CorruptError, FormatError, LimitError, UnknownFormatError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.values.describe_python import describe_python
 
 # Plain pickles

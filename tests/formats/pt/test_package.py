@@ -14,8 +14,8 @@ from pt_helpers import members_of, zipped
 from torch.package import PackageExporter
 
 import t7bridge
+from t7bridge import PtReader
 from t7bridge.errors import CorruptError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 
 
 def packed(fill: Callable[[PackageExporter], object]) -> bytes:

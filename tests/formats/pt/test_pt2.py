@@ -14,8 +14,8 @@ import pytest
 import torch
 from pt_helpers import members_of, saved, zipped
 
+from t7bridge import PtReader
 from t7bridge.errors import CorruptError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 
 
 class Net(torch.nn.Module):

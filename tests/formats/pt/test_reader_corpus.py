@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import corpus, name_of
-from looping import for_each
 from pt_helpers import PT, described, golden, torch_describe
 
+from t7bridge import PtReader
 from t7bridge.formats.pt.modules import is_module, module_state_dict
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.python import QuantizedTensor, SparseTensor
 from t7bridge.graph.storage import Span
 from t7bridge.graph.walk import storages
@@ -31,35 +30,39 @@ def kind_of(path: Path) -> str:
     return known.get(path.name.partition("_")[0], "zip")
 
 
-@for_each("path", WITH_JSON, ids=name_of)
-def test_describes_what_pytorch_saw(path):
+def test_describes_what_pytorch_saw(subtests):
     """The description is that of PyTorch: values, types, order, sharing, views, every byte."""
-    assert golden(path) == described(path)
+    for path in WITH_JSON:
+        with subtests.test(name_of(path)):
+            assert golden(path) == described(path)
 
 
-@for_each("path", ALL, ids=name_of)
-def test_knows_the_generation(path):
+def test_knows_the_generation(subtests):
     """The release that wrote a file is detected from its content, also in memory."""
-    assert kind_of(path) == PtReader(path).kind == PtReader(path.read_bytes()).kind
+    for path in ALL:
+        with subtests.test(name_of(path)):
+            assert kind_of(path) == PtReader(path).kind == PtReader(path.read_bytes()).kind
 
 
-@for_each("path", ALL, ids=name_of)
-def test_no_corpus_file_has_foreign_globals(path):
+def test_no_corpus_file_has_foreign_globals(subtests):
     """Everything in the files that PyTorch wrote of its own values has a meaning."""
-    reader = PtReader(path)
-    reader.read()
+    for path in ALL:
+        with subtests.test(name_of(path)):
+            reader = PtReader(path)
+            reader.read()
 
-    assert reader.foreign == []
+            assert reader.foreign == []
 
 
-@for_each("path", ALL, ids=name_of)
-def test_storages_stay_in_the_file(path):
+def test_storages_stay_in_the_file(subtests):
     """No storage is read: each knows where its bytes are."""
-    reader = PtReader(path)
+    for path in ALL:
+        with subtests.test(name_of(path)):
+            reader = PtReader(path)
 
-    for storage in storages(reader.read()):
-        assert isinstance(storage.data, Span)
-        assert storage.data.source is reader.source
+            for storage in storages(reader.read()):
+                assert isinstance(storage.data, Span)
+                assert storage.data.source is reader.source
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated")

@@ -11,8 +11,8 @@ import torch
 from helpers import ROOT
 from pt_helpers import members_of, saved
 
+from t7bridge import PtReader
 from t7bridge.formats.pt import layout
-from t7bridge.formats.pt.reader import PtReader
 
 DOCUMENT = (ROOT / "docs" / "format-pt.md").read_text()
 

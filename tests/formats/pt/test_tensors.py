@@ -20,8 +20,8 @@ from pt_helpers import (
 )
 from torch import nn
 
+from t7bridge import PtReader
 from t7bridge.errors import CorruptError, LimitError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.graph.python import NumpyArray, PythonObject, QuantizedTensor, SparseTensor, UntypedStorage
 from t7bridge.values.describe_python import describe_python
 

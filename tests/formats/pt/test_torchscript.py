@@ -13,12 +13,10 @@ from pt_helpers import PT, golden, members_of, torch_describe, zipped
 from torch import nn
 
 import t7bridge
+from t7bridge import PtReader, Storage, Tensor
 from t7bridge.errors import FormatError, LimitError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.torchscript import ScriptEntry, ScriptModule, parse_classes
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.values.describe_python import describe_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")

@@ -16,14 +16,12 @@ import torch
 from pt_helpers import written_by
 from torch.utils.serialization import config
 
+from t7bridge import Storage, Table, Tensor
 from t7bridge.errors import UnsupportedError
 from t7bridge.formats.pt.pickle.pickler import PickleWriter, StorageRef
 from t7bridge.formats.pt.writer import PtWriter
 from t7bridge.formats.pt.zip import archive_writer as zip_writer
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import Table
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.output import Output
 
 written = partial(written_by, PtWriter)

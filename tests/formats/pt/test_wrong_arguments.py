@@ -9,14 +9,11 @@ import pytest
 from helpers import TESTFILES
 from pt_helpers import storage_id, tensor, text, unpickled, zipped
 
+from t7bridge import Limits, PtReader, Storage, Tensor
 from t7bridge.errors import CorruptError, FormatError, LimitError, T7BridgeError, UnsupportedError
-from t7bridge.formats.pt.reader import PtReader
 from t7bridge.formats.pt.tar import tar_members
 from t7bridge.graph.python import NumpyArray, NumpyDtype, PythonObject, QuantizedTensor
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 from t7bridge.io.source import ByteSource
-from t7bridge.limits import Limits
 
 
 def call(name: str, *arguments: bytes) -> bytes:

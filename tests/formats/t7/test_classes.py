@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, read, stated, written
-from looping import for_each
 
-from t7bridge.formats.t7.reader import T7Reader
+from t7bridge import T7Reader
 from t7bridge.graph.dtypes import BY_LUA_WORD, LUA_CLASSES
 
 # Lua's word → numpy's type, the struct code of an element (`l`: a C long), three values that tell the type.
@@ -41,29 +40,31 @@ def file_of(prefix: str, layout, version: int | None = 1) -> bytes:
     return parts.elements(code, *values).data
 
 
-@for_each("layout", LAYOUTS)
 @pytest.mark.parametrize("prefix", CPU + CUDA)
-def test_class(prefix, layout):
+def test_class(subtests, prefix):
     """A tensor of each class is read with its element type, device and values, and written the same."""
-    data = file_of(prefix, LAYOUTS[layout])
-    tensor = read(data, **stated(LAYOUTS[layout]))
-    dtype, _, values = ELEMENTS[word_of(prefix)]
-    assert tensor.lua_class == f"{prefix}Tensor"
-    assert tensor.storage.lua_class == f"{prefix}Storage"
-    assert tensor.device == tensor.storage.device == ("cuda:0" if "Cuda" in prefix else "cpu")
-    assert tensor.element is tensor.storage.element is BY_LUA_WORD[word_of(prefix)]
-    assert tensor.numpy().dtype == dtype
-    assert tuple(tensor.numpy().tolist()) == values
-    assert written(tensor, LAYOUTS[layout]) == data
+    for layout in LAYOUTS:
+        with subtests.test(layout=layout):
+            data = file_of(prefix, LAYOUTS[layout])
+            tensor = read(data, **stated(LAYOUTS[layout]))
+            dtype, _, values = ELEMENTS[word_of(prefix)]
+            assert tensor.lua_class == f"{prefix}Tensor"
+            assert tensor.storage.lua_class == f"{prefix}Storage"
+            assert tensor.device == tensor.storage.device == ("cuda:0" if "Cuda" in prefix else "cpu")
+            assert tensor.element is tensor.storage.element is BY_LUA_WORD[word_of(prefix)]
+            assert tensor.numpy().dtype == dtype
+            assert tuple(tensor.numpy().tolist()) == values
+            assert written(tensor, LAYOUTS[layout]) == data
 
 
-@for_each("layout", LAYOUTS)
 @pytest.mark.parametrize("prefix", CPU + CUDA)
-def test_layout_is_found_out(prefix, layout):
+def test_layout_is_found_out(subtests, prefix):
     """The layout of a file that holds one tensor is found out from its bytes alone."""
-    reader = T7Reader(file_of(prefix, LAYOUTS[layout]))
-    reader.read_object()
-    assert reader.layout == LAYOUTS[layout]
+    for layout in LAYOUTS:
+        with subtests.test(layout=layout):
+            reader = T7Reader(file_of(prefix, LAYOUTS[layout]))
+            reader.read_object()
+            assert reader.layout == LAYOUTS[layout]
 
 
 @pytest.mark.parametrize("prefix", CPU + CUDA)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from helpers import LAYOUTS, LITTLE8, corpus, description, name_of, read, stated, written
-from looping import for_each
 
+from t7bridge import T7Reader, register_class
 from t7bridge.errors import WriteError
-from t7bridge.formats.t7.payloads import register_class, unregister_class
-from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.payloads import unregister_class
 from t7bridge.graph.walk import storages, tensors
 from t7bridge.values.describe_lua import describe_value
 
@@ -52,19 +51,21 @@ def test_corpus_is_whole():
     assert len(corpus(*(f"{folder}/*.t7" for folder in folders))) == 924
 
 
-@for_each("path", ALL, ids=name_of)
-def test_read_write_is_byte_identical(path):
+def test_read_write_is_byte_identical(subtests):
     """Reading with no option and writing with the detected layout restores the file's bytes."""
-    reader = T7Reader(path)
-    value = reader.read_object()
-    assert reader.at_end
-    assert written(value, reader.layout) == path.read_bytes()
+    for path in ALL:
+        with subtests.test(name_of(path)):
+            reader = T7Reader(path)
+            value = reader.read_object()
+            assert reader.at_end
+            assert written(value, reader.layout) == path.read_bytes()
 
 
-@for_each("path", [p for p in FORMAT if case_of(p) != "table_deep"], ids=name_of)
-def test_description_is_what_lua_saw(path):
+def test_description_is_what_lua_saw(subtests):
     """The description of a file in any encoding equals Lua Torch's JSON."""
-    assert describe_value(read(path)) == golden(path)
+    for path in [p for p in FORMAT if case_of(p) != "table_deep"]:
+        with subtests.test(name_of(path)):
+            assert describe_value(read(path)) == golden(path)
 
 
 @pytest.mark.parametrize("name", ["table_deep.t7", "table_deep.ascii.t7"])
@@ -74,67 +75,72 @@ def test_deep_description_is_what_lua_saw(name, deep_json):
     assert describe_value(read(path)) == golden(path)
 
 
-@for_each("path", FORMAT, ids=name_of)
-def test_found_layout_is_the_one_written(path):
+def test_found_layout_is_the_one_written(subtests):
     """The detected layout has the encoding and byte order of the file's name, and the size of its longs."""
-    reader = T7Reader(path)
-    reader.read_object()
-    form = path.suffixes[0] if len(path.suffixes) == 2 else ""
-    assert reader.layout.encoding == ("ascii" if form == ".ascii" else "binary")
-    assert reader.layout.byte_order == ("big" if form == ".big" else "little")
-    assert reader.layout.numbers == ()
-    if form == ".long4" and case_of(path) != "checkpoint":
-        assert reader.layout.long_size == 4
-    if form == ".big" and case_of(path).startswith(("tensor_", "storage_", "view_")):
-        assert reader.layout.long_size == 8
+    for path in FORMAT:
+        with subtests.test(name_of(path)):
+            reader = T7Reader(path)
+            reader.read_object()
+            form = path.suffixes[0] if len(path.suffixes) == 2 else ""
+            assert reader.layout.encoding == ("ascii" if form == ".ascii" else "binary")
+            assert reader.layout.byte_order == ("big" if form == ".big" else "little")
+            assert reader.layout.numbers == ()
+            if form == ".long4" and case_of(path) != "checkpoint":
+                assert reader.layout.long_size == 4
+            if form == ".big" and case_of(path).startswith(("tensor_", "storage_", "view_")):
+                assert reader.layout.long_size == 8
 
 
-@for_each("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("path", [p for p in FORMAT if len(p.suffixes) == 1], ids=name_of)
-def test_written_in_every_layout_means_the_same(path, layout):
+def test_written_in_every_layout_means_the_same(subtests, path):
     """A value written in another encoding, byte order or size of long has the same description."""
-    value = read(path)
-    if case_of(path) in LONGS_BEYOND_4 and LAYOUTS[layout].long_size == 4:
-        with pytest.raises(WriteError):
-            written(value, LAYOUTS[layout])
-        return
-    data = written(value, LAYOUTS[layout])
-    assert description(read(data, **stated(LAYOUTS[layout]))) == description(value)
+    for layout in LAYOUTS:
+        with subtests.test(layout=layout):
+            value = read(path)
+            if case_of(path) in LONGS_BEYOND_4 and LAYOUTS[layout].long_size == 4:
+                with pytest.raises(WriteError):
+                    written(value, LAYOUTS[layout])
+                continue
+            data = written(value, LAYOUTS[layout])
+            assert description(read(data, **stated(LAYOUTS[layout]))) == description(value)
 
 
 @pytest.mark.slow
-@for_each("path", [p for p in FORMAT if len(p.suffixes) == 2 and p.suffixes[0] in FORMS], ids=name_of)
-def test_other_forms_become_the_binary_file(path):
+def test_other_forms_become_the_binary_file(subtests):
     """A file in ascii, big-endian or with 4-byte longs, written as Lua's default, is the file Lua wrote by default.
 
     Where Lua wrote the pairs of a table in another order the second time, descriptions are compared.
     """
-    plain = path.with_name(case_of(path) + ".t7")
-    value = read(path)
-    data = written(value, LITTLE8)
-    assert len(data) == plain.stat().st_size
-    assert description(read(data)) == description(read(plain))
+    for path in [p for p in FORMAT if len(p.suffixes) == 2 and p.suffixes[0] in FORMS]:
+        with subtests.test(name_of(path)):
+            plain = path.with_name(case_of(path) + ".t7")
+            value = read(path)
+            data = written(value, LITTLE8)
+            assert len(data) == plain.stat().st_size
+            assert description(read(data)) == description(read(plain))
 
 
-@for_each("path", corpus("nn/*.t7", "rnn/*.t7", "models/*.t7"), ids=name_of)
-def test_models_hold_tensors_inside_their_storages(path):
+def test_models_hold_tensors_inside_their_storages(subtests):
     """Every tensor of a model file is a view of its storage, has a path, and its elements can be read."""
-    value = read(path)
-    found = list(tensors(value))
-    for where, tensor in found:
-        assert where.startswith("root")
-        tensor.check()
-        assert tensor.numpy().shape == tensor.shape
-    viewed = {id(tensor.storage) for _, tensor in found if tensor.storage}
-    assert viewed <= {id(storage) for storage in storages(value)}
+    for path in corpus("nn/*.t7", "rnn/*.t7", "models/*.t7"):
+        with subtests.test(name_of(path)):
+            value = read(path)
+            found = list(tensors(value))
+            for where, tensor in found:
+                assert where.startswith("root")
+                tensor.check()
+                assert tensor.numpy().shape == tensor.shape
+            viewed = {id(tensor.storage) for _, tensor in found if tensor.storage}
+            assert viewed <= {id(storage) for storage in storages(value)}
 
 
-@for_each("path", corpus("nn/*.io.t7", "rnn/*.io.t7", "models/*.io.t7"), ids=name_of)
-def test_recorded_inputs_and_outputs_are_there(path):
+def test_recorded_inputs_and_outputs_are_there(subtests):
     """A file of computed values is a table with `input` and `output`."""
-    value = read(path)
-    assert value["input"] is not None
-    assert value["output"] is not None
+    for path in corpus("nn/*.io.t7", "rnn/*.io.t7", "models/*.io.t7"):
+        with subtests.test(name_of(path)):
+            value = read(path)
+            assert value["input"] is not None
+            assert value["output"] is not None
 
 
 @pytest.mark.parametrize("form", ["", ".ascii"])

@@ -7,10 +7,9 @@ import struct
 import pytest
 from helpers import LAYOUTS, LITTLE8, description, read, stated, written
 
+from t7bridge import Limits, LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.errors import LimitError, T7BridgeError
-from t7bridge.graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject
 from t7bridge.graph.walk import walk
-from t7bridge.limits import Limits
 from t7bridge.values.describe_lua import describe_value
 
 LEVELS = 100_000

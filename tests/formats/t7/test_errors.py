@@ -8,9 +8,8 @@ import re
 import pytest
 from helpers import ASCII, BIG8, LAYOUTS, LITTLE4, LITTLE8, Parts, corpus, hexdump, lines, read, stated
 
+from t7bridge import Limits, T7Reader
 from t7bridge.errors import CorruptError, FormatError, LimitError, ModelError, T7BridgeError, TruncatedError
-from t7bridge.formats.t7.reader import T7Reader
-from t7bridge.limits import Limits
 
 
 def refused(data: bytes, kind: type[T7BridgeError], layout=LITTLE8) -> T7BridgeError:

@@ -13,11 +13,10 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import corpus, name_of
-from looping import for_each
 
+from t7bridge import T7Reader
 from t7bridge.errors import T7BridgeError, TruncatedError, UnknownFormatError
 from t7bridge.formats.signatures import HEAD_BYTES, identify
-from t7bridge.formats.t7.reader import T7Reader
 
 
 def packed_zip() -> bytes:
@@ -93,17 +92,18 @@ def test_foreign_file_is_named(name, tmp_path):
         T7Reader(data)
 
 
-@for_each("path", corpus("pt/*.pt"), ids=name_of)
-def test_checkpoints_are_named(path):
+def test_checkpoints_are_named(subtests):
     """Every PyTorch file of the corpus is recognized as one, not read as something else."""
-    with pytest.raises(UnknownFormatError, match=r"PyTorch|tar archive"):
-        T7Reader(path)
+    for path in corpus("pt/*.pt"):
+        with subtests.test(name_of(path)), pytest.raises(UnknownFormatError, match=r"PyTorch|tar archive"):
+            T7Reader(path)
 
 
-@for_each("path", corpus("*/*.t7"), ids=name_of)
-def test_no_t7_file_is_taken_for_another(path):
+def test_no_t7_file_is_taken_for_another(subtests):
     """No file that Lua Torch wrote looks like another format."""
-    assert identify(path.read_bytes()[:HEAD_BYTES]) is None
+    for path in corpus("*/*.t7"):
+        with subtests.test(name_of(path)):
+            assert identify(path.read_bytes()[:HEAD_BYTES]) is None
 
 
 def test_empty_file(tmp_path):

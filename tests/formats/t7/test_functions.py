@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import LAYOUTS, LITTLE8, Parts, check_read_write, corpus, description, hexdump, read, stated, written
 
-from t7bridge.graph.lua import LuaFunction, Table
+from t7bridge import LuaFunction, Table
 
 CODE = b"\x1bLJ\x01\x02\n\x00\xff"
 

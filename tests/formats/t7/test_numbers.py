@@ -23,13 +23,9 @@ from helpers import (
     written,
 )
 
+from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
 from t7bridge.errors import CorruptError, WriteError
-from t7bridge.formats.t7.layout import T7Layout
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.dtypes import FLOAT32
-from t7bridge.graph.lua import Table
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 # A double and the text that C's `%.17g` prints for it.
 DOUBLES = [

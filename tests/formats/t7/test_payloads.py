@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from helpers import ASCII, BIG8, LAYOUTS, LITTLE4, LITTLE8, Parts, check_read_write, description, read, stated, written
 
+from t7bridge import Limits, Table, TorchObject, register_class
 from t7bridge.errors import CorruptError, LimitError, ModelError, WriteError
-from t7bridge.formats.t7.payloads import payload_of, register_class, unregister_class
-from t7bridge.graph.lua import Table, TorchObject
+from t7bridge.formats.t7.payloads import payload_of, unregister_class
 from t7bridge.graph.walk import walk
-from t7bridge.limits import Limits
 
 BEHIND = b"behind"
 

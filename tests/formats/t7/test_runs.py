@@ -10,11 +10,10 @@ import pytest
 from helpers import LAYOUTS, TESTFILES, description, read, stated, written
 
 import t7bridge
+from t7bridge import Limits, T7Reader
 from t7bridge.errors import FormatError, LimitError
 from t7bridge.formats.t7 import object_reader
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.runs import Alike
-from t7bridge.limits import Limits
 
 RUNS = TESTFILES / "runs.t7"
 

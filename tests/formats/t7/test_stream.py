@@ -12,10 +12,9 @@ import zipfile
 import pytest
 from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated, written
 
+from t7bridge import T7Reader, Table
 from t7bridge.errors import CorruptError, T7BridgeError, TruncatedError
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table
 
 STREAM = TESTFILES / "format" / "stream.t7"
 LINEAR = TESTFILES / "format" / "object_linear.t7"

@@ -7,8 +7,8 @@ import random
 import pytest
 from helpers import TESTFILES, corpus, name_of
 
+from t7bridge import T7Reader
 from t7bridge.errors import FormatError, T7BridgeError
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.graph.walk import storages
 from t7bridge.values.describe_lua import describe_value
 

@@ -19,11 +19,9 @@ from helpers import (
     written,
 )
 
+from t7bridge import Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.errors import UnsupportedError, WriteError
 from t7bridge.graph.dtypes import ELEMENT_TYPES
-from t7bridge.graph.lua import Table, TdsHash, TdsVec, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 SCALARS = {
     "nil": (None, "00 00 00 00"),

@@ -9,15 +9,12 @@ import pytest
 from attrs import evolve
 from helpers import ASCII, LAYOUTS, Parts, check_read_write, description, lines, read, written
 
+from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor, TorchObject
 from t7bridge.errors import CorruptError, TruncatedError, WriteError
-from t7bridge.formats.t7.layout import VINTAGES, T7Layout
-from t7bridge.formats.t7.reader import T7Reader
+from t7bridge.formats.t7.layout import VINTAGES
 from t7bridge.formats.t7.releases_2010 import HINT, vintage_payload
 from t7bridge.formats.t7.releases_2010_fields import RELEASES
 from t7bridge.graph.dtypes import FLOAT64
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
 
 FIELDS, LATE, NNX = VINTAGES[2:]
 TORCH5 = VINTAGES[1]

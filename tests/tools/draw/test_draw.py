@@ -10,12 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import ROOT
-from looping import for_each
 
 import t7bridge
+from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.tools.draw import Block, Box, Fold, blocks_of, folds_of, lay_out, shown
 from t7bridge.tools.load_module import one_module
 
@@ -53,29 +52,30 @@ def modules_in(value: object) -> Iterator[TorchObject]:
         yield from modules_in(each)
 
 
-@for_each("path", MODELS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_nothing_overlaps(path: Path) -> None:
+def test_nothing_overlaps(subtests: pytest.Subtests) -> None:
     """Every block is inside the one around it, apart from its neighbours, and large enough for its text."""
-    found = blocks(path)
-    if not found:
-        assert path.parent.name in ("legacy", "models", "rnn")  # single layers always are models
-        return
-    drawn = list(boxes(lay_out(found)))
-    assert {id(box.block) for box in drawn} >= {id(block) for block in found}  # far ends are named twice
-    for box in drawn:
-        assert box.height >= box.header > 0
-        for number, each in enumerate(box.inside):
-            assert box.x < each.x
-            assert each.x + each.width < box.x + box.width
-            assert box.y + box.header <= each.y
-            assert each.y + each.height < box.y + box.height
-            for other in box.inside[:number]:
-                assert (
-                    other.x + other.width <= each.x
-                    or each.x + each.width <= other.x
-                    or other.y + other.height <= each.y
-                    or each.y + each.height <= other.y
-                )
+    for path in MODELS:
+        with subtests.test(f"{path.parent.name}/{path.name}"):
+            found = blocks(path)
+            if not found:
+                assert path.parent.name in ("legacy", "models", "rnn")  # single layers always are models
+                continue
+            drawn = list(boxes(lay_out(found)))
+            assert {id(box.block) for box in drawn} >= {id(block) for block in found}  # far ends are named twice
+            for box in drawn:
+                assert box.height >= box.header > 0
+                for number, each in enumerate(box.inside):
+                    assert box.x < each.x
+                    assert each.x + each.width < box.x + box.width
+                    assert box.y + box.header <= each.y
+                    assert each.y + each.height < box.y + box.height
+                    for other in box.inside[:number]:
+                        assert (
+                            other.x + other.width <= each.x
+                            or each.x + each.width <= other.x
+                            or other.y + other.height <= each.y
+                            or each.y + each.height <= other.y
+                        )
 
 
 @pytest.mark.parametrize("name", ["resnet_small", "lenet_mm", "text_cnn", "dcgan_generator"])

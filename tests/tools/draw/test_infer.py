@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
-from looping import for_each
 
 import t7bridge
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.nn.example import Example
 from t7bridge.nn.places import find_models, is_module
 from t7bridge.tools.draw import Evaluation, blocks_of, evaluate, infer
@@ -49,15 +47,16 @@ def inferred(path: Path) -> tuple[Evaluation, Any, Any]:
     return run, found, shapes(values["output"]) if "output" in values else None
 
 
-@for_each("path", RECORDED)
-def test_recorded_outputs(path: Path) -> None:
+def test_recorded_outputs(subtests: pytest.Subtests) -> None:
     """For the input that Lua recorded, a module's inferred output is that which Lua recorded, or unknown."""
-    run, found, recorded = inferred(path)
-    if path.stem in OTHERS or recorded is None:
-        return
-    assert not run.failed
-    if found is not None:
-        assert found == recorded
+    for path in RECORDED:
+        with subtests.test(path=path):
+            run, found, recorded = inferred(path)
+            if path.stem in OTHERS or recorded is None:
+                continue
+            assert not run.failed
+            if found is not None:
+                assert found == recorded
 
 
 def test_most_are_known() -> None:

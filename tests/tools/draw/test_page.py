@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from browser import PROGRAM, Browser
 from helpers import ROOT
-from looping import for_each
+from looping import new_folder
 
 import t7bridge
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Table, Tensor, TorchObject
 
 MODELS = ROOT / "testfiles" / "models"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")]
@@ -206,11 +205,12 @@ ARROWS = """(() => {
 })()"""
 
 
-@for_each("name", ["char_lstm_nngraph", "unet_nngraph", "gmodule_two_in_two_out"])
-def test_arrows_end_at_their_boxes(browser: Browser, tmp_path: Path, name: str) -> None:
+def test_arrows_end_at_their_boxes(subtests: pytest.Subtests, browser: Browser, tmp_path: Path) -> None:
     """Each arrow leads from the lower side of a box to the upper side of one, also where boxes stand close together."""
-    browser.open(drawn(MODELS / f"{name}.t7", tmp_path))
-    browser.run("[...document.querySelectorAll('button')].find(e => e.textContent === 'unfold').click()")
-    count, loose = browser.run(ARROWS)
-    assert count > 10
-    assert loose == 0
+    for name in ["char_lstm_nngraph", "unet_nngraph", "gmodule_two_in_two_out"]:
+        with subtests.test(name=name), new_folder(tmp_path) as folder:
+            browser.open(drawn(MODELS / f"{name}.t7", folder))
+            browser.run("[...document.querySelectorAll('button')].find(e => e.textContent === 'unfold').click()")
+            count, loose = browser.run(ARROWS)
+            assert count > 10
+            assert loose == 0

@@ -11,10 +11,9 @@ from browser import PROGRAM, Browser
 from helpers import ROOT
 
 import t7bridge
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.tensor import Tensor
 
 MODELS = ROOT / "testfiles" / "models"
 

@@ -25,8 +25,8 @@ from match_nets import (
 from torch import nn
 
 import t7bridge
+from t7bridge import match
 from t7bridge.cli import main
-from t7bridge.tools.match import match
 
 
 @cache

@@ -12,10 +12,11 @@ from match_nets import Basic, Bottleneck, Language, ResNet, UNet
 from torch import nn
 
 import t7bridge
+from t7bridge import match
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
 from t7bridge.nn.places import Places
-from t7bridge.tools.match import match, write_match
+from t7bridge.tools.match import write_match
 
 
 @cache

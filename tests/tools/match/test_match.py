@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from t7bridge import PtReader, Tensor, match
 from t7bridge.cli import main
 from t7bridge.errors import FormatError, ModelError, TargetExistsError
-from t7bridge.formats.pt.reader import PtReader
-from t7bridge.graph.tensor import Tensor
-from t7bridge.tools.match import match, write_match
+from t7bridge.tools.match import write_match
 
 
 def state(**shapes: tuple[int, ...] | dict) -> dict[str, Tensor]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t7bridge.graph.tensor import Tensor
-from t7bridge.tools.match import match
+from t7bridge import Tensor, match
 
 Leaf = tuple[str, tuple[int, ...], int]
 """What a layer is: kind, shape of its weight, and a number that no other has."""

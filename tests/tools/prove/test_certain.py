@@ -10,9 +10,8 @@ from helpers import TESTFILES, corpus, name_of
 from prove_changes import at, read, replaced
 
 import t7bridge
+from t7bridge import Storage, Table, TorchObject
 from t7bridge.errors import ModelError
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
 from t7bridge.tools.prove import reasons
 from t7bridge.tools.prove.probe import fitting_inputs, guess_inputs
 from t7bridge.tools.prove.proof import CONVERSION, FILE

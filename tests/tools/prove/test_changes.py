@@ -13,9 +13,7 @@ import pytest
 from helpers import TESTFILES
 from prove_changes import recorded_input, replaced, shows
 
-from t7bridge.formats.t7.reader import T7Reader
-from t7bridge.graph.lua import TorchObject
-from t7bridge.graph.storage import Storage
+from t7bridge import Storage, T7Reader, TorchObject
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.prove import prove_value
 

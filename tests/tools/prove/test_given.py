@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from helpers import PATIENCE, TESTFILES, corpus, name_of
 
+from t7bridge import T7Reader, Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table, TorchObject
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove.given import probe, prove_pairs, prove_with
 from t7bridge.tools.prove.probe import Draw, lua_literal, probe_source

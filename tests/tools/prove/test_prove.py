@@ -11,11 +11,9 @@ from helpers import TESTFILES, corpus, name_of
 from prove_changes import changes, replaced
 
 import t7bridge
+from t7bridge import Storage, T7Reader, Table, TorchObject
 from t7bridge.cli import main
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
 from t7bridge.graph.walk import walk
 from t7bridge.nn.places import module_at
 from t7bridge.tools.prove import reasons

@@ -9,11 +9,10 @@ import pytest
 from helpers import TESTFILES
 
 import t7bridge
+from t7bridge import Storage, T7Reader
 from t7bridge.cli import main
 from t7bridge.errors import ModelError, TargetExistsError
-from t7bridge.formats.t7.reader import T7Reader
 from t7bridge.formats.t7.writer import T7Writer
-from t7bridge.graph.storage import Storage
 from t7bridge.nn.places import module_at
 from t7bridge.tools.draw_proof import draw_proof
 from t7bridge.tools.prove.note import prove_note

@@ -10,9 +10,7 @@ import pytest
 from prove_changes import PROVE, at, changes, read, replaced, swap_gates
 
 import t7bridge
-from t7bridge.graph.lua import Table, TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 

@@ -9,9 +9,7 @@ import pytest
 from prove_changes import PROVE, at, read, replaced
 
 import t7bridge
-from t7bridge.graph.lua import TorchObject
-from t7bridge.graph.storage import Storage
-from t7bridge.graph.tensor import Tensor
+from t7bridge import Storage, Tensor, TorchObject
 from t7bridge.tools.prove.proof import Proof
 from t7bridge.tools.prove.prove import prove_value
 
