@@ -1,19 +1,22 @@
-"""The data flow of a plan: which values are tensors, which are lists, and of what.
+"""The data flow of a plan: which values are tensors, of which shape, which are lists, and of what, as far as known.
 
 Every class of modules returns a tensor, unless the `flow` of its traits says otherwise: a function of the module, the
-kind of its input and `Apply`, which returns the kind of the output of a module inside. What is not known before the
-model runs is `ANY`. Knows neither formats nor PyTorch.
+kind of its input and `Apply`, which returns the kind of the output of a module inside. The `output` of its traits is
+the shape of what it returns for an input of known shape. What is not known before the model runs is `ANY`. Knows
+neither formats nor PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
 
 from attrs import field
 
 from ..data import define
 from .mapping import LAYERS, ModuleSpec
+from .output_shapes import Arguments, Shape, Value, joined
 
 _LARGEST = 400
 """Maximum number of kinds in one; of larger lists only the kind of all elements is known."""
@@ -30,30 +33,45 @@ class Kind:
         items: the kinds of the elements of a list; `None` if their number is not known.
         each: the kind of every element then.
         size: number of kinds in it.
+        shape: of a tensor, if known.
+        origin: of a value that is the input of the model, or in it: the indices that lead to it.
     """
 
     name: str
     items: tuple[Kind, ...] | None = None
     each: Kind | None = None
     size: int = field(default=1, eq=False)
+    shape: Shape | None = None
+    origin: tuple[int, ...] | None = None
 
     @property
     def is_list(self) -> bool:
         """Whether the value is certainly a list."""
         return self.name == "list"
 
+    @property
+    def value(self) -> Value:
+        """The shape of a tensor, a list of values, or `None` if no shape in it is known."""
+        if self.items is None:
+            return self.shape
+        values = [each.value for each in self.items]
+        return values if any(value is not None for value in values) else None
+
     def at(self, index: int | str) -> Kind:
         """Return the kind of an element; of a tensor, which Lua indexes too, a tensor."""
         if self.name == "tensor":
-            return self
+            return TENSOR
         if self.items is not None and isinstance(index, int) and -len(self.items) <= index < len(self.items):
             return self.items[index]
+        if self.origin is not None and isinstance(index, int):
+            return Kind("any", origin=(*self.origin, index))
         return self.each or ANY
 
 
 TENSOR = Kind("tensor")
 ANY = Kind("any")
-Apply = Callable[[ModuleSpec, Kind], Kind]
+Apply = Callable[..., Kind]
+"""Applies a module inside: its name, the kind of its input, and in a graph the number of the node."""
 Flow = Callable[[ModuleSpec, Kind, Apply], Kind]
 
 
@@ -69,6 +87,13 @@ def many(each: Kind) -> Kind:
     return Kind("list", None, each, 1 + each.size) if each.size < _LARGEST else Kind("list", None, ANY, 2)
 
 
+def kind_of(value: Value) -> Kind:
+    """Return the kind of a value: a shape, a list of values, or `None`."""
+    if isinstance(value, list):
+        return listed(map(kind_of, value))
+    return ANY if value is None else Kind("tensor", shape=value)
+
+
 def _joined(kinds: Iterable[Kind]) -> Kind:
     """Return what is known of a value of one of several kinds."""
     found = set(kinds)
@@ -76,29 +101,47 @@ def _joined(kinds: Iterable[Kind]) -> Kind:
 
 
 class DataFlow:
-    """The kinds of the outputs of modules, by those of their inputs; each is computed once."""
+    """The kinds of the outputs of modules, by those of their inputs; each is computed once.
 
-    def __init__(self, traits: Callable[[str], Any]) -> None:
+    Args:
+        traits: returns the facts about a class.
+        steps: maximum number of modules and elements to visit.
+    """
+
+    def __init__(self, traits: Callable[[str], Any], steps: int = _MOST) -> None:
         self._traits = traits
         self._known: dict[tuple[int, Kind], Kind] = {}
-        self._left = _MOST
+        self.left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of the output of a module."""
+        """Return the kind of the output of a module.
+
+        Raises:
+            Mismatch: the shape of the input is known, and a layer does not accept it.
+        """
         known = self._known.get((id(spec), kind))
         if known is None:
-            self._left -= kind.size + len(spec.children)
-            known = self._known[id(spec), kind] = self._found(spec, kind) if self._left > 0 else ANY
+            self.left -= kind.size + len(spec.children)
+            known = self._known[id(spec), kind] = self.found(spec, kind) if self.left > 0 else ANY
         return known
 
-    def _found(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        facts = self._traits(spec.target)
+    def found(self, spec: ModuleSpec, kind: Kind) -> Kind:
+        """Return the kind of the output of a module that was not visited with such an input before."""
+        facts, value = self._traits(spec.target), kind.value
+        if facts.output is not None and value is not None:
+            output = facts.output(Arguments(spec.args, spec.kwargs), value)
+            if output is not None:
+                return kind_of(output)
         if facts.flow is not None:
-            found: Kind = facts.flow(spec, kind, self)
-            return found
+            flow: Flow = facts.flow
+            return flow(spec, kind, lambda name, inner, at=None: self.inside(spec, name, inner, at))
         if facts.returns_list:
             return many(ANY)
         return TENSOR if spec.target.startswith(("torch.nn.", LAYERS)) else ANY
+
+    def inside(self, spec: ModuleSpec, name: str, kind: Kind, at: int | None) -> Kind:
+        """Return the kind of the output of a module inside another, by its name; `at` is the number of its node."""
+        return self(spec.children[name], kind)
 
 
 # Containers.
@@ -106,41 +149,69 @@ class DataFlow:
 
 def sequence(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Pass the input through the children, one after another."""
-    for child in spec.children.values():
-        kind = apply(child, kind)
+    for name in spec.children:
+        kind = apply(name, kind)
     return kind
 
 
 def branches(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return a list of the outputs of all children."""
-    return listed(apply(child, kind) for child in spec.children.values())
+    return listed(apply(name, kind) for name in spec.children)
+
+
+def concatenated(spec: ModuleSpec, kind: Kind, apply: Apply, padded: bool = False) -> Kind:
+    """Return the outputs of all children, concatenated along `dim`; smaller ones can be padded to the largest."""
+    outputs = branches(spec, kind, apply)
+    shapes, dim = [each.shape for each in outputs.items or ()], spec.kwargs["dim"]
+    known = [each for each in shapes if each is not None]
+    if not known or len(known) < len(shapes):
+        return TENSOR
+    if padded and len({len(each) for each in known}) == 1:
+        largest = tuple(map(max, zip(*known)))
+        known = [(*largest[:dim], each[dim], *largest[dim + 1 :]) for each in known]
+    return Kind("tensor", shape=joined(known, dim))
 
 
 def parallel(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Apply a child to each element, as far as there are both."""
+    if kind.origin is not None:
+        return listed([apply(name, kind.at(at)) for at, name in enumerate(spec.children)])
     if not kind.is_list or kind.items is None:
-        return many(_joined(apply(child, kind.at(0)) for child in spec.children.values()))
-    return listed(apply(child, item) for child, item in zip(spec.children.values(), kind.items))
+        return many(_joined([apply(name, kind.at(0)) for name in spec.children]))
+    return listed([apply(name, item) for name, item in zip(spec.children, kind.items)])
+
+
+def bottled(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
+    """Pass the input through the children with its first dimensions merged, `n_input_dims` in all."""
+    dims, shape = spec.kwargs["n_input_dims"], kind.shape
+    if shape is None or len(shape) <= dims:
+        return sequence(spec, kind, apply)
+    front = shape[: len(shape) - dims + 1]
+    inner = sequence(spec, Kind("tensor", shape=(prod(front), *shape[len(front) :])), apply).shape
+    return TENSOR if inner is None else Kind("tensor", shape=(*front, *inner[1:]))
 
 
 def mapped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Apply one child to each element, or one of its clones."""
-    children = list(spec.children.values())
-    if not children:
+    names = list(spec.children)
+    if not names:
         return kind
     if kind.items is None:
-        return many(_joined(apply(child, kind.at(0)) for child in children))
-    return listed(apply(children[at if at < len(children) else 0], item) for at, item in enumerate(kind.items))
+        return many(_joined([apply(name, kind.at(0)) for name in names]))
+    return listed([apply(names[at if at < len(names) else 0], item) for at, item in enumerate(kind.items)])
 
 
 def stepped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Apply a child to each step of a list, or of a tensor."""
+    name = next(iter(spec.children))
     if not kind.is_list:
-        return kind
-    child = next(iter(spec.children.values()))
+        if not kind.shape:
+            return Kind(kind.name)
+        step = apply(name, Kind("tensor", shape=kind.shape[1:])).shape
+        return TENSOR if step is None else Kind("tensor", shape=(kind.shape[0], *step))
     if kind.items is None:
-        return many(apply(child, kind.at(0)))
-    return listed(apply(child, item) for item in kind.items)
+        return many(apply(name, kind.at(0)))
+    return listed([apply(name, item) for item in kind.items])
 
 
 def repeated(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
@@ -171,11 +242,11 @@ def graph(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
             found = found.at(index)
         return found
 
-    for node in spec.graph.nodes:
+    for number, node in enumerate(spec.graph.nodes):
         taken = fetch(node.takes[0]) if len(node.takes) == 1 else listed(map(fetch, node.takes))
-        kinds.append(taken if node.module is None else apply(spec.children[node.module], taken))
-    given = [fetch(link) for link in spec.graph.outputs]
-    return listed(given) if spec.graph.returns_list else given[0]
+        kinds.append(taken if node.module is None else apply(node.module, taken, number))
+    outputs = [fetch(link) for link in spec.graph.outputs]
+    return listed(outputs) if spec.graph.returns_list else outputs[0]
 
 
 # Layers.
@@ -221,14 +292,14 @@ def turned(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
 
 def flattened(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:
     """Return a list of all tensors in nested lists: their number is known if that of each list is."""
-    count, stack = 0, [kind]
+    found, stack = [], [kind]
     while stack:
         inside = stack.pop()
         if inside.name == "any" or (inside.is_list and inside.items is None):
             return many(TENSOR)
-        stack += inside.items or ()
-        count += not inside.is_list
-    return listed([TENSOR] * count)
+        stack += reversed(inside.items or ())
+        found += [] if inside.is_list else [inside]
+    return listed(found)
 
 
 def zipped(spec: ModuleSpec, kind: Kind, apply: Apply) -> Kind:

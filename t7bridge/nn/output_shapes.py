@@ -63,8 +63,8 @@ Rule = Callable[[Arguments, Value], Value]
 
 
 def same(call: Arguments, x: Value) -> Value:
-    """Return the shape of the input."""
-    return x
+    """Return the shape of the input: of a tensor, or of a list of tensors."""
+    return x if not isinstance(x, list) or all(isinstance(each, tuple) for each in x) else None
 
 
 def unknown(call: Arguments, x: Value) -> Value:
@@ -326,29 +326,6 @@ def fold(call: Arguments, x: Value) -> Value:
     if any(prod(each) != prod(known[0]) for each in known):
         return None
     return known[0] if known else None
-
-
-def select_table(call: Arguments, x: Value) -> Value:
-    """nn.SelectTable."""
-    index = call.get("index", 0)
-    if not isinstance(x, list) or not isinstance(index, int) or not -len(x) <= index < len(x):
-        raise Mismatch
-    return x[index]
-
-
-def narrow_table(call: Arguments, x: Value) -> Value:
-    """nn.NarrowTable."""
-    start, length = call.number("start", 0, 0), call.number("length", 1, 1)
-    if not isinstance(x, list) or not 0 <= start <= len(x) or length < 0:
-        return None
-    return x[start : start + length]
-
-
-def flat_list(call: Arguments, x: Value) -> Value:
-    """nn.FlattenTable."""
-    if not isinstance(x, list) or any(isinstance(each, list) and any(isinstance(e, list) for e in each) for each in x):
-        return None
-    return [inner for each in x for inner in (each if isinstance(each, list) else [each])][:_LONGEST]
 
 
 def reduced(call: Arguments, x: Value) -> Value:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
-from attrs import field
+from attrs import evolve, field
 
 from ..data import define
 from ..errors import ModelError
@@ -86,11 +86,18 @@ class Traits:
 
 _NONE = Traits()
 _TRAITS: dict[str, Traits] = {}
+_RESOLVED: dict[str, Traits] = {}
+"""The same by full names, with the outputs of classes of torch.nn."""
 
 
 def traits_of(target: str) -> Traits:
     """Return the facts about a class by its dotted name; all false if no entry declares any."""
-    return _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+    facts = _RESOLVED.get(target)
+    if facts is None:
+        facts = _TRAITS.get(target.removeprefix(LAYERS), _NONE)
+        output = facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
+        facts = _RESOLVED[target] = facts if output is facts.output else evolve(facts, output=output)
+    return facts
 
 
 def like_of(target: str) -> str:
@@ -118,12 +125,6 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return {}
 
 
-def output_rule(target: str) -> Rule | None:
-    """Return the shape of a class's output as a function of its input's, by the dotted name; `None` if unknown."""
-    facts = traits_of(target)
-    return facts.output or output_of(f"torch.nn.{facts.like}" if facts.like else target)
-
-
 def add_traits(traits: Mapping[str, Traits]) -> None:
     """Declare facts about classes: those of the runtime by family and name, `shape.View`, others by dotted name.
 
@@ -134,12 +135,14 @@ def add_traits(traits: Mapping[str, Traits]) -> None:
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
     _TRAITS.update(traits)
+    _RESOLVED.clear()
 
 
 def remove_traits(traits: Mapping[str, Traits]) -> None:
     """Remove a declaration."""
     for target in traits:
         _TRAITS.pop(target, None)
+    _RESOLVED.clear()
 
 
 def declared_traits() -> dict[str, Traits]:

@@ -11,7 +11,7 @@ from t7bridge import Tensor
 from t7bridge.errors import ModelError
 from t7bridge.layers import Arguments
 from t7bridge.nn.plan import build_plan
-from t7bridge.nn.registry import output_rule, tensor_shapes
+from t7bridge.nn.registry import tensor_shapes, traits_of
 from t7bridge.nn.torch_nn import TORCH
 from t7bridge.torchmodules.build import construct
 
@@ -85,7 +85,7 @@ def test_declared_outputs_agree_with_pytorch(subtests):
     for name in TORCH:
         with subtests.test(name=name):
             kwargs, given = OUTPUTS.get(name) or SAME.get(name, ({}, (2, 3, 4, 5)))
-            rule = output_rule(f"torch.nn.{name}")
+            rule = traits_of(f"torch.nn.{name}").output
             assert (rule is None) == (given is None)
             if rule is not None:
                 value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ...graph.dtypes import LUA_CLASSES
@@ -81,7 +82,10 @@ register_layer(
     scratch="inShape outShape module pool transfer squeeze expand timer kernelSize kernelStride outputSize reduceSize",
     module=_MODULES,
     traits={
-        "containers.Concat": Traits(written=("concat",), block="Branches"),
+        "containers.Concat": Traits(flow=flows.concatenated, written=("concat",), block="Branches"),
+        "containers.DepthConcat": Traits(flow=partial(flows.concatenated, padded=True)),
+        "containers.Bottle": Traits(flow=flows.bottled),
+        "containers.Batched": Traits(flow=flows.sequence),
         "containers.ConcatTable": Traits(
             returns_list=True, flow=flows.branches, written=("branches",), block="Branches"
         ),

@@ -222,9 +222,7 @@ register_layer(
         "table.SplitTable": Traits(
             returns_list=True, shares_memory=True, written=("split",), output=out.split, flow=flows.tensors
         ),
-        "table.SelectTable": Traits(
-            takes_list=True, shares_memory=True, written=("element",), output=out.select_table, flow=flows.element
-        ),
+        "table.SelectTable": Traits(takes_list=True, shares_memory=True, written=("element",), flow=flows.element),
         "table.JustTable": Traits(returns_list=True, shares_memory=True, written=("list_of_one",), flow=flows.wrapped),
         "table.NarrowTable": Traits(
             flow=flows.narrowed,
@@ -232,7 +230,6 @@ register_layer(
             returns_list=True,
             shares_memory=True,
             written=("slice",),
-            output=out.narrow_table,
         ),
         "table.FlattenTable": Traits(
             flow=flows.flattened,
@@ -240,7 +237,6 @@ register_layer(
             returns_list=True,
             shares_memory=True,
             written=("flat",),
-            output=out.flat_list,
         ),
         "table.ReverseTable": Traits(
             takes_list=True, returns_list=True, shares_memory=True, written=("reversed",), flow=flows.turned

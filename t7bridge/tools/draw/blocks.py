@@ -110,7 +110,8 @@ class Block:
         path: its path in the file.
         shape: recorded output: the sizes of each tensor.
         arguments: the constructor arguments of PyTorch's class, as text.
-        call: the same as values: positional arguments, and others by name.
+        spec: the module that it represents.
+        place: the module that contains it, by id, and its name there; in a graph the number of its node.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -131,7 +132,8 @@ class Block:
     path: str = ""
     shape: tuple[tuple[int, ...], ...] = ()
     arguments: dict[str, str] = field(factory=dict)
-    call: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+    spec: ModuleSpec | None = field(default=None, repr=False)
+    place: tuple[int, int | str] = (0, "")
     fields: dict[str, str] = field(factory=dict)
     weights: list[Weight] = field(factory=list)
     parameters: int = 0
@@ -251,6 +253,7 @@ class _Sketcher:
                 inner = f"{place}.{name}" if place else name
                 label = (graph.nodes[number - 1].name if graph else "") or name
                 block.inside.append(self._block(label, child, inner))
+                block.inside[-1].place = (id(spec), number - 1 if graph else name)
                 below.append((block.inside[-1], child, inner))
             if graph:
                 _add_graph_ends(block, graph)
@@ -264,7 +267,7 @@ class _Sketcher:
 
     def _block(self, name: str, spec: ModuleSpec, place: str) -> Block:
         title = spec.target.rpartition(".")[2] or spec.class_name
-        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=place, path=spec.path)
+        block = Block(name, title, class_name=spec.class_name, target=spec.target, key=place, path=spec.path, spec=spec)
         block.shape = _recorded_shape(spec.obj)
         if id(spec) in self._drawn:
             block.same = self._drawn[id(spec)]
@@ -279,7 +282,6 @@ class _Sketcher:
             block.mark, block.title, block.lines = "unmapped", spec.class_name, ["no PyTorch module"]
         elif spec.graph is None:
             block.arguments = _arguments(spec)
-            block.call = (spec.args, spec.kwargs)
             block.lines += _label(spec)
         if spec.obj is not None:
             block.fields = _fields(spec.obj)

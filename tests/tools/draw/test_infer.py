@@ -20,8 +20,8 @@ RECORDED = sorted(
     for path in (FILES / folder).glob("*.t7")
     if (path.parent / f"{path.stem}.io.t7").exists()
 )
-# Lua's own output is another there: random windows, and fields of another release.
-OTHERS = {"SpatialFractionalMaxPooling", "VolumetricFractionalMaxPooling"}
+# Lua's own output is another there: random windows, fields of another release, and a file without its modules.
+OTHERS = {"Serial", "SpatialFractionalMaxPooling", "VolumetricFractionalMaxPooling"}
 
 
 def shapes(value: Any) -> Any:
