@@ -10,7 +10,7 @@ from .data import define
 from .text import printable_lines
 
 CODES = {
-    "beside": "a table of a module's field is beside its state dict",
+    "beside": "data in a field of a module are beside its state dict",
     "carried": "a tensor that state dicts have no name for is in it under another name",
     "cycle": "a module contains itself",
     "element-type": "elements have another type that holds the same values",

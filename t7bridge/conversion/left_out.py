@@ -67,12 +67,12 @@ class Coverage:
     Attributes:
         reached: views of the tensors that are in the result.
         modules: the modules, with their paths.
-        apart: data of modules that are named one by one, or placed elsewhere.
+        apart: fields with data that are named one by one, or placed elsewhere: identity of the module, and the name.
     """
 
     reached: set[tuple[object, ...]] = field(factory=set)
     modules: list[Visit] = field(factory=list)
-    apart: list[Any] = field(factory=list)
+    apart: set[tuple[int, str]] = field(factory=set)
 
     def add_notes(self, report: Report, result: Any) -> None:
         """Note the leaves of the modules that are not in the result.
@@ -88,7 +88,7 @@ class Coverage:
         storages = {place[0] for place in self.reached}
         attributes: list[str] = []
         nbytes = 0
-        for kind, visit in self._leaves({id(item) for item in self.apart}):
+        for kind, visit in self._leaves():
             leaf = visit.value
             if kind == ATTRIBUTES:
                 attributes.append(visit.path[-_LETTERS:])
@@ -119,8 +119,9 @@ class Coverage:
             count=sum(count.tensors + count.values for count in found.values()),
         )
 
-    def _leaves(self, seen: set[int]) -> Iterator[tuple[str, Visit]]:
+    def _leaves(self) -> Iterator[tuple[str, Visit]]:
         """Yield the leaves in the modules that are not in the result, each with its kind."""
+        seen: set[int] = set()
         stack: list[tuple[str, Visit]] = [("", visit) for visit in self.modules]
         while stack:
             kind, visit = stack.pop()
@@ -137,21 +138,23 @@ class Coverage:
             elif isinstance(value, (Storage, NumpyArray)):
                 yield OPTIONS if kind in ("", ATTRIBUTES) else kind, visit
             elif not isinstance(value, QuantizedTensor) or place_of(value.tensor) not in self.reached:
-                stack += [(inner, Visit(item, step, visit)) for inner, step, item in _inside(value, kind)]
+                stack += [(inner, Visit(item, step, visit)) for inner, step, item in _inside(value, kind, self.apart)]
 
 
-def _inside(value: Any, kind: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield what is in a value of a module, each with its kind and its step in a path."""
+def _inside(value: Any, kind: str, apart: set[tuple[int, str]]) -> Iterator[tuple[str, str, Any]]:
+    """Yield what is in a value of a module, with its kind and its step in a path, but the fields apart."""
     if isinstance(value, TorchObject) and is_lua_module(value):
         layer = layer_of(value.class_name)
         scratch = layer.scratch if layer is not None else frozenset()
         for key, item in value.fields.raw_items() if value.fields is not None else ():
             name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
-            yield _kind_of(name, name in scratch or is_scratch(name)), step_name(key), item
+            if (id(value), name) not in apart:
+                yield _kind_of(name, name in scratch or is_scratch(name)), step_name(key), item
     elif is_module(value):
         attributes = attributes_of(value)
         groups = [pair for part in MODULE_PARTS for pair in attributes[part].items()]
-        groups += [(name, item) for name, item in attributes.items() if name not in MODULE_PARTS]
+        rest = ((name, item) for name, item in attributes.items() if name not in MODULE_PARTS)
+        groups += [(name, item) for name, item in rest if (id(value), name) not in apart]
         yield from ((ATTRIBUTES, step_name(name), item) for name, item in groups)
     elif isinstance(value, (set, frozenset)):
         yield from ((kind, "{}", item) for item in value)
@@ -204,29 +207,31 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
 
 def note_beside(data: Iterable[tuple[str, str, Any]], report: Report) -> None:
-    """Note tables of data that are beside the state dict of their module. See `note_data`."""
-    for path, class_name, value in data:
-        count = count_leaves(value)
-        report.note(
-            "info", f"beside the state dict of {class_name[:200]}: {count}", path,
-            code="beside", class_name=class_name[:200], count=count.tensors + count.values,
-        )  # fmt: skip
+    """Note data that are beside the state dict of their module. See `note_data`."""
+    _note_each(data, report, "info", "beside the state dict of {class_name}: {count}", "beside")
 
 
 def note_data(data: Iterable[tuple[str, str, Any]], report: Report) -> None:
-    """Name tables of data that have no place in the result, one by one.
+    """Name data that have no place in the result: tables one by one, scalars of a class by the names of their fields.
 
     Args:
         data: for each its path, the class of its module, and its value.
         report: receives the notes.
     """
+    message = "left out, as a state dict has no place for {count} of {class_name}; --mode tree keeps them"
+    _note_each(data, report, "warning", message, "left-out")
+
+
+def _note_each(data: Iterable[tuple[str, str, Any]], report: Report, level: str, message: str, code: str) -> None:
+    groups: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for path, class_name, value in data:
-        count = count_leaves(value)
+        name = path.rpartition(".")[2] if isinstance(value, _SCALARS) else path
+        groups.setdefault((class_name[:200], name), []).append((path, value))
+    for (class_name, _), found in groups.items():
+        path, value = found[0]
+        count = Count(values=len(found)) if isinstance(value, _SCALARS) else count_leaves(value)
+        more = f" (and at {len(found) - 1} more places)" if len(found) > 1 else ""
         report.note(
-            "warning",
-            f"left out, as a state dict has no place for {count} of {class_name[:200]}; --mode tree keeps them",
-            path,
-            code="left-out",
-            class_name=class_name[:200],
-            count=count.tensors + count.values,
-        )
+            level, message.format(count=count, class_name=class_name) + more, path,
+            code=code, class_name=class_name, count=count.tensors + count.values,
+        )  # fmt: skip

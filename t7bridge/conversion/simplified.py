@@ -30,6 +30,7 @@ from ..graph.storage import Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Visit
 from ..limits import DEFAULT_LIMITS, Limits
+from ..nn.registry import own_names
 from ..report import Report
 from .left_out import Coverage, note_beside, note_data
 from .plain import Plain
@@ -62,6 +63,8 @@ class Simplified(Plain):
         self._met = MetModules(limits)
         self.changed: dict[str, list[Any]] = {}
         """The values that became other kinds of values, by class."""
+        self.data_fields: set[tuple[int, str]] = set()
+        """Attributes that are data: the identity of each module, and the name."""
         self.modules: dict[int, tuple[python.PythonObject, Replaced]] = {}
         """Each module and its state dict, by identity."""
 
@@ -76,7 +79,7 @@ class Simplified(Plain):
             return value
         if is_module(value):
             state = module_state_dict(value, limits=self._limits, met=self._met)
-            replaced = Replaced(self._object(state), module_data(value))
+            replaced = Replaced(self._object(state), module_data(value, self.data_fields))
             self.modules[id(value)] = value, replaced
             return self._stand_in(value, replaced)
         if isinstance(value, OrderedDict):
@@ -159,12 +162,17 @@ class Simplified(Plain):
         return name_text(value)
 
 
-def module_data(module: python.PythonObject) -> dict[str, Any]:
-    """Return tables and arrays in the attributes of modules of users' classes, by prefix and name of the attribute.
+def module_data(module: python.PythonObject, fields: set[tuple[int, str]]) -> dict[str, Any]:
+    """Return tables, arrays and scalars in the attributes of modules, by prefix and name of the attribute.
 
-    The attributes of PyTorch's own classes are options. Tensors, and what is in objects, are not data.
+    What PyTorch's own classes set themselves are options. Tensors, and what is in objects, are not data.
+
+    Args:
+        module: the module.
+        fields: receives the identity of each module and the name of its attribute.
     """
     found: dict[str, Any] = {}
+    own: dict[str, frozenset[str]] = {}
     seen: set[int] = set()
     stack = [("", module)]
     while stack:
@@ -174,22 +182,20 @@ def module_data(module: python.PythonObject) -> dict[str, Any]:
         seen.add(id(item))
         attributes = attributes_of(item)
         stack += [(f"{prefix}{name}.", inner) for name, inner in attributes["_modules"].items() if is_module(inner)]
-        if not is_torch(item.path):
-            found |= {
-                prefix + name: value
-                for name, value in attributes.items()
-                if name not in python.MODULE_PARTS and not name.startswith("_") and _is_data(value)
-            }
+        if item.path not in own:
+            own[item.path] = own_names(item.path) if is_torch(item.path) else frozenset(("training",))
+        for name, value in attributes.items():
+            if not name.startswith("_") and name not in own[item.path] and _is_data(value):
+                found[prefix + name] = value
+                fields.add((id(item), name))
     return found
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is an array, or holds strings, numbers and arrays, and nothing else."""
+    """Return whether a value is a scalar or an array, or holds nothing else."""
     seen: set[int] = set()
     stack = [value]
-    found = isinstance(value, python.NumpyArray)
-    if not isinstance(value, (dict, list, tuple, set, frozenset, python.NumpyArray)):
-        return False
+    found = False
     while stack:
         item = stack.pop()
         if isinstance(item, (dict, list, tuple, set, frozenset)):
@@ -244,14 +250,13 @@ def _note(builder: Simplified, value: Any, made: Any, report: Report) -> None:
     """Note what became of modules and of values of other kinds."""
     wanted = {id(items[0]) for items in builder.changed.values()} | set(builder.modules)
     paths = paths_of(value, wanted)
-    coverage = Coverage()
+    coverage = Coverage(apart=builder.data_fields)
     for module, replaced in builder.modules.values():
         name, path = module.path[:_SHOWN], paths.get(id(module), "")
         report.note(
             "info", f"the {name} is written as its state dict", path, "type", code="state-dict", class_name=name
         )
         coverage.modules.append(Visit(module, path, None))
-        coverage.apart += replaced.beside.values()
         rows = [(f"{path}.{key}", name, item) for key, item in replaced.beside.items()]
         note_beside(rows, report) if replaced.placed else note_data(rows, report)
     coverage.add_notes(report, made)

@@ -47,7 +47,7 @@ class StateDicts:
         for (obj, result), replaced in zip(self.found, self._replaced):
             origins = (origin.tensor for origin in result.origins.values())
             coverage.reached |= {place_of(tensor) for tensor in origins if tensor is not None}
-            coverage.apart += result.data.values()
+            coverage.apart |= result.data_fields
             path = self._paths.get(id(obj), "root")
             rows = [(f"{path}.{name}", obj.class_name, item) for name, item in result.data.items()]
             (note_beside if replaced.placed else note_data)(rows, self._report)

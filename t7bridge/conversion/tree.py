@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from attrs import field
@@ -86,9 +87,12 @@ class Tree:
         replaced = self._replaced.get(id(value))
         if replaced is not None and isinstance(target, dict) and isinstance(place, str):
             for name, item in replaced.beside.items():
-                if f"{place}.{name}" not in target:
-                    target[f"{place}.{name}"] = None
-                    self._open.append((target, f"{place}.{name}", item))
+                key = wanted = f"{place}.{name}"
+                numbers = count(2)
+                while key in target:
+                    key = f"{wanted}~{next(numbers)}"
+                target[key] = None
+                self._open.append((target, key, item))
             replaced.placed = True
 
     def _stand_in(self, value: Any, replaced: Any) -> Any:

@@ -38,17 +38,19 @@ class StateDict(OrderedDict[str, Tensor]):
     Attributes:
         notes: notes for the user.
         origins: the origin of each tensor.
-        data: tables of strings and numbers in fields of the model that are not options of its layers, such as a
+        data: strings, numbers and tables of them in fields of the model that its classes do not set, such as a
             vocabulary: under the prefix of the module and the name of the field.
+        data_fields: identity of the object and name of the field of each of these.
     """
 
-    __slots__ = ("data", "notes", "origins")
+    __slots__ = ("data", "data_fields", "notes", "origins")
 
     def __init__(self) -> None:
         super().__init__()
         self.notes: list[Note] = []
         self.origins: dict[str, Origin] = {}
         self.data: dict[str, Value] = {}
+        self.data_fields: set[tuple[int, str]] = set()
 
     @property
     def tensors(self) -> StateDict:

@@ -11,6 +11,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -460,6 +462,46 @@ def layer_of(class_name: str) -> Layer | None:
     if layer is None and class_name.startswith(ALIAS_PREFIXES):
         layer = _LAYERS.get("nn." + class_name.partition(".")[2])
     return layer
+
+
+@cache
+def _rows() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """Return the parents and names of each class in `field_names.txt`, which is read with the first module."""
+    text = Path(__file__).with_name("field_names.txt").read_text("ascii")
+    found = {}
+    for line in text.replace("\n  ", " ").splitlines():
+        head, colon, names = line.partition(" :")
+        if colon and not line.startswith("#"):
+            class_name, *parents = head.replace(" <", "").split()
+            found[class_name] = frozenset(parents), frozenset(names.split())
+    return found
+
+
+def own_names(class_name: str) -> frozenset[str]:
+    """Return the names of the fields that a class sets itself, whatever they hold.
+
+    Args:
+        class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
+            but without a row, any name of the table.
+    """
+    rows = _rows()
+    if class_name.startswith("torch."):
+        return rows["torch"][1].union(rows[class_name][1] if class_name in rows else ())
+    waiting = ["nn.Module", class_name]
+    layer = layer_of(class_name)
+    if layer is not None and layer.home.startswith(__name__.partition(".")[0] + "."):
+        waiting += [name for name in layer.names if name.partition(".")[2] == class_name.partition(".")[2]]
+        if not any(name in rows for name in waiting[1:]):
+            waiting += [name for name in rows if not name.startswith("torch")]
+    found: set[str] = set()
+    seen: set[str] = set()
+    while waiting:
+        if (name := waiting.pop()) not in seen and name in rows:
+            seen.add(name)
+            parents, names = rows[name]
+            found |= names
+            waiting += parents
+    return frozenset(found)
 
 
 def registered_layers() -> dict[str, Layer]:

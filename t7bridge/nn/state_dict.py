@@ -20,10 +20,13 @@ from .mapping import Lua
 from .named import Origin, StateDict
 from .places import NameBudget, Place, Places, find_modules, is_module, is_scratch
 from .recorded import ROOT_FIELD, recorded
-from .registry import Layer, Param, Source
+from .registry import Layer, Param, Source, own_names
 
 __all__ = ["Origin", "StateDict", "find_modules", "is_module", "state_dict"]
 
+_SCALARS = (bytes, str, float, int)
+"""Text, numbers and truth values."""
+_DATA = (Table, TdsHash, TdsVec, *_SCALARS)
 _USUAL = ("weight", "bias", "running_mean", "running_var")
 """The tensors of most layers, whose names are the same in PyTorch."""
 
@@ -107,6 +110,8 @@ class _Collector:
         """Level and message of notes with a code → the code and the class concerned."""
         self._left: list[tuple[Place, str, Value, bool]] = []
         """Fields that the entries do not name: place, step, value, whether the class is known."""
+        self._own: dict[str, frozenset[str]] = {}
+        """The names of the fields that each class sets itself."""
         self._options: dict[int, frozenset[str]] = {}
         """The fields that the entry of each object's class reads, by the object's id."""
 
@@ -264,18 +269,26 @@ class _Collector:
         if obj.fields is None:
             return
         for key, value in obj.fields.raw_items():
-            if not isinstance(key, bytes) or not isinstance(value, (Tensor, Table, TorchObject, TdsHash, TdsVec)):
+            if not isinstance(key, bytes) or not isinstance(value, (Tensor, TorchObject, *_DATA)):
                 continue
             name = key.decode("utf-8", "backslashreplace")
-            if name in accounted or name in layer.scratch or is_scratch(name):
+            if name in accounted or name in layer.scratch or is_scratch(name) or self._is_own(obj, name, value):
                 continue
             if name in ("modules", "module", "criterions", "criterion") and layer.children is not None:
                 continue
             self._left.append((place, name, value, True))
 
+    def _is_own(self, obj: TorchObject, name: str, value: Value) -> bool:
+        """Return whether a field holds a scalar and is one that the class itself sets."""
+        if not isinstance(value, _SCALARS):
+            return False
+        if obj.class_name not in self._own:
+            self._own[obj.class_name] = own_names(obj.class_name)
+        return name in self._own[obj.class_name]
+
     def _take_data(self, place: Place, name: str, value: Value) -> None:
         """Take a field that holds data, such as a vocabulary, and is not an option of the layer."""
-        if not isinstance(value, (Table, TdsHash, TdsVec)) or not is_data(value):
+        if not isinstance(value, _DATA) or self._is_own(place.obj, name, value) or not is_data(value):
             return
         if place.layer is not None:
             if id(place.obj) not in self._options:
@@ -283,6 +296,7 @@ class _Collector:
             if name in self._options[id(place.obj)]:
                 return
         self._result.data.setdefault(place.prefix + name, value)
+        self._result.data_fields.add((id(place.obj), name))
 
     def _report_left(self) -> None:
         """Note content that was left out and is not in the state dict under another name."""
@@ -315,13 +329,13 @@ class _Collector:
 
 
 def is_data(value: Value) -> bool:
-    """Return whether a table holds strings, numbers and truth values, and nothing else, in tables of any depth."""
+    """Return whether a value is text, a number or a truth value, or a table of nothing else, of any depth."""
     seen: set[int] = set()
     stack = [value]
     found = False
     while stack:
         item = stack.pop()
-        if isinstance(item, (bytes, str, float, int)):
+        if isinstance(item, _SCALARS):
             found = True
         elif isinstance(item, (Table, TdsHash, TdsVec)):
             if id(item) not in seen:

@@ -218,13 +218,57 @@ def test_scalars_of_checkpoints_stay_what_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_options_of_layers_are_no_data() -> None:
-    """No table of a stock layer of nn, rnn and dpnn is taken for a user's data."""
-    files = [TESTFILES / f"{name}.t7" for name in ("zoo_classes", "architectures", "nn_options")]
+    """No table, string or number that a layer of nn, rnn and dpnn sets itself is taken for a user's data."""
+    names = ("zoo_classes", "architectures", "nn_options", "rnn_options", "rnn2_options", "torch_rnn_options")
+    files = [TESTFILES / f"{name}.t7" for name in names]
     found: set[tuple[str, str]] = set()
     for path in [*files, *sorted((TESTFILES / "nn").glob("*.t7")), *sorted((TESTFILES / "rnn").glob("*.t7"))]:
         for _, module in find_modules(t7bridge.load(path)):
             found |= {(module.class_name, name.rpartition(".")[2]) for name in state_dict(module).data}
-    assert found == {("nn.LanguageModel", "idx_to_token"), ("nn.LanguageModel", "token_to_idx")}
+    names_by_programs = {("onmt.GlobalAttention", "name")}
+    assert found == names_by_programs | {("nn.LanguageModel", "idx_to_token"), ("nn.LanguageModel", "token_to_idx")}
+
+
+@pytest.mark.parametrize("suffix", TARGETS)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_scalars_in_fields_of_modules(suffix: str, wrapped: bool, tmp_path: Path) -> None:
+    """What a program sets on a stock layer, or its own class holds, arrives beside the state dict or is named."""
+    weight = t7bridge.Tensor.from_numpy(np.ones((2, 3), "f4"))
+    stock = {"train": False, "_type": b"torch.FloatTensor", "weight": weight, "bias": weight}
+    layer = lua.TorchObject("nn.Linear", 1, lua.Table.of({**stock, "label": b"fc7"}))
+    graph = {"modules": lua.Table.from_list([layer]), "name": b"net", "verbose": False, "nInputs": 1.0, "train": True}
+    inner = lua.TorchObject("nn.gModule", 1, lua.Table.of(graph))
+    fields = {"modules": lua.Table.from_list([inner]), "model_type": b"lstm", "rnn_size": 128.0, "tied": True}
+    model = lua.TorchObject("my.Checkpoint", 1, lua.Table.of(fields))
+    prefix = "model." if wrapped else ""
+    t7bridge.save(lua.Table.of({"model": model}) if wrapped else model, tmp_path / "m.t7")
+    report = t7bridge.convert(tmp_path / "m.t7", tmp_path / f"o.{suffix}")
+    if suffix == "t7":
+        return
+    wanted = {"model_type": "lstm", "rnn_size": 128, "tied": True, "0.name": "net", "0.0.label": "fc7"}
+    codes = {note.path: note.code for note in report.notes if note.code in ("beside", "left-out") and note.path}
+    assert set(codes) == {f"root.{prefix}{name}" for name in wanted}
+    assert ["options of layers: 4 values" in note.message for note in report.notes if "part of" in note.message] == [
+        True
+    ]
+    if suffix == "pt":
+        found = torch.load(tmp_path / "o.pt", weights_only=True)
+        assert {key: found.get(f"model.{key}") for key in wanted} == (wanted if wrapped else dict.fromkeys(wanted))
+    else:
+        found = t7bridge.to_python(t7bridge.load(tmp_path / f"o.{suffix}"))
+        with t7bridge.open(tmp_path / f"o.{suffix}") as document:
+            found = {**found, **{key: json.loads(text) for key, text in document.metadata.items() if key != "format"}}
+        assert {key: found[prefix + key] for key in wanted} == wanted
+    assert t7bridge.verify(tmp_path / "m.t7", tmp_path / f"o.{suffix}").same
+
+
+def test_a_field_beside_a_key_of_its_name(tmp_path: Path) -> None:
+    """A field arrives also where the checkpoint has a key of that name."""
+    layer = lua.TorchObject("nn.Tanh", 1, lua.Table.of({"name": b"inner"}))
+    t7bridge.save(lua.Table.of({"model": layer, "model.name": b"outer"}), tmp_path / "m.t7")
+    t7bridge.convert(tmp_path / "m.t7", tmp_path / "m.pt")
+    found = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert (found["model.name"], found["model.name~2"]) == ("outer", "inner")
 
 
 class Labelled(torch.nn.Module):
@@ -233,6 +277,8 @@ class Labelled(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = torch.nn.Linear(2, 2)
+        self.inner.label = "first"
+        self.rate = 0.75
         self.actions = np.array([[0, 1], [1, 0]], np.int16)
         self.labels = {"no": 0, "yes": 1}
 
@@ -249,10 +295,11 @@ def test_arrays_of_pickled_modules(suffix: str, wrapped: bool, tmp_path: Path) -
     named = {note.path for note in report.notes if note.code == "left-out" and note.level == "warning"}
     if wrapped or suffix in TARGETS[2:]:
         assert found[array] == 1
+        assert found["text", "first"] == found["number", "0.75"] == 1
         assert not named
     else:
         assert not found[array]
-        assert named == {"root.actions", "root.labels"}
+        assert named == {"root.actions", "root.labels", "root.rate", "root.inner.label"}
 
 
 @pytest.mark.parametrize("suffix", TARGETS[2:])
