@@ -137,7 +137,7 @@ def _progress(name: str, options: argparse.Namespace, inputs: Sequence[str]) -> 
     if options.quiet or getattr(options, "json", False) or name == "zoo" or not sys.stderr.isatty():
         return nullcontext()
     text = " ".join((name, *(printable_lines(os.path.basename(str(getattr(options, each)))) for each in inputs)))
-    return progress(text, str(options.src) if name == "convert" else "")
+    return progress(text, str(options.source) if name == "convert" else "")
 
 
 @contextmanager

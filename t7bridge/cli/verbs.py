@@ -49,7 +49,7 @@ def convert(options: argparse.Namespace) -> int:
     """Convert, and print the report."""
     if options.partial and options.template is None:
         return failed("--partial requires --template")
-    if options.dst == "-":
+    if options.target == "-":
         return _to_stdout(options)
     report = t7bridge.convert(**arguments_of(options, "convert"))
     line = f"{report.target}: {report.mode}, {report.tensors} tensors, {report.target_bytes} bytes"
@@ -65,7 +65,7 @@ def _to_stdout(options: argparse.Namespace) -> int:
         return failed("standard output requires --to FORMAT, and excludes --json")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        print_notes(t7bridge.convert(**{**arguments_of(options, "convert"), "dst": path}).notes)
+        print_notes(t7bridge.convert(**{**arguments_of(options, "convert"), "target": path}).notes)
         with open(path, "rb") as file:
             shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
         sys.stdout.flush()
@@ -106,15 +106,15 @@ def verify(options: argparse.Namespace) -> int:
 
 def draw(options: argparse.Namespace) -> int:
     """Draw the model."""
-    if options.dst is None and not options.json:
+    if options.target is None and not options.json:
         return failed("one of the arguments -o/--output --json is required")
-    if options.dst is not None and options.json:
+    if options.target is not None and options.json:
         return failed("argument --json: not allowed with argument -o/--output")
     drawing = t7bridge.draw(**arguments_of(options, "draw"))
     if options.json:
         print_json(drawing.graph(), indent=1)
         return DONE
-    print(printable(f"{options.dst}: {drawing.modules} modules, {drawing.blocks[0].parameters:,} parameters"))
+    print(printable(f"{options.target}: {drawing.modules} modules, {drawing.blocks[0].parameters:,} parameters"))
     return DONE
 
 
@@ -179,7 +179,7 @@ def lua(options: argparse.Namespace) -> int:
     line = f"{os.path.join(report.target, 'model.t7')}: {report.tensors} tensors; its source is model.lua"
     if options.loader:
         beside = f"; its weights are in weights.t7, {report.tensors} tensors" if report.source else ""
-        line = f"{os.path.join(options.directory, 'loader.lua')}: loads a state dict into a Lua model by name{beside}"
+        line = f"{os.path.join(options.target, 'loader.lua')}: loads a state dict into a Lua model by name{beside}"
     return _print(options, report.as_dict, [line], report.notes)
 
 
@@ -234,7 +234,7 @@ def module(options: argparse.Namespace) -> int:
     if options.prove:
         from ..tools.prove.note import prove_note
 
-        report.notes.append(prove_note(options.src, options.at, limits=options.limits))
+        report.notes.append(prove_note(options.source, options.at, limits=options.limits))
     line = f"{os.path.join(report.target, 'model.py')}: {report.tensors} tensors in model.pt"
     return _print(options, report.as_dict, [line], report.notes)
 
@@ -244,7 +244,7 @@ def scan(options: argparse.Namespace) -> int:
     from ..tools.scan import ScanReport
 
     reports = []
-    for path in options.path:
+    for path in options.source:
         try:
             reports.append(t7bridge.scan(path, limits=options.limits))
         except T7BridgeError as error:

@@ -34,8 +34,8 @@ def convert(request: Convert) -> Report:
     Weights go from file to file without being loaded, whatever the formats.
 
     Args:
-        src: the file to read; its format is detected by content.
-        dst: the file to write; its suffix selects the format: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
+        source: the file to read; its format is detected by content.
+        target: the file to write; its suffix selects the format: `.t7`, `.pt`, `.safetensors`, `.h5` or `.npz`.
         mode: how nn modules of a `.t7` are converted: `auto` replaces each module by its state dict with PyTorch's
             names, `tree` by a dict that keeps class, version and every field.
         to: the format to write, `t7`, `pt`, `safetensors`, `hdf5` or `npz`, regardless of the suffix.
@@ -78,12 +78,12 @@ def convert(request: Convert) -> Report:
         from ..nn.registry import load_classes
 
         load_classes(request.classes)
-    goal = formats.format_for(request.dst, request.to)
+    goal = formats.format_for(request.target, request.to)
     template, limits = request.template, request.limits
     if request.partial and template is None:
         raise ModelError("partial requires a template", expected="template=…")
     with (
-        formats.open(request.src, limits=limits) as document,
+        formats.open(request.source, limits=limits) as document,
         nullcontext() if template is None else formats.open(template, limits=limits) as model,
         about_file(document.path),
     ):
@@ -94,8 +94,8 @@ def convert(request: Convert) -> Report:
                 expected="from pt to t7",
                 found=f"from {document.format} to {goal.name}",
             )
-        with FileOutput(request.dst, force=request.force, sync=request.sync) as output, collector_paused():
-            name = str(request.dst)
+        with FileOutput(request.target, force=request.force, sync=request.sync) as output, collector_paused():
+            name = str(request.target)
             report = Report(document.path, name, document.format, goal.name, source_bytes=document.source.size)
             note_ignored(request, report)
             try:

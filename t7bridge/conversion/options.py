@@ -175,17 +175,22 @@ def takes(
 ) -> Callable[[Callable[[Request], Result]], Callable[Arguments, Result]]:
     """Make the arguments of a function those of a verb's class, of which it gets an instance with valid choices.
 
+    Names of arguments in earlier releases (`OLD_NAMES` of the class) are accepted too.
     Its docstring gets the help of each option that it does not explain.
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            for old in kwargs.keys() & old_names:
+                if old_names[old] not in kwargs:
+                    kwargs[old_names[old]] = kwargs.pop(old)
             made: Any = request(*args, **kwargs)
             for name, each in options_of(made).items():
                 if each.python:
                     each.check(getattr(made, name))
             return function(made)
 
+        old_names: dict[str, str] = getattr(request, "OLD_NAMES", {})
         made: Any = update_wrapper(call, function)
         del made.__wrapped__
         cls: Any = request

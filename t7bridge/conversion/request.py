@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field
 
@@ -98,8 +98,9 @@ class Convert(Conversion):
         "t7bridge convert model.t7 ascii.t7 --encoding ascii     binary to ascii",
         "curl -s URL | t7bridge convert - - --to safetensors     through pipes",
     )
-    src: PathLike = option("file to read", kw_only=False, metavar="SRC", stdin=True)
-    dst: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
+    OLD_NAMES: ClassVar = {"src": "source", "dst": "target"}
+    source: PathLike = option("file to read", kw_only=False, metavar="SRC", stdin=True)
+    target: PathLike = option("file to write; the suffix selects the format", kw_only=False, metavar="DST")
     mode: str = option(MODE, default="auto", kw_only=False)
     sync: bool = SYNC
     json = JSON

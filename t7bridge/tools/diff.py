@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import asdict, field
 
@@ -61,8 +61,9 @@ class Diff:
         "t7bridge diff a.safetensors b.npz --rtol 1e-5",
         "t7bridge diff before.t7 after.t7 --draw changes.html",
     )
-    a: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
-    b: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
+    OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
+    source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
+    other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     rtol: float = option("relative tolerance, as a fraction of B's value", default=0.0, metavar="X")
     atol: float = option("absolute tolerance", default=0.0, metavar="X")
     draw: PathLike | None = option(
@@ -89,8 +90,8 @@ def diff(request: Diff) -> DiffReport:
         FormatError: a file is damaged, or in no supported format.
     """
     with (
-        formats.open(request.a, limits=request.limits) as first,
-        formats.open(request.b, limits=request.limits) as second,
+        formats.open(request.source, limits=request.limits) as first,
+        formats.open(request.other, limits=request.limits) as second,
     ):
         pairs = pairs_of(read_side(first), read_side(second), request.limits)
         # The best form is chosen by structure and shapes, so that no element is read twice.
@@ -98,7 +99,11 @@ def diff(request: Diff) -> DiffReport:
         comparer = ValueComparer(rtol=request.rtol, atol=request.atol)
         found = comparer.run(one, two)
         report = DiffReport(
-            str(request.a), str(request.b), comparer.tensors, found, hint_for(found, str(request.a), str(request.b))
+            str(request.source),
+            str(request.other),
+            comparer.tensors,
+            found,
+            hint_for(found, str(request.source), str(request.other)),
         )
         if request.draw is not None:
             from .draw import draw_pair

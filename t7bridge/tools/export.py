@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import field
 
@@ -57,8 +57,9 @@ class Export:
     """Export a Lua model as ONNX or a .pt2 archive, checked against the model, or as a folder for model hubs."""
 
     EXAMPLES = ("t7bridge export model.t7 model.onnx --input 1x3x224x224", "t7bridge export model.t7 folder --hub")
-    path: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
-    dst: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
+    OLD_NAMES: ClassVar = {"path": "source", "dst": "target"}
+    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC")
+    target: PathLike = option("file to write: X.onnx or X.pt2; the folder with --hub", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
         "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
@@ -86,13 +87,13 @@ def export(request: Export) -> ExportReport | HubReport:
     given shapes. A file with different results is deleted.
 
     Args:
-        path: the `.t7` file.
-        dst: the file to write; its suffix selects the format. With `hub` the folder.
+        source: the `.t7` file.
+        target: the file to write; its suffix selects the format. With `hub` the folder.
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
         output: names for the outputs.
         dynamic: `("batch",)` if the first dimension of every input may have any size.
-        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `dst`.
+        hub: write `model.safetensors`, `config.json`, `model.py` and `README.md` into the folder `target`.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
@@ -107,7 +108,7 @@ def export(request: Export) -> ExportReport | HubReport:
         return write_hub(request)
     if not request.input:
         raise ModelError("no input is given", expected="the shape of the input: --input 1x3x224x224 (input=…)")
-    target = os.fspath(request.dst)
+    target = os.fspath(request.target)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
@@ -118,9 +119,9 @@ def export(request: Export) -> ExportReport | HubReport:
         from ..torchmodules.export import export_onnx, export_pt2
     except ImportError as error:
         raise UnsupportedError("PyTorch is not installed", hint="pip install 't7bridge[torch]'") from error
-    module = load_module(request.path, request.at, index_base=request.index_base, limits=request.limits)
-    with about_file(os.fspath(request.path)):
-        _check_calls(module, os.path.getsize(request.path), request.limits)
+    module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
+    with about_file(os.fspath(request.source)):
+        _check_calls(module, os.path.getsize(request.source), request.limits)
     folder = os.path.dirname(os.path.abspath(target))
     try:
         scratch = tempfile.mkdtemp(prefix=".t7bridge-", dir=folder)
@@ -129,7 +130,7 @@ def export(request: Export) -> ExportReport | HubReport:
     try:
         # Under its own name, as ONNX finds the weights by the name of the file next to it.
         made = os.path.join(scratch, os.path.basename(target))
-        with about_file(os.fspath(request.path)):
+        with about_file(os.fspath(request.source)):
             if suffix == ".onnx":
                 result = export_onnx(module, inputs, made, request.output, request.dynamic)
             else:
@@ -146,7 +147,7 @@ def export(request: Export) -> ExportReport | HubReport:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return ExportReport(
-        os.fspath(request.path), target, result.inputs, result.outputs, result.difference, result.runner, size, names
+        os.fspath(request.source), target, result.inputs, result.outputs, result.difference, result.runner, size, names
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import formats
 from ..codegen.generate import generate
@@ -57,8 +57,9 @@ class WriteModule:
     """Generate model.py for the model of a .t7, which needs only PyTorch, and model.pt with its weights."""
 
     EXAMPLES = ("t7bridge module model.t7 -o model/", "t7bridge module checkpoint.t7 --at root.protos.rnn -o rnn/")
-    src: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
-    directory: PathLike = option(
+    OLD_NAMES: ClassVar = {"src": "source", "directory": "target"}
+    source: PathLike = option(".t7 file to read", kw_only=False, metavar="SRC", stdin=True)
+    target: PathLike = option(
         "folder for model.py and model.pt; created if missing", kw_only=False, flags=("-o", "--output"), metavar="DIR"
     )
     at: str | None = option(AT, default=None, kw_only=False)
@@ -83,8 +84,8 @@ def write_module(request: WriteModule) -> Report:
     in `config.json` under `data`; without any there is no such file. Neither PyTorch nor Lua is needed to write them.
 
     Args:
-        src: the `.t7` file.
-        directory: the folder of the files; created if missing.
+        source: the `.t7` file.
+        target: the folder of the files; created if missing.
         at: the path of the module if the file holds several: `root.protos.rnn`.
         sync: whether to return only when both files are on the disk, so that they survive a power cut; those that
             replace files always are by then.
@@ -100,8 +101,8 @@ def write_module(request: WriteModule) -> Report:
     """
     if request.classes is not None:
         load_classes(request.classes)
-    folder = os.fspath(request.directory)
-    with ByteSource.from_path(request.src) as source:
+    folder = os.fspath(request.target)
+    with ByteSource.from_path(request.source) as source:
         path, module = one_module(source, request.at, request.limits)
         name = os.path.basename(source.name)
         made = generate(
@@ -176,8 +177,8 @@ def write_hub(request: Any) -> HubReport:
     """
     from ..formats.safetensors import write as write_safetensors
 
-    folder, limits = os.fspath(request.dst), request.limits
-    with ByteSource.from_path(request.path) as source:
+    folder, limits = os.fspath(request.target), request.limits
+    with ByteSource.from_path(request.source) as source:
         inside, module = one_module(source, request.at, limits)
         name = os.path.basename(source.name)
         made = generate(
@@ -203,9 +204,9 @@ def write_hub(request: Any) -> HubReport:
                 "file": printable(name),
                 "path": printable(inside),
                 "bytes": source.size,
-                "sha256": digest(request.path)[0],
+                "sha256": digest(request.source)[0],
             },
-            "checked": _checked(request.path, inside, limits),
+            "checked": _checked(request.source, inside, limits),
             "converter": f"t7bridge {__version__}",
         }
         data = _json_data(state_dict(module, inside, limits).data, limits)
@@ -218,7 +219,7 @@ def write_hub(request: Any) -> HubReport:
             outputs["README.md"].write(("\n".join(_card(facts, module, inside, limits)) + "\n").encode())
         size = sum(output.position for output in outputs.values())
     return HubReport(
-        os.fspath(request.path),
+        os.fspath(request.source),
         folder,
         list(reversed(HUB_FILES)),
         len(tensors),

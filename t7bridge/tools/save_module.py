@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field
 
@@ -43,8 +43,9 @@ class ToLua:
 class SaveModule(ToLua):
     """Save a PyTorch module as a Lua Torch model."""
 
+    OLD_NAMES: ClassVar = {"path": "target"}
     module: nn.Module = field(kw_only=False)
-    path: PathLike = field(kw_only=False)
+    target: PathLike = field(kw_only=False)
     example_inputs: Any = field(kw_only=False)
 
 
@@ -59,6 +60,7 @@ class WriteLua(ToLua):
         "t7bridge lua net.py:Net net.pt --input 1x3x32x32 -o lua/",
         "t7bridge lua --loader weights.pt -o lua/",
     )
+    OLD_NAMES: ClassVar = {"directory": "target"}
     module: nn.Module | str | None = option(
         "class or function of the module: torchvision.models:resnet18, net.py:Net, 'nets:make(5, wide=True)'",
         kw_only=False, metavar="PACKAGE:FACTORY", nargs="?",
@@ -66,7 +68,7 @@ class WriteLua(ToLua):
     weights: PathLike | None = option(
         "its state dict; random weights if not given", default=None, metavar="WEIGHTS.pt", nargs="?"
     )
-    directory: PathLike = option(
+    target: PathLike = option(
         "folder for model.t7 and model.lua", kw_only=False, flags=("-o", "--output"), metavar="DIR"
     )
     example_inputs: Any = option(INPUT, default=(), kw_only=False, flags=("--input",))
@@ -89,7 +91,7 @@ def save_module(request: SaveModule) -> Report:
 
     Args:
         module: the module; it is not changed.
-        path: of the `.t7` to write.
+        target: of the `.t7` to write.
         example_inputs: a tensor, or a tuple of the inputs; or their shapes, in any form of
             `t7bridge.conversion.inputs`. The first dimension is treated as the batch if the module lets it vary, all
             other extents are fixed by the example.
@@ -108,8 +110,8 @@ def save_module(request: SaveModule) -> Report:
         >>> save_module(model, "model.t7", example_inputs=torch.randn(1, 3, 224, 224))  # doctest: +SKIP
     """
     model = lua_model(request.module, request.example_inputs, request.allow)
-    report = _report(request.module, os.fspath(request.path), model)
-    with FileOutput(request.path, force=request.force, sync=request.sync) as output:
+    report = _report(request.module, os.fspath(request.target), model)
+    with FileOutput(request.target, force=request.force, sync=request.sync) as output:
         T7Writer(output).write_object(model.root)
         report.target_bytes = output.position
     return report
@@ -121,7 +123,7 @@ def write_lua(request: WriteLua) -> Report:
 
     Args:
         module: see `save_module`; or the text `PACKAGE:FACTORY` or `FILE.py:FACTORY`, which is imported and called.
-        directory: the folder of the two files; created if missing.
+        target: the folder of the two files; created if missing.
         example_inputs: see `save_module`.
         weights: a file with the state dict of a module named by a text; random weights if not given.
         allow: see `save_module`.
@@ -137,7 +139,7 @@ def write_lua(request: WriteLua) -> Report:
     module, name = request.module, request.source
     if request.loader:
         weights: Any = request.weights or module
-        return write_loader(request.directory, weights, force=request.force, sync=request.sync)
+        return write_loader(request.target, weights, force=request.force, sync=request.sync)
     if module is None or isinstance(module, str):
         if module is None or not request.example_inputs:
             raise ModelError(
@@ -148,7 +150,7 @@ def write_lua(request: WriteLua) -> Report:
         name = name or module
         module = _module_of(module, request.weights).train(request.train)
     model = lua_model(module, request.example_inputs, request.allow)
-    folder = _folder(request.directory)
+    folder = _folder(request.target)
     report = _report(module, folder, model, name)
     text = model.source(report.source)
     with (

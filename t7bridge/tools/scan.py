@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
 
@@ -51,7 +51,7 @@ class Finding:
             known package has, whose own code would read it; `unread`, bytes after the value and members that nothing
             refers to.
         name: of the global or class; of a function its number of bytes and upvalues.
-        path: path inside the value, if known.
+        source: path inside the value, if known.
         upvalues: names of a function's upvalues.
         code_bytes: length of a function's bytecode.
     """
@@ -97,7 +97,8 @@ class Scan:
     """Report what a pickle would import or execute, and Lua functions and foreign classes. Nothing is executed."""
 
     EXAMPLES = ("t7bridge scan *.pt *.t7", "t7bridge scan --json download.pth", "t7bridge scan checkpoint/")
-    path: PathLike = option("a file of any format, or a folder", kw_only=False, metavar="FILE", nargs="+")
+    OLD_NAMES: ClassVar = {"path": "source"}
+    source: PathLike = option("a file of any format, or a folder", kw_only=False, metavar="FILE", nargs="+")
     json = JSON
     limits: Limits = LIMITS
 
@@ -112,7 +113,7 @@ def scan(request: Scan) -> ScanReport:
     in several files: the files too.
 
     Args:
-        path: a file; or a folder, whose files are all read: the findings have its path before their own.
+        source: a file; or a folder, whose files are all read: the findings have its path before their own.
 
     Returns:
         The findings. A damaged file raises no error: the report has an `error`, and the findings before it.
@@ -120,9 +121,9 @@ def scan(request: Scan) -> ScanReport:
     Raises:
         T7BridgeError: the file cannot be opened.
     """
-    if os.path.isdir(request.path):
-        return _scan_folder(os.fspath(request.path), request.limits)
-    with ByteSource.from_path(request.path) as source:
+    if os.path.isdir(request.source):
+        return _scan_folder(os.fspath(request.source), request.limits)
+    with ByteSource.from_path(request.source) as source:
         report = ScanReport(source.name)
         try:
             _scan_source(source, request.limits, report)

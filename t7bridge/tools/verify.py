@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
 
@@ -113,8 +113,9 @@ class Verify:
     """Check that two files hold the same values, sharing and views, whatever their formats."""
 
     EXAMPLES = ("t7bridge verify model.t7 model.pt", "t7bridge verify --quiet a.t7 b.t7 && echo same")
-    a: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
-    b: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
+    OLD_NAMES: ClassVar = {"a": "source", "b": "other"}
+    source: PathLike = option("a file of any format", kw_only=False, metavar="A", stdin=True)
+    other: PathLike = option("another", kw_only=False, metavar="B", stdin=True)
     independent: bool = option("skip the check with torchfile and PyTorch", default=True, flags=("--quick",))
     json = JSON
     limits: Limits = LIMITS
@@ -137,10 +138,10 @@ def verify(request: Verify) -> VerifyReport:
     Raises:
         FormatError: a file is damaged, including a wrong CRC in an archive, or in no supported format.
     """
-    report = VerifyReport(str(request.a), str(request.b))
+    report = VerifyReport(str(request.source), str(request.other))
     with (
-        formats.open(request.a, limits=request.limits) as first,
-        formats.open(request.b, limits=request.limits) as second,
+        formats.open(request.source, limits=request.limits) as first,
+        formats.open(request.other, limits=request.limits) as second,
     ):
         one, two = read_side(first), read_side(second)
         for source, side in ((first, one), (second, two)):
@@ -215,7 +216,7 @@ def _named_forms(side: FileContent, goals: list[FormatSpec], limits: Limits) -> 
             named = name_tensors(form, goal, Report(), metadata, limits)
             metadata = named.metadata
             form = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-            if len(form) < len(named.tensors):  # `a.b` beside `b` in the group `a`
+            if len(form) < len(named.tensors):  # `a.b` beside `other` in the group `source`
                 form = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
         linked = all(goal.links for goal in goals)
         views: dict[Any, Tensor] = {}

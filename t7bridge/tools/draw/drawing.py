@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 from ... import formats
 from ...conversion.inputs import Inputs
@@ -316,8 +316,9 @@ class Draw:
         "t7bridge draw checkpoint.t7 --at root.protos.rnn -o rnn.svg",
         "t7bridge draw model.t7 --json > model.json",
     )
-    src: PathLike | Any = option("a model, of any format", kw_only=False, metavar="FILE", stdin=True)
-    dst: PathLike | None = option(
+    OLD_NAMES: ClassVar = {"src": "source", "dst": "target"}
+    source: PathLike | Any = option("a model, of any format", kw_only=False, metavar="FILE", stdin=True)
+    target: PathLike | None = option(
         ".html (interactive page), .svg, .png, .dot (Graphviz) or .json", default=None, kw_only=False,
         flags=("-o", "--output"), metavar="PICTURE",
     )  # fmt: skip
@@ -338,8 +339,8 @@ def draw(request: Draw) -> Drawing:
     others. State dicts, pickled modules and TorchScript are drawn by the nesting of names.
 
     Args:
-        src: a file of any format, a value returned by `load`, or one that `save` accepts.
-        dst: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, if a converter is installed;
+        source: a file of any format, a value returned by `load`, or one that `save` accepts.
+        target: the picture: `.html`, a page with zoom, search and folding; `.svg`; `.png`, if a converter is installed;
             `.dot` for Graphviz; `.json`, the graph as data. By default nothing is written.
         at: the path of a module if the file holds several: `root.protos.rnn`. By default all are drawn.
         weights: whether weights are read, for histograms in the page and statistics in the data.
@@ -352,43 +353,43 @@ def draw(request: Draw) -> Drawing:
 
     Raises:
         FormatError: the file is damaged, or in no supported format.
-        ModelError: the file holds no module and no tensors, or none at `at`; or `dst` is not a picture.
+        ModelError: the file holds no module and no tensors, or none at `at`; or `target` is not a picture.
         LimitError: the model is too large for a picture.
         UnsupportedError: no converter to `.png` is installed, or PyTorch is not and `input_shape` is given.
         TargetExistsError: the picture exists and `force` is not set.
     """
-    if request.dst is not None:
-        check_picture(request.dst)
-    if isinstance(request.src, (str, os.PathLike)):
-        document = formats.open(request.src, limits=request.limits)  # open as long as the drawing may read weights
+    if request.target is not None:
+        check_picture(request.target)
+    if isinstance(request.source, (str, os.PathLike)):
+        document = formats.open(request.source, limits=request.limits)  # open as long as the drawing may read weights
         document.warn()
         drawing = _drawn_file(document, request.limits, request.at, request.weights, request.input_shape)
     else:
         from ...conversion.adopt import adopt
 
         drawing = _drawn(
-            adopt(request.src),
-            type(request.src).__name__,
+            adopt(request.source),
+            type(request.source).__name__,
             request.limits,
             request.at,
             request.weights,
             request.input_shape,
         )
-    if request.dst is not None:
-        drawing.write(request.dst, force=request.force)
+    if request.target is not None:
+        drawing.write(request.target, force=request.force)
     return drawing
 
 
 @inputs_protected()
 def draw_pair(
-    first: Document, second: Document, dst: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
+    first: Document, second: Document, target: PathLike, *, rtol: float, atol: float, force: bool, limits: Limits
 ) -> dict[str, int]:
     """Draw two models side by side, with their differences in colour.
 
     Args:
         first: an open file.
         second: another.
-        dst: the page, `.html`.
+        target: the page, `.html`.
         rtol: relative tolerance, as a fraction of the second's element.
         atol: absolute tolerance, added to the relative one.
         force: whether an existing file is replaced.
@@ -399,11 +400,11 @@ def draw_pair(
 
     Raises:
         LimitError: the content exceeds a page.
-        ModelError: a file holds no module and no tensors, or `dst` is not a page.
+        ModelError: a file holds no module and no tensors, or `target` is not a page.
         TargetExistsError: the page exists and `force` is not set.
     """
-    if _suffix(dst) != ".html":
-        raise ModelError("two models are drawn as a page", file=os.fspath(dst), expected="a name that ends in .html")
+    if _suffix(target) != ".html":
+        raise ModelError("two models are drawn as a page", file=os.fspath(target), expected="a name that ends in .html")
     one, two = (_drawn_file(document, limits) for document in (first, second))
     pairing = Pairing(rtol, atol)
     pairing.run(one.blocks, two.blocks)
@@ -415,20 +416,20 @@ def draw_pair(
         for brief in (False, True)
     )
     text = as_page(((graph, MAX_CHARS) for graph in graphs), f"{one.file}, {two.file}", "Draw each model by itself.")
-    with FileOutput(dst, force=force) as output:
+    with FileOutput(target, force=force) as output:
         output.write(text.encode("utf-8", "replace"))
     return pairing.counts
 
 
-def check_picture(dst: PathLike) -> None:
+def check_picture(target: PathLike) -> None:
     """Refuse a name that is not that of a picture.
 
     Raises:
         ModelError: it ends in none of `FORMATS`.
     """
-    if _suffix(dst) not in FORMATS:
+    if _suffix(target) not in FORMATS:
         names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise ModelError("not a picture", file=os.fspath(dst), expected=f"a name that ends in {names}")
+        raise ModelError("not a picture", file=os.fspath(target), expected=f"a name that ends in {names}")
 
 
 def _suffix(path: PathLike) -> str:
